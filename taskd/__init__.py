@@ -137,10 +137,13 @@ if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reas
     from taskd import raised
 
     raised.offer()
-    # MS_ROLE: msrun's, whose ranks use no torch
-    if raised.is_rank() and "MS_ROLE" not in os.environ:
-        # the last chance, where taskd does not run the script itself: a replacement must not wait
-        # for peers in init_process_group()
-        from taskd.worker import set_up
+    if raised.is_rank():
+        # the last chance, where taskd does not run the script itself
+        from taskd.worker import imports
 
-        set_up.begin()
+        imports.begin(late=True)
+        if "MS_ROLE" not in os.environ:  # msrun's, whose ranks use no torch
+            # a replacement must not wait for peers in init_process_group()
+            from taskd.worker import set_up
+
+            set_up.begin()

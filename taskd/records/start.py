@@ -21,7 +21,7 @@ from taskd.records import sealed
 
 log = logging.getLogger("taskd.records")
 
-CODE = "code"  # the sources that the rank has loaded, see worker/code.py
+CODE = "code"  # the sources that the rank has loaded, see worker/sources.py
 SETUP = "setup"  # results of the collectives of its set-up
 
 # bytes; a keeper takes messages of up to 1 GiB (agent/keeper_line.py), and this many would be sent

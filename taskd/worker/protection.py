@@ -27,6 +27,7 @@ from taskd.worker import (
     control_thread,
     gloo_threads,
     groups,
+    imports,
     parallel,
     replacement,
     replicas,
@@ -123,6 +124,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     atexit.register(_leave, job)
     atexit.register(gloo_threads.settle)
     assert job.loop is not None
+    imports.save()
     if incarnation:
         _return(job.loop)
     else:

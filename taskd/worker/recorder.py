@@ -22,7 +22,7 @@ from taskd import settings
 from taskd.core.pace import Pace
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage, slot
-from taskd.worker import buckets, plain, reach, replicas
+from taskd.worker import buckets, imports, plain, reach, replicas
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.draws import Draws
@@ -350,6 +350,7 @@ class Recorder:
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         session = self._session
+        imports.save()  # before the record that follows it to the keepers
         damaged = damage.damaged()
         parts = entries.encode(entry, session.entries.seal, step)
         # a page of a gradient that was lost under the copy is zeros in it: that is no record

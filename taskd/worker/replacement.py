@@ -1,7 +1,7 @@
 """Runs the user's script in a forked rank, and in a replacement up to its predecessor's position.
 
 A replacement's script requests process groups that its peers have long left; set_up.py has what it
-gets instead.
+gets instead. The code is that of the start (imports.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import pkgutil
 import runpy
 import sys
 import types
+
+from taskd.worker import imports
 
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
@@ -49,6 +51,7 @@ def _run(command: list[str]) -> None:
     is what followed the interpreter there. The starter of this process has put nothing before the
     standard library."""
     arguments = command[1:] if command[:1] == ["-u"] else command
+    sources = imports.begin()
     sys.orig_argv = [sys.executable, *command]
     main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -60,25 +63,24 @@ def _run(command: list[str]) -> None:
         runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
         return
     script, sys.argv = arguments[0], arguments
-    if pkgutil.get_importer(script) is not None:  # a directory or a zip file with a __main__.py
+    # a directory or a zip file with a __main__.py
+    if sources.runs_directory or (not sources.before.main and pkgutil.get_importer(script)):
         sys.path.insert(0, script)
         runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
     if not safe:
         sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     path = os.path.join(os.getcwd(), script)  # not normalized: Python does not either
-    compiled = path.endswith(".pyc")
-    kind = (
-        importlib.machinery.SourcelessFileLoader
-        if compiled
-        else importlib.machinery.SourceFileLoader
-    )
-    loader = kind("__main__", path)
-    code = (
-        loader.get_code("__main__")
-        if compiled
-        else compile(loader.get_data(path), path, "exec", dont_inherit=True)
-    )
+    loader: importlib.machinery.SourcelessFileLoader | importlib.machinery.SourceFileLoader
+    if path.endswith(".pyc"):
+        loader = importlib.machinery.SourcelessFileLoader("__main__", path)
+        code = loader.get_code("__main__")
+    else:
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        source = sources.main(path)
+        if source is None:
+            source = loader.get_data(path)  # says why it cannot be read
+        code = compile(source, path, "exec", dont_inherit=True)
     assert code is not None
     main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
     exec(code, main.__dict__)

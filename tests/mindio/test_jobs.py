@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,6 +137,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], obj
         return known[layout]
 
     return results
+
+
+def test_a_script_that_is_edited_under_way_gloo_for_hccl(
+    tmp_path: Path, undisturbed: Callable[[str], object]
+) -> None:
+    for name in (SCRIPT.name, "gloo_device.py"):
+        shutil.copy(SCRIPT.parent / name, tmp_path / name)
+    script = tmp_path / SCRIPT.name
+    job = Job(tmp_path / "job", "2x2", script=script)
+    try:
+        job.begun(10)
+        text = script.read_text()
+        assert "1_000_003 * " in text  # a batch's seed
+        script.write_text(text.replace("1_000_003 * ", "1_000_007 * "))
+        (tmp_path / "gloo_device.py").unlink()
+        job.kill(1, 15)
+        assert job.results() == undisturbed("2x2")
+        assert "pretrain.py was changed since the job started" in job.log
+    finally:
+        job.close()
 
 
 @pytest.mark.parametrize("rank", [0, 3])

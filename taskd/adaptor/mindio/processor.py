@@ -25,7 +25,7 @@ from taskd.adaptor.mindio.updates import Stopped, Updates
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import ReplicaGroup
-from taskd.worker import belonging
+from taskd.worker import belonging, imports
 from taskd.worker.channel import AgentGone, Channel
 
 log = logging.getLogger("taskd.worker")
@@ -78,6 +78,7 @@ class Processor:
         from taskd.adaptor.mindio.orders import Orders
 
         agent = os.environ["TASKD_AGENT"]
+        imports.save()
         self._channel = Channel(agent)
         self.send(from_rank.RankHello(self.rank, self.incarnation, os.getpid()))
         control.start(agent, self)
