@@ -18,6 +18,8 @@ from taskd.worker.batches import Batches
 from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
+from taskd.worker.given import UnsupportedState
+from taskd.worker.loop_variables import NAME
 from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
@@ -59,6 +61,8 @@ class Loop:
         )
         if loader is not None:
             session.random.watch(loading.generators(loader))
+        if not recorder.calls:
+            self.look_at_variables()
         # a replacement skips the passes that its predecessor had finished
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
@@ -109,6 +113,23 @@ class Loop:
                     " as step:`"
                 )
         return False
+
+    def look_at_variables(self) -> None:
+        """Find what the loop that asks for an attempt carries on. Raises UnsupportedState if that
+        is not restored and TASKD_CARRIED=refuse."""
+        session = self.session
+        try:
+            session.variables.attach(self.recorder.calls)
+        except UnsupportedState as error:
+            text = f"{type(error).__name__}: {error}"[:300]
+            step = self.attempts.step
+            session.channel.send(
+                from_rank.RankRaised(session.rank, session.incarnation, step, text)
+            )
+            self.attempts.abandoned = True
+            raise
+        if session.variables:
+            session.state.add(NAME, session.variables)
 
     def end_at(self, step: int) -> None:
         """The pass that is being run ends before `step`."""
@@ -173,7 +194,13 @@ class Loop:
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
         if ending is Ending.COMMITTED and self.session.incarnation == 0:
-            self._carried.committed([self._iterator, *self.recorder.draws.iterators()])
+            self._carried.committed(
+                [
+                    self._iterator,
+                    *self.recorder.draws.iterators(),
+                    *self.session.variables.drawn(),
+                ]
+            )
         return ending
 
     # -- between attempts --------------------------------------------------------------------------

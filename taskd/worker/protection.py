@@ -38,6 +38,7 @@ from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
+from taskd.worker.loop_variables import LoopVariables
 from taskd.worker.outcomes import LeftAlone
 from taskd.worker.parallel import comm_hooks
 from taskd.worker.parallel.pipelines import Pipelines
@@ -100,6 +101,11 @@ def protect(objects: dict[str, Any]) -> Job:
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
         pipelines=pipelines,
+        variables=LoopVariables(
+            [*objects.values(), *found.objects.values(), *found.generators.values()],
+            [*state.modules.values(), *state.ddps, *state.optimizers.values()],
+            settings.refuses_carried(os.environ),
+        ),
         node=rank - local_rank,
         verifies=settings.verify(os.environ),
     )

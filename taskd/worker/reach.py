@@ -67,11 +67,9 @@ def of_caller() -> list[Root]:
         ):
             roots.append((found.f_code.co_name, variables(found)))
         found = found.f_back
-    installed = tuple(
-        sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    directories = installed()
     for name, module in list(sys.modules.items()):
-        if _is_own(name, module, installed):
+        if is_own(name, module, directories):
             roots.append(("" if name == "__main__" else name, vars(module)))
     return roots
 
@@ -86,16 +84,21 @@ def variables(frame: types.FrameType) -> dict[str, Any]:
     code = frame.f_code
     seen = frame.f_locals
     found = dict(seen)
-    if code.co_flags & inspect.CO_OPTIMIZED and type(seen) is dict:
-        # the frame, this function, and the argument of getrefcount
-        if sys.getrefcount(seen) <= 3:
-            for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-                seen.pop(name, None)
+    function = code.co_flags & inspect.CO_OPTIMIZED and type(seen) is dict
+    # the frame, this function, and the argument of getrefcount
+    if function and sys.getrefcount(seen) <= 3:
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            seen.pop(name, None)
     return found
 
 
-def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
-    """Whether the user wrote this module. `installed`: the directories of installed code."""
+def installed() -> tuple[str, ...]:
+    """The directories of installed code."""
+    return tuple(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def is_own(name: str, module: Any, directories: tuple[str, ...]) -> bool:
+    """Whether the user wrote this module. `directories`: those of installed code."""
     if name == "__main__":
         return True
     if type(module) is not types.ModuleType or name.partition(".")[0] in _OURS:
@@ -103,7 +106,7 @@ def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
     file = module.__dict__.get("__file__")
     return (
         isinstance(file, str)
-        and not file.startswith(installed)
+        and not file.startswith(directories)
         and "-packages/" not in file
         and file[:1] != "<"
     )

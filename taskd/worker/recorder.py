@@ -295,6 +295,7 @@ class Recorder:
             yield from session.stripes.rows()
         yield from session.gradients.met()
         yield from comm_hooks.seen()
+        yield from session.variables.tensors()
         held = [("", {**state.modules, **state.optimizers, **state.small})]
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 
