@@ -14,6 +14,7 @@ from taskd.cython_api import allocations, damage, slot
 from taskd.messages import from_rank
 from taskd.worker import verify
 from taskd.worker.attempt import Ending, Interrupted
+from taskd.worker.given import Refused
 from taskd.worker.recorder import Recorder
 from taskd.worker.suspicion import Suspicion
 from taskd.worker.trigger import Trigger
@@ -158,13 +159,25 @@ class Attempts:
             suspicion.tell(self.step, fault)
             return True
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
-        if not isinstance(error, GeneratorExit):
+        if isinstance(error, Refused):
+            self.refused(error)
+        elif not isinstance(error, GeneratorExit):
             text = f"{type(error).__name__}: {error}"[:300]
             session.channel.send(
                 from_rank.RankRaised(session.rank, session.incarnation, self.step, text)
             )
         self.abandoned = True
         return False
+
+    def refused(self, error: Refused) -> None:
+        """Going on would give other numbers: the job ends with the reason."""
+        session = self._session
+        session.channel.send(
+            from_rank.RankRaised(
+                session.rank, session.incarnation, self.step, str(error)[:2000], refused=True
+            )
+        )
+        self.abandoned = True
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""

@@ -114,7 +114,7 @@ class Analysis:
             live = self._live(found, effects, body)[head]
             written = {key for i in body for key in effects[i].writes}
             carried |= live & written
-            # where the loop assigns it first, or else names it first, not what comes before the loop
+            # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
                 touched |= touches[i]
                 for key in touches[i] - written:

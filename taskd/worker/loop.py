@@ -18,7 +18,7 @@ from taskd.worker.batches import Batches
 from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
-from taskd.worker.given import UnsupportedState
+from taskd.worker.given import Refused
 from taskd.worker.loop_variables import NAME
 from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
@@ -115,18 +115,13 @@ class Loop:
         return False
 
     def look_at_variables(self) -> None:
-        """Find what the loop that asks for an attempt carries on. Raises UnsupportedState if that
-        is not restored and TASKD_CARRIED=refuse."""
+        """Find what the loop that asks for an attempt carries on. Raises Refused if that is not
+        restored and TASKD_CARRIED=refuse."""
         session = self.session
         try:
             session.variables.attach(self.recorder.calls)
-        except UnsupportedState as error:
-            text = f"{type(error).__name__}: {error}"[:300]
-            step = self.attempts.step
-            session.channel.send(
-                from_rank.RankRaised(session.rank, session.incarnation, step, text)
-            )
-            self.attempts.abandoned = True
+        except Refused as error:
+            self.attempts.refused(error)
             raise
         if session.variables:
             session.state.add(NAME, session.variables)
@@ -283,7 +278,7 @@ class Loop:
                     f"step {resumed.step} must be repeated, but its loop was left with break before"
                     " all ranks had committed it"
                 )
-        recorder.taken_back(resumed.step, entry)
+        recorder.taken_back(resumed.step, entry, repaired=report)
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:

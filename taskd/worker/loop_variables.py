@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from taskd.worker import holders, reach
+from taskd.worker import reach
 from taskd.worker.bytecode import Unknown
 from taskd.worker.draws import Drawn
-from taskd.worker.given import UnsupportedState
+from taskd.worker.given import Refused
 from taskd.worker.liveness import Analysis, Key, Scope
 from taskd.worker.stored_attributes import MISSING, put_attribute, value_of_attribute
 from taskd.worker.values import (
@@ -84,21 +84,19 @@ class Place:
 
 class LoopVariables:
     """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
-    what is given to protect(). `refuses`: raise UnsupportedState for what cannot be restored."""
+    what is given to protect(). `refuses`: raise Refused for what cannot be restored."""
 
-    def __init__(self, given: Iterable[Any], protected: Iterable[Any], refuses: bool) -> None:
-        """`given`: what the script gave to protect(), restored already; `protected`: modules and
-        optimizers."""
+    def __init__(self, given: Iterable[Any], refuses: bool) -> None:
+        """`given`: what the script gave to protect(), restored already."""
         self._given = {id(value) for value in given}
-        self._protected, self._refuses = list(protected), refuses
+        self._refuses = refuses
         self._places: list[Place] = []
         self._names: set[str] | None = None  # those of the first loop
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
 
     def attach(self, calls: bool) -> None:
-        """Look at the loop that runs this. `calls`: by job.call. Raises UnsupportedState, if it
-        refuses."""
+        """Look at the loop that runs this. `calls`: by job.call. Raises Refused."""
         places: list[Place] = []
         named: list[str] = []
         try:
@@ -123,7 +121,7 @@ class LoopVariables:
         new = [text for text in dict.fromkeys(texts) if text not in self._said]
         self._said |= set(new)
         if new and self._refuses:
-            raise UnsupportedState(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
+            raise Refused(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
         for text in new:
             log.warning("not protected: %s", text)
 
@@ -210,9 +208,6 @@ class LoopVariables:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")
                     continue
                 places[name] = _place(analysis, key, name, where, inside, code)
-        where = "of what holds the protected objects"
-        for name, get, put in holders.counters(self._protected, reach.of_caller()):
-            places.setdefault(name, Place(name, name, where, False, None, get, put))
         return list(places.values()), named
 
 

@@ -26,7 +26,9 @@ from taskd.worker import (
     control_thread,
     gloo_threads,
     groups,
+    holders,
     parallel,
+    reach,
     replacement,
     replicas,
     unseen,
@@ -81,6 +83,12 @@ def protect(objects: dict[str, Any]) -> Job:
         return Job(None)
     communicators, pipelines = Communicators(), Pipelines()
     state.small.update(comm_hooks.states(state.ddps))
+    numbers = holders.Numbers()
+    numbers.look(
+        [*state.modules.values(), *state.ddps, *state.optimizers.values()], reach.of_caller()
+    )
+    if numbers:
+        state.small[holders.NAME] = numbers
     if pipelines:
         state.small["(pipeline schedules)"] = pipelines
     vault = Path(os.environ["TASKD_VAULT"])
@@ -103,7 +111,6 @@ def protect(objects: dict[str, Any]) -> Job:
         pipelines=pipelines,
         variables=LoopVariables(
             [*objects.values(), *found.objects.values(), *found.generators.values()],
-            [*state.modules.values(), *state.ddps, *state.optimizers.values()],
             settings.refuses_carried(os.environ),
         ),
         node=rank - local_rank,
