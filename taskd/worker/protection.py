@@ -126,7 +126,7 @@ def protect(objects: dict[str, Any]) -> Job:
     # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
     # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
     atexit.register(lambda: None if job.abandoned else slot.progress(job.position, slot.DONE))
-    atexit.register(gloo_threads.settle)
+    atexit.register(gloo_threads.settle, communicators.idle)
     assert job.loop is not None
     if incarnation:
         _return(job.loop)
