@@ -36,7 +36,8 @@ def protect(**objects: Any) -> Job:
     Call it on every rank, after `init_process_group()` and DDP's construction, before the loop. It
     returns when every rank has called it. Random numbers (python, numpy, torch) are protected
     without being named. taskd also looks for forgotten state that belongs to the given objects, by
-    the names of the script's variables (docs/state.md).
+    the names of the script's variables, and for the variables that the loop carries from step to
+    step; what it finds and cannot restore is named in a warning (docs/state.md).
 
     Without taskd's launcher (plain python, plain torchrun) the job is not protected, at no cost;
     `job.protected` is False.

@@ -70,12 +70,14 @@ class StrategyRequested(Message, frozen=True):
 
 class RankRaised(Message, frozen=True):
     """An exception has left the rank's attempt, so its process will most likely exit. `text`
-    identifies the exception."""
+    identifies the exception. `refused`: taskd raised it, since going on would give other numbers:
+    the job ends."""
 
     rank: Rank
     incarnation: Number
     step: Step
     text: Text
+    refused: bool = False
 
 
 class CollectiveFailed(Message, frozen=True):

@@ -133,6 +133,11 @@ def snapshot_steps(environ: Mapping[str, str]) -> int | None:
     return v.TASKD_SNAPSHOT_STEPS.read(environ)
 
 
+def refuses_carried(environ: Mapping[str, str]) -> bool:
+    """Whether a job ends whose loop carries variables that cannot be restored."""
+    return v.TASKD_CARRIED.read(environ) == "refuse"
+
+
 def verify(environ: Mapping[str, str]) -> bool:
     """Whether the state restored by a repair is compared with the records and between replicas."""
     return v.TASKD_VERIFY.read(environ)

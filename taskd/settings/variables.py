@@ -244,6 +244,16 @@ TASKD_SNAPSHOT_STEPS = Parameter(
     " the last one. auto: at every step, or with shards as often as costs 1 % of a step"
     " (`core/pace.py`). The same on all ranks.",
 )
+TASKD_CARRIED = Parameter(
+    "TASKD_CARRIED",
+    kinds.choice("restore", "refuse"),
+    "restore",
+    "restore",
+    "Variables that a script's loop carries from step to step (a running mean, a prefetched batch)"
+    " are restored; what cannot be restored (an iterator, an object of a library) is named in a"
+    " warning. refuse: that ends the job instead, before its first step is repeated.",
+    remedy="unset it for restore",
+)
 TASKD_VERIFY = Parameter(
     "TASKD_VERIFY",
     kinds.switch(),
@@ -376,6 +386,7 @@ SECTIONS = (
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,
             TASKD_SNAPSHOT_STEPS,
+            TASKD_CARRIED,
             TASKD_VERIFY,
             TASKD_FORK,
             TASKD_PRELOAD,

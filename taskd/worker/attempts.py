@@ -14,6 +14,7 @@ from taskd.cython_api import allocations, damage, slot
 from taskd.messages import from_rank
 from taskd.worker import verify
 from taskd.worker.attempt import Ending, Interrupted
+from taskd.worker.given import Refused
 from taskd.worker.recorder import Recorder
 from taskd.worker.suspicion import Suspicion
 from taskd.worker.trigger import Trigger
@@ -69,8 +70,12 @@ class Attempts:
         session, step = self._session, self.step
         # a replacement's parent is the zygote, so no signal reports that the launcher has ended
         session.channel.check()
-        if not self._recorder.begin(step, before, after):
-            return False
+        try:
+            if not self._recorder.begin(step, before, after):
+                return False
+        except Refused as refused:
+            self.refused(refused)
+            raise
         self._next_stamp()
         session.communicators.attempt_begins()
         self._collectives = session.communicators.begun()
@@ -90,7 +95,11 @@ class Attempts:
 
     def ended(self, error: BaseException | None) -> Ending:
         """End the attempt's body; `error`: the exception it raised."""
-        ending = self._ended(error)
+        try:
+            ending = self._ended(error)
+        except Refused as refused:
+            self.refused(refused)
+            raise
         if ending is Ending.REPEATED:
             self._session.attempt_failed()
         return ending
@@ -158,13 +167,23 @@ class Attempts:
             suspicion.tell(self.step, fault)
             return True
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
-        if not isinstance(error, GeneratorExit):
+        if not isinstance(error, (GeneratorExit, Refused)):
             text = f"{type(error).__name__}: {error}"[:300]
             session.channel.send(
                 from_rank.RankRaised(session.rank, session.incarnation, self.step, text)
             )
         self.abandoned = True
         return False
+
+    def refused(self, error: Refused) -> None:
+        """Going on would give other numbers: the job ends with the reason."""
+        session = self._session
+        session.channel.send(
+            from_rank.RankRaised(
+                session.rank, session.incarnation, self.step, str(error)[:2000], refused=True
+            )
+        )
+        self.abandoned = True
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""

@@ -51,6 +51,7 @@ class Calls:
         self._target = -1  # the step of the call under way, or that finish() waits for
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
         self._keeper = Keeper()
+        self._looked = False  # at the variables of the script's loop
         self._made = 0  # calls since the last finish()
         loop.session.before_restore = self._before_restore
 
@@ -66,6 +67,9 @@ class Calls:
 
     def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
+        if not self._looked:
+            self._recorder.calls = self._looked = True
+            self._loop.look_at_variables()
         self._begin()
         step = self._target = self._loop.attempts.step
         call = _Call(function, self._keeper.keep((args, keywords)))

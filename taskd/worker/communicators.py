@@ -49,6 +49,10 @@ class Communicators:
             return "its process groups have no room for further communicators"
         return ""
 
+    def idle(self) -> int:
+        """How many backends of former generations have not ended yet."""
+        return self._renewals.dropped.left
+
     def begun(self) -> int:
         """How many collectives this process has begun on its groups; those whose backend does not
         count are left out."""
@@ -110,6 +114,7 @@ class Communicators:
         finally:
             sockets.end()
         leftovers.release(left)
+        self._renewals.dropped.let_go()
         set_up.real()
         groups.watch(sockets.extended)
         self.generation = generation

@@ -18,6 +18,10 @@ class UnsupportedState(RuntimeError):
     """An object given to protect() cannot be carried over; the text names it and the remedy."""
 
 
+class Refused(RuntimeError):
+    """Going on would give other numbers than an undisturbed run: the job ends with the reason."""
+
+
 class NotProtectable(RuntimeError):
     """The job has a kind of state that this version cannot restore; it trains without
     protection."""

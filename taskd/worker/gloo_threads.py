@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 NAME = "pt_gloo_runloop"
 # longer than any tensors take; after it the process ends as it would without taskd
@@ -16,8 +17,9 @@ DEADLINE_SECONDS = 1.0
 LOOK_SECONDS = 0.0005
 
 
-def settle() -> None:
-    """Wait until no thread of gloo is at work, for a second at most."""
+def settle(idle: Callable[[], int] = lambda: 0) -> None:
+    """Wait until no thread of gloo is at work and none of the `idle` backends is ending, for a
+    second at most."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     quiet = 0
     # A thread that waits for the interpreter's lock sleeps too. It gets the lock while this one
@@ -25,7 +27,7 @@ def settle() -> None:
     while quiet < 2 and time.monotonic() < deadline:
         # there is no event to wait for: what ends is a destructor
         time.sleep(LOOK_SECONDS)
-        quiet = 0 if _at_work() else quiet + 1
+        quiet = 0 if idle() or _at_work() else quiet + 1
 
 
 def _at_work() -> bool:

@@ -2,11 +2,12 @@
 
 A ProcessGroup object is a table of backends. It accepts another backend at any time and uses the
 one registered last, so everything that holds the object (DDP, a device mesh, FSDP, functional
-collectives, a variable of the script) uses the new one from then on. It never releases a backend:
-each renewal leaves an idle one behind, and torch has room for `Renewals.LIMIT` of them.
+collectives, a variable of the script) uses the new one from then on. The ones before are released
+(group_tables.py) if they are gloo's. Another renewal leaves an idle one behind, and torch has room
+for `Renewals.LIMIT` of them.
 
-All private names of torch for groups are in this file; tests/worker/test_groups.py holds them
-against the installed torch.
+All private names of torch for groups are in this file and group_tables.py;
+tests/worker/test_groups.py holds them against the installed torch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+
+from taskd.worker import group_tables
+from taskd.worker.group_tables import Dropped
 
 FAKE = "fake"
 # what `lacking` looks for
@@ -126,6 +130,7 @@ class Renewals:
         self._types: dict[dist.ProcessGroup, int] = {}  # the last one that was used
         self._current: dict[dist.ProcessGroup, list[Any]] = {}  # the backends in use
         self._kept: set[dist.ProcessGroup] = set()
+        self.dropped = Dropped()
         self._devices: list[Any] = []  # gloo's, which have a thread and a listening socket each
 
     @property
@@ -151,7 +156,11 @@ class Renewals:
         prefix = dist.PrefixStore(f"{group.name}/", store)
         by_device = _backends(group.backend)
         made = {n: self._make(group, n, prefix) for n in dict.fromkeys(by_device.values())}
-        types = {n: self._type(handle, n) for n in made}
+        own = {n: c10d.Backend.backend_type_map.get(n) for n in made}
+        if self._release(group, list(own)):
+            types: dict[str, Any] = own
+        else:
+            types = {n: self._type(handle, n) for n in made}
         for device, name in by_device.items():
             handle._register_backend(torch.device(device), types[name], made[name])
         handle._set_group_name(c10d._world.pg_names[handle])  # to 2.8 it is the backend's
@@ -167,6 +176,20 @@ class Renewals:
             # the interpreter calls it when it ends. So it is never called.
             self._kept.add(handle)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+
+    def _release(self, group: Group, names: list[str]) -> bool:
+        """Have the group forget its backends, if they are gloo's: others' destructors may do more
+        than wait."""
+        handle = group.handle
+        if handle in _stand_ins or names != ["gloo"] or _is_detailed():
+            return False
+        before = self._current.get(handle) or _distinct(handle)
+        if not all(isinstance(b, dist.ProcessGroupGloo) for b in before):
+            return False
+        if not group_tables.empty(handle):
+            return False
+        self.dropped.note(before)
+        return True
 
     def _type(self, handle: Any, name: str) -> Any:
         """A type that the group has not seen yet: it keeps the first backend of each."""
@@ -184,7 +207,7 @@ class Renewals:
 
     def _make(self, group: Group, name: str, store: dist.Store) -> Any:
         me, size = group.handle.rank(), len(group.ranks)
-        if name == "gloo" and dist.get_debug_level() is not dist.DebugLevel.DETAIL:
+        if name == "gloo" and not _is_detailed():
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
             options._timeout = group.timeout
@@ -203,6 +226,10 @@ class Renewals:
                 gloo.create_default_device()
             ]
         return self._devices
+
+
+def _is_detailed() -> bool:
+    return bool(dist.get_debug_level() is dist.DebugLevel.DETAIL)
 
 
 def _throwaway(group: Group, name: str, store: dist.Store) -> Any:

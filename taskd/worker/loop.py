@@ -18,6 +18,8 @@ from taskd.worker.batches import Batches
 from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
+from taskd.worker.given import Refused
+from taskd.worker.loop_variables import NAME
 from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
@@ -58,6 +60,8 @@ class Loop:
         set_up.plan(plan)
         if loader is not None:
             session.random.watch(loading.generators(loader))
+        if not recorder.calls:
+            self.look_at_variables()
         # a replacement skips the passes that its predecessor had finished
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
@@ -129,6 +133,18 @@ class Loop:
             what = f"job.batches{loading.plan(loader)}"
         return f"{what}, first step {self.start}" if self.start else what
 
+    def look_at_variables(self) -> None:
+        """Find what the loop that asks for an attempt carries on. Raises Refused if that is not
+        restored and TASKD_CARRIED=refuse."""
+        session = self.session
+        try:
+            session.variables.attach(self.recorder.calls)
+        except Refused as error:
+            self.attempts.refused(error)
+            raise
+        if session.variables:
+            session.state.add(NAME, session.variables)
+
     def end_at(self, step: int) -> None:
         """The pass that is being run ends before `step`."""
         self._end = step
@@ -197,7 +213,13 @@ class Loop:
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
         if ending is Ending.COMMITTED and self.session.incarnation == 0:
-            self._carried.committed([self._iterator, *self.recorder.draws.iterators()])
+            self._carried.committed(
+                [
+                    self._iterator,
+                    *self.recorder.draws.iterators(),
+                    *self.session.variables.drawn(),
+                ]
+            )
         return ending
 
     # -- between attempts --------------------------------------------------------------------------
@@ -280,7 +302,7 @@ class Loop:
                     f"step {resumed.step} must be repeated, but its loop was left with break before"
                     " all ranks had committed it"
                 )
-        recorder.taken_back(resumed.step, entry)
+        recorder.taken_back(resumed.step, entry, repaired=report)
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:

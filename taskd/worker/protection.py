@@ -27,8 +27,10 @@ from taskd.worker import (
     control_thread,
     gloo_threads,
     groups,
+    holders,
     imports,
     parallel,
+    reach,
     replacement,
     replicas,
     set_up,
@@ -41,6 +43,7 @@ from taskd.worker.copies import Copies
 from taskd.worker.gradients import Gradients
 from taskd.worker.job import Job
 from taskd.worker.loop import Loop
+from taskd.worker.loop_variables import LoopVariables
 from taskd.worker.outcomes import LeftAlone
 from taskd.worker.parallel import comm_hooks
 from taskd.worker.parallel.pipelines import Pipelines
@@ -89,6 +92,12 @@ def _protect(objects: dict[str, Any]) -> Job:
         return Job(None)
     communicators, pipelines = Communicators(), Pipelines()
     state.small.update(comm_hooks.states(state.ddps))
+    numbers = holders.Numbers()
+    numbers.look(
+        [*state.modules.values(), *state.ddps, *state.optimizers.values()], reach.of_caller()
+    )
+    if numbers:
+        state.small[holders.NAME] = numbers
     if pipelines:
         state.small["(pipeline schedules)"] = pipelines
     vault = Path(os.environ["TASKD_VAULT"])
@@ -109,6 +118,10 @@ def _protect(objects: dict[str, Any]) -> Job:
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
         pipelines=pipelines,
+        variables=LoopVariables(
+            [*objects.values(), *found.objects.values(), *found.generators.values()],
+            settings.refuses_carried(os.environ),
+        ),
         node=rank - local_rank,
         verifies=settings.verify(os.environ),
     )
@@ -122,7 +135,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
     # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
     atexit.register(_leave, job)
-    atexit.register(gloo_threads.settle)
+    atexit.register(gloo_threads.settle, communicators.idle)
     assert job.loop is not None
     imports.save()
     if incarnation:

@@ -8,6 +8,7 @@ read from where they are stored.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import sysconfig
 import types
@@ -64,19 +65,40 @@ def of_caller() -> list[Root]:
             name.partition(".")[0] not in ("taskd", "runpy", "torch")
             and found.f_code.co_name != "<module>"
         ):
-            roots.append((found.f_code.co_name, dict(found.f_locals)))
+            roots.append((found.f_code.co_name, variables(found)))
         found = found.f_back
-    installed = tuple(
-        sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib")
-    )
+    directories = installed()
     for name, module in list(sys.modules.items()):
-        if _is_own(name, module, installed):
+        if is_own(name, module, directories):
             roots.append(("" if name == "__main__" else name, vars(module)))
     return roots
 
 
-def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
-    """Whether the user wrote this module. `installed`: the directories of installed code."""
+def variables(frame: types.FrameType) -> dict[str, Any]:
+    """A copy of a frame's local variables that leaves nothing behind on the frame.
+
+    Before Python 3.13, `f_locals` of a function is a dict that stays on its frame, so whatever the
+    variables held at that moment lives until the function returns. Its variables are taken out of
+    it again, unless somebody else holds it (the script has called locals(), a debugger is at work).
+    What exec() has put there is not a variable of the code and stays."""
+    code = frame.f_code
+    seen = frame.f_locals
+    found = dict(seen)
+    function = code.co_flags & inspect.CO_OPTIMIZED and type(seen) is dict
+    # the frame, this function, and the argument of getrefcount
+    if function and sys.getrefcount(seen) <= 3:
+        for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+            seen.pop(name, None)
+    return found
+
+
+def installed() -> tuple[str, ...]:
+    """The directories of installed code."""
+    return tuple(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def is_own(name: str, module: Any, directories: tuple[str, ...]) -> bool:
+    """Whether the user wrote this module. `directories`: those of installed code."""
     if name == "__main__":
         return True
     if type(module) is not types.ModuleType or name.partition(".")[0] in _OURS:
@@ -84,7 +106,7 @@ def _is_own(name: str, module: Any, installed: tuple[str, ...]) -> bool:
     file = module.__dict__.get("__file__")
     return (
         isinstance(file, str)
-        and not file.startswith(installed)
+        and not file.startswith(directories)
         and "-packages/" not in file
         and file[:1] != "<"
     )
@@ -152,7 +174,7 @@ def _inside(holder: Any, own: set[str]) -> Iterator[tuple[str, Any]]:
     elif kind is types.GeneratorType:
         frame = holder.gi_frame
         if frame is not None:
-            yield from ((f".{name}", value) for name, value in frame.f_locals.items())
+            yield from ((f".{name}", value) for name, value in variables(frame).items())
     elif issubclass(kind, type):
         if holder.__module__ in own:
             yield from (

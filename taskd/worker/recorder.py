@@ -27,6 +27,7 @@ from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.draws import Draws
 from taskd.worker.entry import Entry
+from taskd.worker.given import Refused
 from taskd.worker.gradients import NOTHING, Left
 from taskd.worker.own_state import Own, OwnState
 from taskd.worker.parallel import comm_hooks, sharded
@@ -57,6 +58,7 @@ class Recorder:
         self.pass_random = self.loader_place = b""
         # steps whose start is not what was recorded at the commit before
         self.drifted: set[int] = set()
+        self._repaired = -1  # the step at which the last repair resumed
         self._structure = session.state.structure()
         self.plan = ""  # of the pass
         # per DDP, see buckets.py
@@ -185,9 +187,9 @@ class Recorder:
             if ready.listening:
                 ready.again()
 
-    def taken_back(self, step: int, entry: Entry | None) -> None:
-        """A repair has put this rank to the start of `step`, as `entry` has it where its state was
-        lost."""
+    def taken_back(self, step: int, entry: Entry | None, repaired: bool) -> None:
+        """A repair, or a dump, has put this rank to the start of `step`, as `entry` has it where
+        its state was lost."""
         self._last, self._left = None, NOTHING
         if self._start is not None and self._start[0] > step:
             self._start = None
@@ -201,6 +203,8 @@ class Recorder:
         self._session.gradients.watch(self._session.state.parameters())
         self.lay_out()
         self.note_memory(step)
+        if repaired:
+            self._repaired = step
         self.drifted = {s for s in self.drifted if s < step}
 
     # -- what --------------------------------------------------------------------------------------
@@ -253,14 +257,15 @@ class Recorder:
                 self._committed = (step, plain.encode((last.random, last.settings, last.draws)))
 
     def compare(self, step: int) -> None:
-        """At the ends of some steps: is what was the same on all ranks still so? At the end of a
-        pass's first step: do they run the same loop? Raises what a collective raises, and
-        RuntimeError."""
+        """At the ends of some steps, counted from the start and from the last repair: is what was
+        the same on all ranks still so? At the end of a pass's first step: do they run the same
+        loop? Raises what a collective raises, and Refused."""
         session = self._session
         size = session.communicators.world_size
         if self.index == 0 and (differ := replicas.differing(self.plan, size)):
-            raise RuntimeError(f"the ranks run different loops: {differ}")
-        if not replicas.is_due(step):
+            raise Refused(f"the ranks run different loops: {differ}")
+        after = self._repaired >= 0 and replicas.is_due(step - self._repaired)
+        if not (replicas.is_due(step) or after):
             return
         state = session.state
         self._refresh()
@@ -270,6 +275,15 @@ class Recorder:
         )
         if found is None or damage.spoiled() or slot.interruption() > session.built_at:
             return
+        # two comparisons had found them equal: before, a difference may be the script's way
+        if self._repaired > 1:
+            names = [".".join(str(part) for part in key if part != "") for key, _ in state.names()]
+            raise Refused(
+                f"since step {step} at the latest, {found.names(names)}; they were equal before the"
+                f" repair at step {self._repaired}, so something that the script carries from step"
+                " to step was not restored there: see `not protected` and `not seen` in the ranks'"
+                " logs (docs/state.md)"
+            )
         text = "rank %d: since step %d at the latest, %s"
         log.warning(text, session.rank, step, found.says(len(state.replicated)))
         state.set_apart(found.apart, found.replicas)
@@ -300,6 +314,7 @@ class Recorder:
             yield from session.stripes.rows()
         yield from session.gradients.met()
         yield from comm_hooks.seen()
+        yield from session.variables.tensors()
         held = [("", {**state.modules, **state.optimizers, **state.small})]
         yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 

@@ -61,6 +61,14 @@ class Difference:
             return f"{tensors} tensors are equal on ranks {ranks}, and differ from other ranks'"
         return f"{len(self.apart)} of {tensors} tensors differ between ranks and are kept per rank"
 
+    def names(self, names: list[str]) -> str:
+        """The same with the tensors' names."""
+        if self.members:
+            return self.says(len(names)).replace(" tensors are", f" tensors, first {names[0]}, are")
+        some = ", ".join(names[i] for i in self.apart[:4])
+        more = ", …" if len(self.apart) > 4 else ""
+        return f"{len(self.apart)} of {len(names)} tensors differ between ranks: {some}{more}"
+
 
 def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
     """Compare what is replicated; None: nothing has changed. All ranks find the same. `node`: the

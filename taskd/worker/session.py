@@ -32,6 +32,7 @@ from taskd.worker.communicators import Communicators
 from taskd.worker.copies import Copies
 from taskd.worker.entry import Entry
 from taskd.worker.gradients import Gradients
+from taskd.worker.loop_variables import LoopVariables
 from taskd.worker.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.parallel import comm_hooks, fsdp2, trials
 from taskd.worker.parallel.pipelines import Pipelines
@@ -75,6 +76,7 @@ class RepairSession:
     gradients: Gradients
     device: Device
     pipelines: Pipelines
+    variables: LoopVariables
     node: int = 0  # the lowest rank of this node
     built_at: int = 0  # number of the interruption in which the current communicators were built
     answered: int = 0  # number of the last interruption answered

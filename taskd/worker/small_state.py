@@ -25,6 +25,15 @@ class SmallState:
         self._groups = frozen.Groups(given.optimizers.values())
         self._rest, self._taken = frozen.Frozen(self), b""  # equal to nothing
         self._alone: tuple[bytes, bytes] | None = None
+        # recorded state of objects that this process does not have yet
+        self._waiting: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Record a small object of taskd's own too, from now on; `name` has parentheses, which no
+        argument of protect() has."""
+        self._given.small[name] = value
+        if name in self._waiting:
+            value.load_state_dict(self._waiting.pop(name))
 
     def refresh(self) -> None:
         """Look again, after tensors have changed."""
@@ -106,8 +115,11 @@ class SmallState:
             for index, values in of_parameters.items():
                 optimizer.state[parameters_of(optimizer)[index]].update(values)
         for name, value in small.items():
+            if name[0] == "(" and name not in given.small:
+                self._waiting[name] = value
+                continue
             given.small[name].load_state_dict(value)
-            if isinstance(given.small[name], torch.amp.GradScaler):
+            if isinstance(given.small[name], torch.amp.GradScaler) and value:
                 # not in its state_dict: what it did to each optimizer since the last update(), in
                 # the cut attempt
                 given.small[name]._per_optimizer_states.clear()

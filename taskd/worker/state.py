@@ -184,6 +184,10 @@ class TrainingState:
         """Each parameter once: those of the modules, then those that only an optimizer has."""
         return self._given.parameters()
 
+    def add(self, name: str, value: Any) -> None:
+        """Also record a small object of taskd's own, see `SmallState.add`."""
+        self._small_state.add(name, value)
+
     def settings(self) -> bytes:
         """The small state that changes between steps; the same object if nothing has changed.
         Raises UnsupportedState, which names the value, for one that cannot be recorded."""

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from taskd.worker import groups
+from taskd.worker import group_tables, groups
 
 
 @pytest.fixture
@@ -52,7 +53,28 @@ def test_collectives_are_counted_over_all_groups(world):
     assert renewals.begun() - before == 3
 
 
-def test_a_group_has_room_for_so_many_backends(world):
+def test_backends_of_former_generations_are_released(world):
+    assert group_tables.address(world) is not None and group_tables._release() is not None
+    other, renewals, store = dist.new_group([0]), groups.Renewals(), dist.HashStore()
+    first, kept = None, []
+    for generation in range(30):
+        for group in groups.present():
+            renewals.renew(group, dist.PrefixStore(f"released {generation}", store))
+            dist.all_reduce(torch.ones(1), group=group.handle)
+        renewals.dropped.let_go()
+        end = time.monotonic() + 60  # it only ends what hangs
+        while renewals.dropped.left and time.monotonic() < end:
+            time.sleep(0.01)
+        kept.append(tuple(len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")))
+        first = first or other._get_backend(torch.device("cpu"))
+    assert kept[2:] == kept[2:3] * 28
+    assert renewals.used < groups.Renewals.FIRST
+    assert dist.get_backend(other) == "gloo" and other.name() == "gloo"
+    del first
+
+
+def test_where_idle_backends_stay_a_group_has_room_for_so_many(world, monkeypatch):
+    monkeypatch.setattr(group_tables, "_release", lambda: None)
     renewals, store = groups.Renewals(), dist.HashStore()
     (group,) = groups.present()
     renewals._types[world] = groups.Renewals.LIMIT - 1

@@ -1,0 +1,186 @@
+"""Bytecode: a code object's instructions, what follows what, its loops, and which instructions name
+variables. For Python 3.10 and later."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+LARGEST = 20_000  # instructions of one function: ~0.1 s
+
+LOADS = {
+    "LOAD_FAST",
+    "LOAD_FAST_CHECK",
+    "LOAD_FAST_BORROW",
+    "LOAD_NAME",
+    "LOAD_GLOBAL",
+    "LOAD_DEREF",
+    "LOAD_CLASSDEREF",
+    "LOAD_FROM_DICT_OR_GLOBALS",
+    "LOAD_FROM_DICT_OR_DEREF",
+}
+STORES = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
+DELETES = {"DELETE_FAST", "DELETE_NAME", "DELETE_GLOBAL", "DELETE_DEREF"}
+# two in one, in this order
+PAIRS = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "LOAD_FAST_BORROW_LOAD_FAST_BORROW": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+# name a variable or an attribute, and neither read nor change one
+_IDLE = {
+    "LOAD_CLOSURE",
+    "MAKE_CELL",
+    "LOAD_FAST_AND_CLEAR",
+    "STORE_FAST_MAYBE_NULL",
+    "IMPORT_NAME",
+    "IMPORT_FROM",
+    "LOAD_ATTR",
+    "LOAD_METHOD",
+    "LOAD_SUPER_ATTR",
+    "STORE_ATTR",
+    "DELETE_ATTR",
+}
+_NAMING = {*dis.hasname, *dis.haslocal, *dis.hasfree}
+COPIES = {"COPY", "DUP_TOP"}
+SWAPS = {"SWAP", "ROT_TWO", "ROT_THREE"}
+_ENDS = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
+RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
+_ALWAYS = {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+_WITHS = {"SETUP_WITH", "SETUP_ASYNC_WITH"}
+
+
+class Unknown(Exception):
+    """This code cannot be analyzed; the text says why."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A code object's instructions, and which may follow which."""
+
+    instructions: list[dis.Instruction]
+    after: list[list[int]]
+    lines: list[int]
+    joins: frozenset[int]  # instructions that are reached by a jump
+    at: dict[int, int]  # offset -> index
+
+
+@lru_cache(maxsize=1000)
+def flow(code: types.CodeType) -> Flow:
+    """Raises Unknown."""
+    if len(code.co_code) > 2 * LARGEST:
+        raise Unknown(f"{code.co_name} is too long")
+    found = list(dis.get_instructions(code))
+    for one in found:
+        known = (
+            one.opname in LOADS
+            or one.opname in STORES
+            or one.opname in DELETES
+            or one.opname in PAIRS
+            or one.opname in _IDLE
+        )
+        if one.opcode in _NAMING and not known:
+            raise Unknown(f"{code.co_name} has the instruction {one.opname}, which is not known")
+    at = {one.offset: i for i, one in enumerate(found)}
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    after: list[list[int]] = []
+    joins: set[int] = set()
+    for i, one in enumerate(found):
+        next_: list[int] = []
+        if one.opname not in _ENDS and one.opname not in _ALWAYS and i + 1 < len(found):
+            next_.append(i + 1)
+        if one.opcode in jumps and one.opname not in _WITHS:
+            target = at[one.argval]
+            next_.append(target)
+            joins.add(target)
+        after.append(next_)
+    for start, end, target in _handlers(code):
+        handler = at[target]
+        if found[handler + 1].opname == "WITH_EXCEPT_START":
+            continue
+        joins.add(handler)
+        for i, one in enumerate(found):
+            if start <= one.offset < end:
+                after[i].append(handler)
+    return Flow(found, after, _lines(code, found), frozenset(joins), at)
+
+
+def _handlers(code: types.CodeType) -> Iterable[tuple[int, int, int]]:
+    """(first offset, offset behind the last, handler); Python 3.10 has instructions instead."""
+    entries = getattr(dis.Bytecode(code), "exception_entries", ())
+    return [(entry.start, entry.end, entry.target) for entry in entries]
+
+
+def _lines(code: types.CodeType, found: list[dis.Instruction]) -> list[int]:
+    spans = [(start, end, line) for start, end, line in code.co_lines() if line is not None]
+    out, i, last = [], 0, code.co_firstlineno
+    for one in found:
+        while i < len(spans) and spans[i][1] <= one.offset:
+            i += 1
+        if i < len(spans) and spans[i][0] <= one.offset:
+            last = spans[i][2]
+        out.append(last)
+    return out
+
+
+def loops(flow: Flow, index: int) -> list[tuple[int, set[int]]]:
+    """(head, body) of each loop that contains the instruction `index`, innermost first."""
+    before: list[list[int]] = [[] for _ in flow.after]
+    for i, following in enumerate(flow.after):
+        for j in following:
+            before[j].append(i)
+    from_start = reach([0], flow.after, -1)
+    found: dict[int, set[int]] = {}
+    heads = {j for i, following in enumerate(flow.after) for j in following if j <= i}
+    for head in heads & from_start:
+        # the head is on every way to the ends of its passes
+        around = reach([0], flow.after, head) if head else set()
+        ends = [i for i in before[head] if i in from_start and i not in around and i >= head]
+        if ends:
+            body = reach(ends, before, head) | {head}
+            if index in body:
+                found[head] = body & from_start
+    return sorted(found.items(), key=lambda row: len(row[1]))
+
+
+def reach(start: Iterable[int], edges: list[list[int]], without: int) -> set[int]:
+    seen, todo = set(), [i for i in start if i != without]
+    while todo:
+        i = todo.pop()
+        if i not in seen:
+            seen.add(i)
+            todo += [j for j in edges[i] if j != without]
+    return seen
+
+
+Position = tuple[tuple[int, int], tuple[int, int]]
+
+
+def _position(one: dis.Instruction) -> Position | None:
+    where = getattr(one, "positions", None)
+    if where is None or None in where:
+        return None
+    return (where.lineno, where.col_offset), (where.end_lineno, where.end_col_offset)
+
+
+def comprehensions(found: Flow) -> dict[str, list[Position]]:
+    """From Python 3.12 a comprehension is part of the code around it: its variable -> where that
+    one is meant."""
+    out: dict[str, list[Position]] = {}
+    for one in found.instructions:
+        if one.opname == "LOAD_FAST_AND_CLEAR" and (where := _position(one)) is not None:
+            out.setdefault(one.argval, []).append(where)
+    return out
+
+
+def is_hidden(hidden: dict[str, list[Position]], name: str, one: dis.Instruction) -> bool:
+    if name not in hidden:
+        return False
+    where = _position(one)
+    return where is not None and any(
+        begin <= where[0] and where[1] <= end for begin, end in hidden[name]
+    )

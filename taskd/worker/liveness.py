@@ -1,0 +1,376 @@
+"""What a loop carries from one pass through its body to the next, from its bytecode.
+
+A variable is carried if the body may read it before it assigns it, and assigns it somewhere: it is
+live at the loop's head. Variables are those of the loop's own code, globals, closure cells, and
+attributes of the script's objects; functions of the script that the body calls are looked into.
+Nothing of the script runs.
+
+Exceptions are followed into `except`, not into the end of a `with`: an attempt that fails is over,
+and what its body had not assigned yet is not read then.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskd.worker.bytecode import (
+    COPIES,
+    DELETES,
+    LOADS,
+    PAIRS,
+    RETURNS,
+    STORES,
+    SWAPS,
+    Flow,
+    Unknown,
+    comprehensions,
+    flow,
+    is_hidden,
+    loops,
+    reach,
+)
+from taskd.worker.stored_attributes import MISSING, method_of, value_of_attribute
+
+# ("local", depth of the frame, name), ("global", id of the dict, name), ("cell", id, ""),
+# ("attribute", id of the object, name)
+Key = tuple[str, int, str]
+FUNCTIONS = 500  # that are looked into
+
+
+@dataclass
+class Effect:
+    """What an instruction does to variables: `kills` are assigned for certain, `writes`
+    perhaps."""
+
+    reads: set[Key] = field(default_factory=set)
+    kills: set[Key] = field(default_factory=set)
+    writes: set[Key] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a call of a function does: `reads`: what it may read before it assigns it; `touches`:
+    all that it names."""
+
+    reads: frozenset[Key] = frozenset()
+    kills: frozenset[Key] = frozenset()
+    writes: frozenset[Key] = frozenset()
+    touches: frozenset[Key] = frozenset()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Where names of a code object lead. `locals_at`: number of the frame whose variables are
+    looked at, -1 for a function that is only called; `named`: the dict of its LOAD_NAME; `cells`:
+    by name; `outer`: of the code that makes this function; `bound`: local variables that are known
+    objects."""
+
+    code: types.CodeType
+    named: dict[str, Any]
+    globals: dict[str, Any]
+    locals_at: int = -1
+    variables: dict[str, Any] = field(default_factory=dict)
+    cells: dict[str, types.CellType] = field(default_factory=dict)
+    outer: Scope | None = None
+    bound: dict[str, Any] = field(default_factory=dict)
+
+
+class Analysis:
+    """`own`: whether code with these globals is the script's; `follows`: whether attributes of an
+    object are looked at. `direct`: what the loop's own code assigns. `lines`: where a variable is
+    assigned, or read; `names`: how the script calls it; `objects`, `spaces`, `cells`: what the
+    numbers in keys mean."""
+
+    def __init__(
+        self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]
+    ) -> None:
+        self._own, self._follows = own, follows
+        self.direct: set[Key] = set()
+        self.names: dict[Key, str] = {}
+        self.lines: dict[Key, int] = {}
+        self.objects: dict[int, Any] = {}
+        self.spaces: dict[int, dict[str, Any]] = {}
+        self.cells: dict[int, types.CellType] = {}
+        self._summaries: dict[Any, Summary] = {}
+        self._kept: list[Any] = []  # ids in the keys of summaries stay theirs
+        self._assigned: set[Key] = set()  # those whose line is that of an assignment
+        self._called_by: dict[int, str] = {}  # id of an object -> the script's name for it
+
+    def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
+        """(what the loops around this instruction carry, all that they name). Raises Unknown."""
+        found = flow(scope.code)
+        # a call may point behind its instruction, into its inline cache
+        at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
+        around = loops(found, at)
+        carried: set[Key] = set()
+        touched: set[Key] = set()
+        if not around:
+            return carried, touched
+        effects, touches = self._effects(scope, found)
+        for head, body in around:
+            live = self._live(found, effects, body)[head]
+            written = {key for i in body for key in effects[i].writes}
+            carried |= live & written
+            # where the loop assigns it first, or else names it first
+            for i in sorted(body, reverse=True):
+                touched |= touches[i]
+                for key in touches[i] - written:
+                    self.lines[key] = found.lines[i]
+                for key in effects[i].kills:
+                    self.lines[key] = found.lines[i]
+        return carried, touched
+
+    # -- dataflow ----------------------------------------------------------------------------------
+
+    def _live(self, found: Flow, effects: list[Effect], inside: set[int]) -> dict[int, set[Key]]:
+        """What may be read from each instruction on, before it is assigned, without leaving
+        `inside`."""
+        live: dict[int, set[Key]] = {i: set() for i in inside}
+        order = sorted(inside, reverse=True)
+        changed = True
+        while changed:
+            changed = False
+            for i in order:
+                now: set[Key] = set()
+                for j in found.after[i]:
+                    now |= live.get(j, set())
+                now = effects[i].reads | (now - effects[i].kills)
+                if now != live[i]:
+                    live[i], changed = now, True
+        return live
+
+    def _certain(self, found: Flow, effects: list[Effect], inside: set[int]) -> set[Key]:
+        """What is assigned on every way to a return."""
+        everything = {key for i in inside for key in effects[i].kills}
+        known: dict[int, set[Key]] = {i: set(everything) for i in inside}
+        order = sorted(inside, reverse=True)
+        changed = bool(everything)
+        while changed:
+            changed = False
+            for i in order:
+                following = [known[j] for j in found.after[i] if j in known]
+                rest = (
+                    set()
+                    if found.instructions[i].opname in RETURNS or not following
+                    else set.intersection(*following)
+                )
+                now = effects[i].kills | rest
+                if now != known[i]:
+                    known[i], changed = now, True
+        return known.get(0, set())
+
+    def summary(self, scope: Scope) -> Summary:
+        """What a call of this function does to what outlives it."""
+        which = (
+            id(scope.code),
+            tuple(id(cell) for cell in scope.cells.values()),
+            tuple(id(value) for value in scope.bound.values()),
+            id(scope.outer),
+        )
+        if which in self._summaries:
+            return self._summaries[which]
+        if len(self._summaries) >= FUNCTIONS:
+            raise Unknown("it calls too many functions")
+        self._summaries[which] = Summary()  # of a function that calls itself
+        self._kept.append(scope)
+        found = flow(scope.code)
+        before: list[list[int]] = [[] for _ in found.after]
+        for i, following in enumerate(found.after):
+            for j in following:
+                before[j].append(i)
+        returns = [i for i, one in enumerate(found.instructions) if one.opname in RETURNS]
+        inside = reach(returns, before, -1) & reach([0], found.after, -1)
+        effects, touches = self._effects(scope, found)
+        self._summaries[which] = made = Summary(
+            frozenset(self._live(found, effects, inside).get(0, set())),
+            frozenset(self._certain(found, effects, inside)),
+            frozenset(key for i in inside for key in effects[i].writes),
+            frozenset(key for i in inside for key in touches[i]),
+        )
+        return made
+
+    # -- instructions ------------------------------------------------------------------------------
+
+    def _effects(self, scope: Scope, found: Flow) -> tuple[list[Effect], list[set[Key]]]:
+        effects: list[Effect] = []
+        touches: list[set[Key]] = []
+        hidden = comprehensions(found)
+        top: Any = MISSING  # the object that was loaded last
+        copied: Any = MISSING  # of `self.x += 1`, until it is stored
+        after_call: set[Key] = set()  # assigned by a function that is about to be called
+        for i, one in enumerate(found.instructions):
+            effect, touched = Effect(), set[Key]()
+            effects.append(effect)
+            touches.append(touched)
+            if i in found.joins:
+                top, after_call = MISSING, set()
+            name = one.opname
+            if after_call and (name == "POP_TOP" or name.startswith(("STORE", "RETURN", "POP_JU"))):
+                effect.kills |= after_call
+                after_call = set()
+            line = found.lines[i]
+            if name in PAIRS:
+                steps = list(zip(PAIRS[name], one.argval, strict=True))
+            elif name in LOADS or name in STORES or name in DELETES:
+                steps = [(name, one.argval)]
+            else:
+                steps = []
+            for kind, variable in steps:
+                key = None if is_hidden(hidden, variable, one) else self._key(scope, kind, variable)
+                if kind in LOADS:
+                    top = self._loaded(scope, kind, variable, key)
+                    if key is not None:
+                        touched.add(key)
+                        if key not in effect.kills:
+                            effect.reads.add(key)
+                        self.lines.setdefault(key, line)
+                    called = self._called(top)
+                elif key is not None:
+                    top, called = MISSING, None
+                    effect.kills.add(key)
+                    effect.writes.add(key)
+                    touched.add(key)
+                    self._noted(key, line)
+                    if scope.locals_at >= 0:
+                        self.direct.add(key)
+                else:
+                    top, called = MISSING, None
+                if called is not None:
+                    after_call |= self._take(called, effect, touched)
+            if steps:
+                continue
+            if name in ("LOAD_ATTR", "LOAD_METHOD"):
+                held, top = top, MISSING
+                if held is MISSING or not self._follows(held):
+                    continue
+                method = method_of(held, one.argval)
+                if method is not None:
+                    called = self._called(types.MethodType(method, held))
+                    if called is not None:
+                        after_call |= self._take(called, effect, touched)
+                    continue
+                key = self._attribute(held, one.argval)
+                touched.add(key)
+                effect.reads.add(key)
+                self.lines.setdefault(key, line)
+                top = value_of_attribute(held, one.argval)
+                continue
+            if name in ("STORE_ATTR", "DELETE_ATTR"):
+                held, top = top, MISSING
+                if held is not MISSING and self._follows(held):
+                    key = self._attribute(held, one.argval)
+                    effect.kills.add(key)
+                    effect.writes.add(key)
+                    touched.add(key)
+                    self._noted(key, line)
+                continue
+            if name in COPIES:
+                copied = top
+            elif name in SWAPS:
+                top, copied = copied, MISSING
+            elif name == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
+                inner = Scope(
+                    one.argval, scope.globals, scope.globals, outer=scope, cells=scope.cells
+                )
+                self._take(self.summary(inner), effect, touched)
+                top = MISSING
+            elif name not in ("PUSH_NULL", "EXTENDED_ARG", "CACHE", "NOP"):
+                top = MISSING
+        return effects, touches
+
+    def _take(self, called: Summary, effect: Effect, touched: set[Key]) -> set[Key]:
+        """Add what a call does; returns what it assigns for certain, which is so when its arguments
+        have been read."""
+        effect.reads |= called.reads
+        effect.writes |= called.writes
+        touched |= called.touches
+        return set(called.kills)
+
+    def _noted(self, key: Key, line: int) -> None:
+        """The line of the first assignment, rather than of a read."""
+        if key not in self._assigned:
+            self._assigned.add(key)
+            self.lines[key] = line
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def _key(self, scope: Scope, kind: str, name: str) -> Key | None:
+        if kind.endswith("_NAME"):
+            return self._global(scope.named, name)
+        if kind.endswith(("_GLOBAL", "_GLOBALS")):
+            return self._global(scope.globals, name)
+        if name in scope.cells:
+            cell = scope.cells[name]
+            self.cells[id(cell)] = cell
+            key = ("cell", id(cell), "")
+            self.names.setdefault(key, name)
+            return key
+        if scope.locals_at >= 0:
+            key = ("local", scope.locals_at, name)
+            self.names.setdefault(key, name)
+            return key
+        # a function that is made in the code of `outer`
+        if scope.outer is not None and name in scope.code.co_freevars:
+            return self._key(scope.outer, "LOAD_DEREF", name)
+        return None
+
+    def _global(self, space: dict[str, Any], name: str) -> Key | None:
+        self.spaces[id(space)] = space
+        key = ("global", id(space), name)
+        module = space.get("__name__", "__main__")
+        self.names.setdefault(key, name if module == "__main__" else f"{module}.{name}")
+        return key
+
+    def _attribute(self, holder: Any, name: str) -> Key:
+        self.objects[id(holder)] = holder
+        key = ("attribute", id(holder), name)
+        self.names.setdefault(
+            key, f"{self._called_by.get(id(holder), type(holder).__name__)}.{name}"
+        )
+        return key
+
+    def _loaded(self, scope: Scope, kind: str, name: str, key: Key | None) -> Any:
+        if key is None:
+            value = scope.bound.get(name, MISSING)
+        else:
+            value = self.value(key, scope)
+            if value is not MISSING and self._follows(value):
+                self._called_by.setdefault(id(value), self.names[key])
+        return value
+
+    def value(self, key: Key, scope: Scope) -> Any:
+        """What a variable holds, MISSING if it is not bound."""
+        kind, where, name = key
+        if kind == "global":
+            return self.spaces[where].get(name, MISSING)
+        if kind == "cell":
+            try:
+                return self.cells[where].cell_contents
+            except ValueError:
+                return MISSING
+        if kind == "attribute":
+            return value_of_attribute(self.objects[where], name)
+        at: Scope | None = scope
+        while at is not None and at.locals_at != where:
+            at = at.outer
+        return at.variables.get(name, MISSING) if at is not None else MISSING
+
+    def _called(self, value: Any) -> Summary | None:
+        """What a call of `value` does, if it is a function of the script."""
+        bound: dict[str, Any] = {}
+        if type(value) is types.MethodType:
+            function = value.__func__
+            if type(function) is types.FunctionType and function.__code__.co_argcount:
+                self._kept.append(value.__self__)
+                bound = {function.__code__.co_varnames[0]: value.__self__}
+            value = function
+        if type(value) is not types.FunctionType or not self._own(value.__globals__):
+            return None
+        code = value.__code__
+        cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
+        return self.summary(
+            Scope(code, value.__globals__, value.__globals__, cells=cells, bound=bound)
+        )

@@ -1,0 +1,326 @@
+"""The variables that a script's loop carries from step to step, restored with everything else.
+
+`liveness.py` finds them in the bytecode of the loop that asks for the first attempt, before that
+attempt begins: a prefetched batch, a running mean, the best loss so far. They are read and written
+where they are (a frame, a module, a closure, an object of the script), so the script notices
+nothing. What cannot be recorded is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import logging
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taskd.worker import reach
+from taskd.worker.bytecode import Unknown
+from taskd.worker.draws import Drawn
+from taskd.worker.given import Refused
+from taskd.worker.liveness import Analysis, Key, Scope
+from taskd.worker.stored_attributes import MISSING, put_attribute, value_of_attribute
+from taskd.worker.values import (
+    ITEMS,
+    NotRecordable,
+    into,
+    is_changeable,
+    is_same,
+    like,
+    recordable,
+)
+
+log = logging.getLogger("taskd.worker")
+
+NAME = "(variables of the loop)"  # among the small objects
+
+KEEP = (
+    "it is read in a step before it is assigned, and is not restored: after a repair it may have"
+    " another value. Keep it in a dict, list or tensor that is given to protect() and changed in"
+    " place, or assign it inside the attempt before it is read"
+)
+DRAWN = (
+    "the script draws from it by itself, so a repeated step gets something else: draw with next()"
+    " inside the attempt from job.iterate(source), or loop over job.batches(loader)"
+)
+CALLS = (
+    "it is carried from one job.call to the next, and is not restored there: after a repair it may"
+    " have another value. Keep it in a dict, list or tensor that is given to protect() and changed"
+    " inside the function"
+)
+_CONSTANT = (
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+    torch.nn.Module,
+    torch.optim.Optimizer,
+)
+
+
+@dataclass
+class Place:
+    """A variable. `code`: of the frame whose local variable it is, else `get` and `put` reach it.
+    `inside`: the loop does not assign it, but may change what it holds."""
+
+    name: str
+    variable: str
+    where: str
+    inside: bool
+    code: types.CodeType | None = None
+    get: Callable[[], Any] = lambda: MISSING
+    put: Callable[[Any], None] = lambda value: None
+
+
+class LoopVariables:
+    """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
+    what is given to protect(). `refuses`: raise Refused for what cannot be restored."""
+
+    def __init__(self, given: Iterable[Any], refuses: bool) -> None:
+        """`given`: what the script gave to protect(), restored already."""
+        self._given = {id(value) for value in given}
+        self._refuses = refuses
+        self._places: list[Place] = []
+        self._names: set[str] | None = None  # those of the first loop
+        self._said: set[str] = set()
+        self._drawn: list[weakref.ref[Any]] = []
+
+    def attach(self, calls: bool) -> None:
+        """Look at the loop that runs this. `calls`: by job.call. Raises Refused."""
+        places: list[Place] = []
+        named: list[str] = []
+        try:
+            places, named = self._look(calls)
+        except Unknown as error:
+            log.info("could not look for variables that the loop carries on: %s", error)
+        except Exception:  # a search must not end a job
+            log.warning("could not look for variables that the loop carries on", exc_info=True)
+        if self._names is None:
+            self._names = {place.name for place in places}
+            for place in places:
+                if not place.inside:
+                    log.info("also protected: %s (%s)", place.name, place.where)
+            self._say(named)
+        # a later loop also finds what an earlier one has left in variables that carry nothing
+        self._places = [place for place in places if place.name in self._names]
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def _say(self, texts: list[str]) -> None:
+        new = [text for text in dict.fromkeys(texts) if text not in self._said]
+        self._said |= set(new)
+        if new and self._refuses:
+            raise Refused(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
+        for text in new:
+            log.warning("not protected: %s", text)
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        for place in self._places:
+            value = _value(place, frames)
+            if value is not MISSING:
+                try:
+                    found[place.name] = recordable(value)
+                except NotRecordable as error:
+                    self._say([f"{place.name} ({place.where}) is {error}: {KEEP}"])
+        return found
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        changed: dict[types.CodeType, dict[str, Any]] = {}
+        for place in self._places:
+            if place.name not in values:
+                continue
+            value, present = values[place.name], _value(place, frames)
+            if is_same(present, value):
+                continue
+            value = into(present, value) if place.inside else like(present, value)
+            if place.code is None:
+                place.put(value)
+            else:
+                changed.setdefault(place.code, {})[place.variable] = value
+        for code, new in changed.items():
+            if (frame := _frame_of(code)) is not None:
+                assign(frame, new)
+
+    def drawn(self) -> list[Any]:
+        """The iterators that have been named."""
+        return [value for reference in self._drawn if (value := reference()) is not None]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Those that are restored."""
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        held = {place.name: _value(place, frames) for place in self._places}
+        yield from (t for _, t in reach.find([("", held)], lambda kind: kind is torch.Tensor))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self, calls: bool) -> tuple[list[Place], list[str]]:
+        """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
+        places: dict[str, Place] = {}
+        named: list[str] = []
+        own = _Own()
+        analysis = Analysis(own.space, own.object)
+        for depth, frame in enumerate(_script_frames(own)):
+            code, variables = frame.f_code, reach.variables(frame)
+            named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
+            cells = _cells(code, variables)
+            scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
+            carried, touched = analysis.carried(scope, frame.f_lasti)
+            for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
+                value, inside = analysis.value(key, scope), key not in carried
+                if value is MISSING or isinstance(value, _CONSTANT) or _is_ours(value):
+                    continue
+                name = analysis.names[key]
+                if name in places:
+                    name = f"{code.co_name}.{name}"
+                file = Path(code.co_filename).name
+                where = f"line {analysis.lines[key]} of {file}"
+                if _is_drawn(value):
+                    if id(value) not in self._given:
+                        named.append(f"{name} ({where}), a {type(value).__name__}: {DRAWN}")
+                        with contextlib.suppress(TypeError):  # it takes no weak reference
+                            self._drawn.append(weakref.ref(value))
+                    continue
+                if inside and (id(value) in self._given or not is_changeable(value)):
+                    continue
+                if not inside and calls and key in analysis.direct:
+                    named.append(f"{name} ({where}): {CALLS}")
+                    continue
+                try:
+                    recordable(value, ITEMS if inside else None)
+                except NotRecordable as error:
+                    if not inside:
+                        named.append(f"{name} ({where}) is {error}: {KEEP}")
+                    continue
+                places[name] = _place(analysis, key, name, where, inside, code)
+        return list(places.values()), named
+
+
+class _Own:
+    """What is the script's own."""
+
+    def __init__(self) -> None:
+        self._installed = reach.installed()
+        self._known: dict[str, bool] = {}
+
+    def module(self, name: str) -> bool:
+        if name not in self._known:
+            self._known[name] = reach.is_own(name, sys.modules.get(name), self._installed)
+        return self._known[name]
+
+    def space(self, space: dict[str, Any]) -> bool:
+        name = space.get("__name__")
+        return isinstance(name, str) and self.module(name)
+
+    def object(self, value: Any) -> bool:
+        kind = type(value)
+        return not issubclass(kind, _CONSTANT) and self.module(kind.__module__)
+
+
+def _script_frames(own: _Own) -> list[types.FrameType]:
+    """The script's, innermost first."""
+    found, frame = [], sys._getframe(1)
+    at: types.FrameType | None = frame
+    while at is not None:
+        if own.space(at.f_globals):
+            found.append(at)
+        at = at.f_back
+    return found
+
+
+def _cells(code: types.CodeType, variables: dict[str, Any]) -> dict[str, types.CellType]:
+    """The cells of a frame's variables, as the functions that were made in it have them."""
+    names = {*code.co_cellvars, *code.co_freevars}
+    found: dict[str, types.CellType] = {}
+    for value in variables.values():
+        if type(value) is types.FunctionType and value.__code__ in code.co_consts:
+            for name, cell in zip(
+                value.__code__.co_freevars, value.__closure__ or (), strict=False
+            ):
+                if name in names:
+                    found.setdefault(name, cell)
+    return found
+
+
+def _place(
+    analysis: Analysis, key: Key, name: str, where: str, inside: bool, code: types.CodeType
+) -> Place:
+    kind, number, variable = key
+    if kind == "local":
+        return Place(name, variable, where, inside, code)
+    if kind == "cell":
+        cell = analysis.cells[number]
+        get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+    elif kind == "global":
+        space = analysis.spaces[number]
+        get, put = partial(space.get, variable, MISSING), partial(space.__setitem__, variable)
+    else:
+        holder = analysis.objects[number]
+        get = partial(value_of_attribute, holder, variable)
+        put = partial(put_attribute, holder, variable)
+    return Place(name, variable, where, inside, None, get, put)
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether it is taskd's own: a job, its attempts, the iterators of job.iterate()."""
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")
+    return isinstance(value, Drawn) or type(value).__module__.startswith("taskd.worker.")
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether next() takes something out of it."""
+    if not hasattr(type(value), "__next__"):
+        return False
+    readable = getattr(type(value), "readable", None)  # a file that is written is no source
+    return readable is None or bool(value.readable())
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
+def _frame_of(code: types.CodeType) -> types.FrameType | None:
+    """The innermost running frame of that code."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
+
+
+def _value(place: Place, frames: dict[types.CodeType, dict[str, Any]]) -> Any:
+    if place.code is None:
+        try:
+            return place.get()
+        except ValueError:  # an empty cell
+            return MISSING
+    if place.code not in frames:
+        frame = _frame_of(place.code)
+        frames[place.code] = reach.variables(frame) if frame is not None else {}
+    return frames[place.code].get(place.variable, MISSING)
+
+
+def assign(frame: types.FrameType, values: dict[str, Any]) -> None:
+    """Assign to local variables of a frame that is waiting for a call to return."""
+    seen: Any = frame.f_locals
+    seen.update(values)
+    # from Python 3.13, f_locals writes through
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        del seen
+        reach.variables(frame)  # leaves nothing behind

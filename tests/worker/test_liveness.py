@@ -1,0 +1,401 @@
+"""Which variables a loop carries, from its bytecode. The loops here run, one pass or a few."""
+
+from __future__ import annotations
+
+import random
+import sys
+import textwrap
+import types
+
+import pytest
+
+from taskd.worker import bytecode
+from taskd.worker.bytecode import Unknown
+from taskd.worker.liveness import Analysis, Scope
+
+
+class Attempt:
+    committed = True
+
+    def __enter__(self):
+        return 0
+
+    def __exit__(self, *_):
+        return True
+
+
+class Steps:
+    """Looks at the loop that draws from it, before its first pass."""
+
+    def __init__(self, passes: int = 1) -> None:
+        self.left, self.carried, self.touched = passes, None, None
+        self.lines: dict[str, int] = {}
+
+    def __iter__(self):
+        while self.left:
+            if self.carried is None:
+                self.look(sys._getframe(1))
+            self.left -= 1
+            yield Attempt()
+
+    def look(self, frame: types.FrameType) -> None:
+        module = frame.f_globals["__name__"]
+        analysis = Analysis(
+            lambda space: space.get("__name__") == module,
+            lambda value: type(value).__module__ == module and not isinstance(value, (Steps, type)),
+        )
+        named = {} if frame.f_code.co_flags & 1 else frame.f_locals
+        scope = Scope(frame.f_code, named, frame.f_globals, 0, dict(frame.f_locals))
+        carried, touched = analysis.carried(scope, frame.f_lasti)
+        first = frame.f_code.co_firstlineno
+        names = {key: analysis.names[key].removeprefix(f"{module}.") for key in touched | carried}
+        self.carried = {names[key] for key in carried}
+        self.touched = {names[key] for key in touched}
+        self.lines = {names[key]: analysis.lines[key] - first for key in carried}
+
+
+def carried(source: str, passes: int = 1, **variables) -> set[str]:
+    """Of the loop in a function, and the same of the loop in a module."""
+    found = []
+    body = textwrap.dedent(source)
+    names = "".join(f"    {name} = {name}_\n" for name in variables)
+    function = f"def loop(steps, {', '.join(f'{n}_' for n in variables)}):\n" + names
+    for text, call in (
+        (function + textwrap.indent(body, "    "), True),
+        (body, False),
+    ):
+        steps = Steps(passes)
+        space = {"__name__": "script", "steps": steps, **variables}
+        exec(compile(text, "script", "exec"), space)
+        if call:
+            space["loop"](steps, *variables.values())
+        found.append(steps.carried)
+    assert found[0] == found[1]
+    return found[0]
+
+
+def test_what_is_read_before_it_is_assigned():
+    source = """
+        for attempt in steps:
+            with attempt as step:
+                loss = batch * 2
+                batch = step
+                mean = 0.9 * mean + loss
+                if loss < best:
+                    best = loss
+                total += 1
+            if attempt.committed:
+                last = loss
+    """
+    names = {"batch", "mean", "best", "total"}
+    assert carried(source, batch=1, mean=0.0, best=9, total=0, loss=0, last=0) == names
+
+
+def test_what_each_step_assigns_first_is_not_carried():
+    source = """
+        for attempt in steps:
+            with attempt as step:
+                x, (y, *z) = step, (1, 2)
+                loss = x + y
+                for i in range(3):
+                    part = i
+                    loss += part
+                squares = [x * x for x in range(3)]
+                table = {x: y for x, y in enumerate(z)}
+                while loss > 100:
+                    loss -= 1
+                try:
+                    value = loss / 0
+                except ZeroDivisionError as error:
+                    value = str(error)
+                finally:
+                    done = value
+            if attempt.committed:
+                print(end="" if loss is done else "")
+    """
+    names = ("x", "y", "z", "loss", "i", "part", "squares", "value", "done")
+    assert carried(source, passes=3, **dict.fromkeys(names, 0)) == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if a: continue\nx = 1",  # the rest of the pass is left out
+        "try:\n    x = a.b\nexcept AttributeError:\n    x = x + 1",
+        "with Attempt():\n    use = x\nx = 2",
+        "y = [x for _ in range(2)]\nx = 3",
+        "f = lambda: x\nx = 3",
+        "while a:\n    x = x + 1\n    break\nelse:\n    x = x + 1",
+        "if a:\n    del x\nelse:\n    x = 2",
+        "for i in range(x):\n    x = 4",
+        "x = x if a else 1",
+        "y = f'{x}'\nx = 1",
+        "match x:\n    case 1: x = 2\n    case _: x = 3",
+        "assert x is not None\nx = 1",
+    ],
+)
+def test_ways_to_carry(body):
+    source = "for attempt in steps:\n    print(x, end='')\n" + textwrap.indent(body, "    ")
+    assert "x" in carried(source, x=1, a=0, Attempt=Attempt)
+    before = "for attempt in steps:\n    x = 0\n" + textwrap.indent(body, "    ")
+    assert "x" not in carried(before, x=1, a=0, Attempt=Attempt)
+
+
+def test_only_the_loop_itself_counts():
+    steps = Steps(2)
+
+    def loop():
+        count = 0
+        for _ in range(3):
+            count = count + 1
+        last = 0
+        for attempt in steps:
+            with attempt:
+                count = 1
+                last = count
+        return last + count
+
+    loop()
+    assert steps.carried == set()
+
+
+def test_loops_around_the_loop():
+    source = """
+        for epoch in range(2):
+            total = 0
+            for attempt in steps:
+                total = total + 1
+            if total > best:
+                best = total
+    """
+    assert carried(source, best=0, total=0) == {"total", "best"}
+
+
+def test_a_loop_that_asks_by_itself():
+    source = """
+        iterator = iter(steps)
+        while True:
+            attempt = next(iterator, None)
+            if attempt is None:
+                break
+            with attempt:
+                count += 1
+    """
+    assert carried(source, count=0) == {"count"}
+
+
+def test_functions_methods_and_closures():
+    steps = Steps()
+
+    class Script:
+        def __init__(self) -> None:
+            self.number = self.mean = self.loss = self.unused = 0
+
+        def forward(self, x):
+            self.loss = x + self.number
+
+        def log(self):
+            return self.loss + self.unused
+
+        def update(self):
+            self.number += 1
+            self.mean = self.mean + self.loss
+
+    def loop(script):
+        calls, seen, limit = 0, 0, 3
+
+        def count():
+            nonlocal calls
+            calls += 1
+            return limit
+
+        def reset():
+            nonlocal seen
+            seen = 0
+
+        for attempt in steps:
+            with attempt as step:
+                reset()
+                script.forward(step)
+                script.log()
+                script.update()
+                count()
+                seen = seen + 1
+        return calls, seen
+
+    loop(Script())
+    assert steps.carried >= {"script.number", "script.mean", "calls"}
+    assert not steps.carried & {"script.loss", "script.unused", "limit"}
+
+
+def test_an_attribute_that_a_call_reads_before_the_function_assigns_it():
+    steps = Steps()
+
+    class Script:
+        state = None
+
+        def __init__(self) -> None:
+            self.state = 0
+
+        def put(self, state):
+            self.state = state
+
+        def run(self):
+            for attempt in steps:
+                with attempt:
+                    self.put(self.state)
+
+    Script().run()
+    assert steps.carried == {"self.state"}
+
+
+def test_functions_that_call_each_other_end():
+    steps = Steps()
+    space = {"__name__": __name__, "steps": steps}
+    source = """
+        count = 0
+        def one(n):
+            global count
+            count += 1
+            return other(n - 1) if n else 0
+        def other(n):
+            return one(n - 1) if n else 0
+        for attempt in steps:
+            with attempt:
+                one(3)
+    """
+    exec(compile(textwrap.dedent(source), "script", "exec"), space)
+    assert steps.carried == {"count"}
+
+
+def test_the_line_is_that_of_the_assignment_in_the_loop():
+    steps = Steps()
+
+    def loop():
+        best = 9
+        for attempt in steps:
+            with attempt as step:
+                print(best, end="")
+                best = step
+
+    loop()
+    assert steps.lines == {"best": 5}
+
+
+def test_an_instruction_that_is_not_known_is_said(monkeypatch):
+    def code(x):
+        return x
+
+    monkeypatch.setattr(bytecode, "LOADS", set())
+    bytecode.flow.cache_clear()
+    try:
+        with pytest.raises(Unknown, match="which is not known"):
+            bytecode.flow(code.__code__)
+    finally:
+        bytecode.flow.cache_clear()
+
+
+# -- against brute force ---------------------------------------------------------------------------
+
+NAMES = "abcd"
+
+
+class Program:
+    """A random loop body. As source, and as a tree whose ways are followed one by one."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.tree = self.block(3)
+
+    def block(self, depth: int) -> list:
+        return [self.statement(depth) for _ in range(self.random.randint(1, 3))]
+
+    def statement(self, depth: int):
+        kind = self.random.choice(
+            ["use", "set", "add", "if", "else", "for", "with", "continue", "comprehension"]
+            if depth
+            else ["use", "set", "add"]
+        )
+        name = self.random.choice(NAMES)
+        if kind in ("use", "set", "add", "continue", "comprehension"):
+            return (kind, name)
+        if kind == "else":
+            return (kind, self.block(depth - 1), self.block(depth - 1))
+        return (kind, self.block(depth - 1))
+
+    def source(self, block: list | None = None, indent: str = "        ") -> str:
+        lines = []
+        for kind, *rest in self.tree if block is None else block:
+            if kind == "use":
+                lines.append(f"use({rest[0]})")
+            elif kind == "set":
+                lines.append(f"{rest[0]} = flip()")
+            elif kind == "add":
+                lines.append(f"{rest[0]} += 1")
+            elif kind == "comprehension":
+                lines.append(f"use([{rest[0]} for {rest[0]} in range(2)])")
+            elif kind == "continue":
+                lines += ["if flip():", "    continue"]
+            else:
+                head = {"if": "if flip():", "else": "if flip():", "with": "with Attempt():"}
+                lines.append(head.get(kind, "for _ in range(flip()):"))
+                lines.append(self.source(rest[0], "    "))
+                if kind == "else":
+                    lines += ["else:", self.source(rest[1], "    ")]
+        return textwrap.indent("\n".join(lines), indent)
+
+    def carried(self) -> set[str]:
+        exposed: set[str] = set()
+        written: set[str] = set()
+        self.follow(self.tree, {frozenset()}, exposed, written, [])
+        return exposed & written
+
+    def follow(self, block, states, exposed, written, left):
+        """The sets of assigned names after the block; every way through it is taken."""
+        for kind, *rest in block:
+            if kind in ("use", "add"):
+                exposed |= {rest[0] for s in states if rest[0] not in s}
+            if kind in ("set", "add"):
+                written.add(rest[0])
+                states = {s | {rest[0]} for s in states}
+            elif kind == "continue":
+                # inside a `for` it continues that one
+                if left:
+                    left[-1].update(states)
+            elif kind == "with":
+                states = self.follow(rest[0], states, exposed, written, left)
+            elif kind == "if":
+                states = states | self.follow(rest[0], states, exposed, written, left)
+            elif kind == "else":
+                one, other = (self.follow(b, states, exposed, written, left) for b in rest)
+                states = one | other
+            elif kind == "for":
+                while True:
+                    ends: set = set()
+                    after = self.follow(rest[0], states, exposed, written, [*left, ends])
+                    if after | ends <= states:
+                        break
+                    states = states | after | ends
+        return states
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_loops(seed):
+    program = Program(seed)
+    flips = random.Random(seed)
+    steps = Steps(2)
+    names = ", ".join(NAMES)
+    source = (
+        f"def loop():\n    {' = '.join(NAMES)} = 0\n    for attempt in steps:\n{program.source()}\n"
+        f"    return {names}\n"
+    )
+    space = {
+        "__name__": "script",
+        "steps": steps,
+        "use": lambda value: value,
+        "flip": lambda: flips.randint(0, 1),
+        "Attempt": Attempt,
+    }
+    exec(compile(source, "script", "exec"), space)
+    space["loop"]()
+    assert steps.carried == program.carried(), source

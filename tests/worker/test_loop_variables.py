@@ -1,0 +1,282 @@
+"""Variables of a loop: read and written where they are, or named."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections import OrderedDict, defaultdict, deque
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from taskd.worker import holders, plain, values
+from taskd.worker.given import Refused
+from taskd.worker.loop_variables import LoopVariables, assign
+from taskd.worker.stored_attributes import put_attribute, value_of_attribute
+from taskd.worker.values import NotRecordable
+
+
+class Attempt:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return True
+
+
+class Steps:
+    """Looks at the loop before its first pass, records each, and goes back from the end of the last
+    to the beginning of the one before."""
+
+    def __init__(self, variables: LoopVariables, calls: bool = False) -> None:
+        self.variables, self.calls = variables, calls
+
+    def __iter__(self):
+        self.variables.attach(self.calls)
+        yield Attempt()
+        recorded = plain.encode(self.variables.state_dict())
+        yield Attempt()
+        self.variables.load_state_dict(plain.decode(recorded))
+        yield Attempt()
+
+
+def warnings(caplog) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def test_local_variables_and_what_they_hold(caplog):
+    def loop(steps, out):
+        mean, hidden, pair, kept, count = 0.0, torch.zeros(2), (0, torch.zeros(1)), {"n": [0]}, 0
+        history, table, seen, found = deque([1]), numpy.zeros(2), {0}, defaultdict(list)
+        inner, alias, own = kept["n"], hidden, history
+        read = lambda: count  # noqa: E731
+        for attempt in steps:
+            with attempt:
+                mean = mean + 1
+                hidden = hidden + mean
+                pair = pair[0] + 1, pair[1] + 1
+                kept["n"].append(count)
+                count += 1
+                history.append(mean)
+                table += 1
+                seen.add(count)
+                found[count].append(mean)
+                assert read() == count
+            out.append((mean, hidden.tolist(), pair[0], pair[1].item(), count))
+        assert kept == {"n": [0, 0, 1]} and inner is kept["n"]
+        assert list(history) == [1, 1.0, 2.0] and own is history
+        assert table.tolist() == [2, 2] and seen == {0, 1, 2}
+        assert found == {1: [1.0], 2: [2.0]} and type(found) is defaultdict
+        assert alias.tolist() == [0, 0]  # another object: the loop assigns a new one
+
+    given: list = []
+    loop(Steps(LoopVariables([given], refuses=True)), given)
+    first, second, again = given
+    assert second == again != first
+    assert not warnings(caplog)
+
+
+def test_a_value_that_is_as_recorded_is_not_touched():
+    def loop(steps):
+        best, model = [1.0], object()
+        tensor = torch.zeros(2)
+        version = tensor._version
+        for attempt in steps:
+            with attempt:
+                print(best, tensor.sum(), model, end="")
+        return tensor._version - version
+
+    assert loop(Steps(LoopVariables([], refuses=False))) == 0
+
+
+class Thing:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (lambda: iter(DataLoader(torch.zeros(8), 2)), "a _SingleProcessDataLoaderIter: the script"),
+        (lambda: itertools.count(), "a count: the script draws from it"),
+        (lambda: (n for n in range(9)), "a generator: the script draws from it"),
+        (lambda: open(__file__), "a TextIOWrapper: the script draws from it"),  # noqa: SIM115
+    ],
+)
+def test_what_is_drawn_from_is_named(caplog, made, named):
+    def loop(steps, source):
+        for attempt in steps:
+            with attempt:
+                next(source)
+
+    loop(Steps(LoopVariables([], refuses=False)), made())
+    (text,) = warnings(caplog)
+    assert text.startswith("not protected: source (line ") and named in text
+    assert "of test_loop_variables.py)" in text and "job.iterate(source)" in text
+    with pytest.raises(Refused, match="TASKD_CARRIED=refuse: not protected: source"):
+        loop(Steps(LoopVariables([], refuses=True)), made())
+    given = made()
+    loop(Steps(LoopVariables([given], refuses=True)), given)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (Thing(), "a tests.worker.test_loop_variables.Thing, which cannot be recorded"),
+        (torch.zeros(1 << 19), "a tensor of 2.0 MiB, too large to copy in every step (1 MiB)"),
+        ([Thing()], "a tests.worker.test_loop_variables.Thing"),
+    ],
+)
+def test_what_cannot_be_recorded_is_named_once(caplog, value, why):
+    def loop(steps, kept):
+        for attempt in steps:
+            with attempt:
+                kept = kept if kept is None else value
+
+    loop(Steps(LoopVariables([], refuses=False)), value)
+    (text,) = warnings(caplog)
+    assert text.startswith("not protected: kept (line ") and why in text
+    assert "given to protect()" in text
+
+
+def test_a_file_that_is_written_is_no_source(caplog, tmp_path):
+    def loop(steps):
+        with open(tmp_path / "log", "w") as file:
+            for attempt in steps:
+                with attempt:
+                    print("a line", file=file)
+
+    loop(Steps(LoopVariables([], refuses=True)))
+    assert not warnings(caplog)
+
+
+def test_in_loops_over_calls_what_the_script_assigns_between_them_is_named(caplog):
+    class Script:
+        number = 0
+
+        def __init__(self) -> None:
+            self.number = 0
+
+        def step(self):
+            self.number += 1
+
+    def loop(steps, script):
+        best = 0
+        for attempt in steps:
+            with attempt:
+                script.step()
+                best = best + 1
+        return best, script.number
+
+    assert loop(Steps(LoopVariables([], refuses=False), calls=True), Script()) == (3, 2)
+    (text,) = warnings(caplog)
+    assert text.startswith("not protected: best (line ") and "job.call" in text
+
+
+def test_names_of_a_later_pass_are_those_of_the_first():
+    variables = LoopVariables([], refuses=False)
+
+    def passes():
+        total = 0
+        for _ in range(2):
+            for attempt in Steps(variables):
+                with attempt:
+                    total += 1
+                    if total > 100:
+                        rare = rare + 1  # noqa: F821
+            rare = 0  # noqa: F841
+        return {place.name for place in variables._places}
+
+    assert passes() == {"total"}
+
+
+def test_assigning_to_a_waiting_frame_leaves_nothing_behind():
+    def inner():
+        assign(sys._getframe(1), {"x": 2, "captured": 3})
+
+    def outer():
+        x, captured = 1, 1
+        inner()
+        return x, (lambda: captured)()
+
+    assert outer() == (2, 3)
+
+
+def test_attributes_in_slots_and_dicts():
+    class Slotted:
+        __slots__ = ("x",)
+
+    class Both(Slotted):
+        pass
+
+    holder = Both()
+    put_attribute(holder, "x", 1)
+    put_attribute(holder, "y", 2)
+    assert (holder.x, holder.y) == (1, 2)
+    assert (value_of_attribute(holder, "x"), value_of_attribute(holder, "y")) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        -0.0,
+        3 + 1j,
+        "text",
+        b"bytes",
+        torch.tensor([1.5, float("nan")]),
+        torch.float16,
+        numpy.float32(1.5),
+        numpy.arange(6).reshape(2, 3),
+        (1, [2, (3, {"a": {4}})]),
+        OrderedDict(b=1, a=2),
+    ],
+)
+def test_recorded_values_come_back(value):
+    recorded = plain.decode(plain.encode(values.recordable(value)))
+    assert values.is_same(value, recorded)
+    assert values.is_same(values.like(value, recorded), recorded)
+
+
+def test_a_look_at_a_deep_value_ends():
+    deep: list = []
+    deep.append(deep)
+    with pytest.raises(NotRecordable, match="nested too deeply"):
+        values.recordable(deep)
+
+
+# -- libraries that hold what is protected ---------------------------------------------------------
+
+
+def library(kind: str, **attributes: object) -> object:
+    made = type(kind, (), {"__module__": "some_library.parts"})()
+    vars(made).update(attributes)
+    return made
+
+
+def test_numbers_of_what_holds_the_model():
+    model = torch.nn.Linear(1, 1)
+    state = library("State", synchronized=True, process=7)
+    trainer = library("Trainer", _models=[model], state=state, step=0, name="x", descriptor=5)
+    other = library("Other", step=0)
+    numbers = holders.Numbers()
+    roots = [("", {"trainer": trainer, "other": other, "__name__": "__main__"})]
+    numbers.look([model], roots)
+    assert numbers.state_dict() == {}
+    trainer.step, state.synchronized, other.step = 3, False, 9
+    recorded = plain.decode(plain.encode(numbers.state_dict()))
+    assert recorded == {"trainer": {"step": 3}, "trainer.state": {"synchronized": False}}
+    trainer.step, state.synchronized, state.process = 4, True, 8
+    numbers.load_state_dict(recorded)
+    assert (trainer.step, state.synchronized, other.step) == (3, False, 9)
+    assert state.process == 7  # had not changed by then
+    # in another process, whose own numbers stay
+    fresh = library("Trainer", _models=[model], state=library("State", synchronized=True), step=0)
+    fresh.descriptor = 6
+    numbers = holders.Numbers()
+    numbers.look([model], [("", {"trainer": fresh, "__name__": "__main__"})])
+    numbers.load_state_dict(recorded)
+    assert (fresh.step, fresh.state.synchronized, fresh.descriptor) == (3, False, 6)
