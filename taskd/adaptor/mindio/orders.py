@@ -66,9 +66,8 @@ class Orders:
             if carry_out is None:
                 continue
             try:
-                if getattr(order, "interruption", 0) < slot.interruption() and not isinstance(
-                    order, to_rank.Interrupt
-                ):
+                # after an interruption's number is in the state page, its order comes
+                if getattr(order, "interruption", 0) < slot.interruption():
                     log.info("rank %d: %s was overtaken", self._rank.rank, type(order).__name__)
                     continue
                 carry_out(order)
@@ -91,10 +90,9 @@ class Orders:
         rank = self._rank
         if rank.generation == 0 and not rank.replacement:
             return  # all ranks are restarted
-        number = max(order.interruption, slot.interruption())
-        if number <= self._answered:
+        if order.interruption <= self._answered:
             return
-        self._answered = number
+        self._answered = order.interruption
         with rank.changed:
             rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
             rank.changed.notify_all()
@@ -113,17 +111,16 @@ class Orders:
         rank.callbacks.stopped()
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
-        # a rebuild that an even newer interruption has overtaken counts for that one
+        # the order's own number: a newer interruption has another order, which is answered too
         rank.send(
             from_rank.RankInterrupted(
                 rank.rank,
                 rank.incarnation,
-                max(number, slot.interruption()),
+                order.interruption,
                 Position(step, clean),
                 unfit[:128],
             )
         )
-        self._answered = max(number, slot.interruption())
 
     def _stop(self, order: to_rank.Interrupt) -> None:
         """Get the training thread out of the training, and the device ready. Raises Unfit, and what

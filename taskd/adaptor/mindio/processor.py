@@ -257,7 +257,8 @@ class Processor:
     def act(self, action: Action) -> None:
         """Let the training thread go on. From any thread."""
         with self.changed:
-            self._action = action
+            # at once, not when the thread wakes: it does not stand still for the next repair
+            self._action, self.waiting = action, False
             self.changed.notify_all()
 
     def resume(self, order: to_rank.Resume) -> None:
