@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.adaptor.mindio import frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
-from taskd.cython_api import slot
+from taskd.adaptor.mindio.updates import TORN
+from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
 
@@ -171,6 +172,7 @@ class Orders:
             rank.generation = 1  # the groups are the framework's own
         elif not order.same or not frameworks.resumes_links():
             self._rebuild(order)
+        sockets.renewed()
         rank.send(from_rank.RankRebuilt(rank.rank, rank.incarnation, order.generation))
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
@@ -196,6 +198,8 @@ class Orders:
                 failed = sorted({d for _, d, _ in plan.optimizers})
                 rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
             rank.handlers.call(handlers.ROLLBACK, plan.step)
+        if sockets.torn():
+            raise RuntimeError(f"{TORN}: the state is not whole")
         rank.send(from_rank.RankRestored(rank.rank, rank.incarnation, order.generation, ""))
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
