@@ -1,4 +1,5 @@
-"""Each interruption is answered, with its own number, on a real state page."""
+"""Each interruption is answered, with its own number, on a real state page; and what is asked for
+and not done ends the job."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 from taskd import logs
 from taskd.adaptor.mindio import handlers, processor
-from taskd.adaptor.mindio.enums import Action
+from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.orders import Orders
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
@@ -31,6 +32,7 @@ class Rank(processor.Processor):
         self.generation, self.waiting = 1, True
         self.calls: list[str] = []
         self.answers: list[int] = []
+        self.asked: list[from_rank.StrategyRequested] = []
         self.enough = threading.Event()
         self.expected = 0
         self.on_answer: dict[int, Callable[[], None]] = {}
@@ -45,6 +47,9 @@ class Rank(processor.Processor):
         return 0
 
     def send(self, message: Any) -> None:
+        if isinstance(message, from_rank.StrategyRequested):
+            self.asked.append(message)
+            return
         assert isinstance(message, from_rank.RankInterrupted), message
         self.answers.append(message.interruption)
         self.on_answer.get(message.interruption, lambda: None)()
@@ -116,3 +121,53 @@ def test_a_rank_that_was_told_to_go_on_does_not_count_as_stopped(rank):
     assert not rank.waiting
     assert rank.wait_for_action() is Action.RETRY
     assert not rank.waiting
+
+
+# -- what is not done ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "told"),
+    [
+        (
+            ReportState.RS_RETRY,
+            "PRECISION ERROR: loss is nan, load ckpt step=5",
+            "it asks that all ranks load the checkpoint of step 5 (PRECISION ERROR: loss is nan,"
+            " load ckpt step=5), which taskd does not do in running processes, and a repair would"
+            " keep a wrong state: start the job again from the checkpoint of step 5 (Megatron:"
+            " with 5 in latest_checkpointed_iteration.txt)",
+        ),
+        (
+            ReportState.RS_RETRY,
+            "",
+            "it asks that all ranks load the last checkpoint, which taskd does not do in running"
+            " processes, and a repair would keep a wrong state: start the job again from the last"
+            " checkpoint",
+        ),
+        (
+            ReportState.RS_UCE_CORRUPTED,
+            "HBM MULTI BIT ECC. time us=7",
+            "its memory failed before its last update began, so all ranks have to load the last"
+            " checkpoint (HBM MULTI BIT ECC. time us=7), which taskd does not do in running"
+            " processes, and a repair would keep a wrong state: start the job again from the last"
+            " checkpoint",
+        ),
+    ],
+)
+def test_a_state_that_only_a_checkpoint_has_ends_the_job_and_says_how_to_go_on(
+    rank, state, error, told
+):
+    rank.report(state, "", error)
+    assert rank.asked == [from_rank.StrategyRequested(0, 0, "exit", told)]
+
+
+def test_a_rank_that_asked_asks_each_manager_again(rank):
+    rank.report(ReportState.RS_RETRY, "", "load ckpt step=5")
+    rank.interrupt(1)
+    assert rank.carries_out(1) == [1]
+    assert len(rank.asked) == 2 and rank.asked[0] == rank.asked[1]
+
+
+def test_a_long_text_is_cut(rank):
+    rank.report(ReportState.RS_RETRY, "", "x" * 100_000 + "load ckpt step=5")
+    assert "step 5" in rank.asked[0].reason and len(rank.asked[0].reason) < 500

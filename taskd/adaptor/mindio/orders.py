@@ -94,6 +94,7 @@ class Orders:
         if order.interruption <= self._answered:
             return
         self._answered = order.interruption
+        rank.refuse()  # a manager that is new may not know
         with rank.changed:
             rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
             rank.changed.notify_all()
