@@ -151,13 +151,14 @@ bool taskd_is_connection(int fd);
  * nothing. */
 int taskd_each_socket(int (*visit)(int fd, uint64_t inode));
 
-void taskd_streams_begin(void);
 void taskd_streams_tear(void);
 void taskd_streams_forget(bool (*is_covered)(int fd));
 ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n);
+ssize_t taskd_streams_sent(int fd, const struct iovec *parts, int count, ssize_t n);
 
 /* sockets.c */
 bool taskd_sockets_building(void);
+bool taskd_sockets_idle(void);
 bool taskd_sockets_cover(int fd);
 void taskd_sockets_stop(void);
 void taskd_sockets_child(void);

@@ -91,22 +91,13 @@ static ssize_t next_recv(int fd, void *buffer, size_t length, int flags)
 }
 
 /* For streams.c and damage.c: gloo writes with writev and reads with recv. A successful call costs
- * one comparison more. */
+ * a few comparisons more. */
 TASKD_EXPORT ssize_t writev(int fd, const struct iovec *parts, int count)
 {
     ssize_t n = next_writev(fd, parts, count);
     if (n < 0 && errno == EFAULT && taskd_damage_touch(parts, count))
         n = next_writev(fd, parts, count);
-    if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
-        int saved = errno;
-        if (taskd_my_slot() != NULL && taskd_sockets_cover(fd)) {
-            taskd_streams_tear();
-            for (n = 0; count > 0; count--, parts++)
-                n += (ssize_t)parts->iov_len;
-        }
-        errno = saved;
-    }
-    return n;
+    return taskd_streams_sent(fd, parts, count, n);
 }
 
 TASKD_EXPORT ssize_t recv(int fd, void *buffer, size_t length, int flags)

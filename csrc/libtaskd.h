@@ -259,10 +259,13 @@ int taskd_sockets_list(int *fds, int max);
  * above INT_MAX. */
 int taskd_sockets_limit(uint32_t milliseconds);
 
-/* 1 if, since the last taskd_sockets_begin, a message on a broken connection was completed with
- * zeros so that no thread waits for it forever (see streams.c): what collectives returned since
- * then must not be used. Needs preloading. */
+/* 1 if, since the last taskd_sockets_begin or taskd_streams_begin, a message on a broken connection
+ * was completed with zeros so that no thread waits for it forever (see streams.c): what collectives
+ * returned since then must not be used. Needs preloading. */
 int taskd_torn(void);
+/* Where nothing is covered: the connections are new ones, between two messages, and what became of
+ * the former ones does not count any more. */
+void taskd_streams_begin(void);
 
 /* ---- memory that loses its content ----------------------------------------------------------- */
 

@@ -336,6 +336,11 @@ bool taskd_sockets_building(void)
     return __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) == BUILDING;
 }
 
+bool taskd_sockets_idle(void)
+{
+    return __atomic_load_n(&cover.mode, __ATOMIC_ACQUIRE) == IDLE;
+}
+
 bool taskd_sockets_cover(int fd)
 {
     bool covered = false;

@@ -13,7 +13,11 @@
  *
  * Reading requires knowing where messages begin. gloo's loop thread reads headers of 48 bytes,
  * whose first two words are the length of header and payload, and the operation; bytes are counted
- * from the connection's first header on. A stream in any other format is left alone. */
+ * from the connection's first header on. A stream in any other format is left alone.
+ *
+ * Where a framework makes its own groups (taskd/adaptor/mindio), nothing is covered by sockets.c.
+ * There a write is gloo's if gloo's loop does it, if it begins with such a header, or if the same
+ * thread has just written a part of that message. */
 #include "internal.h"
 
 #include <string.h>
@@ -37,7 +41,7 @@ static struct stream {
 static uint32_t current_round = 1;
 static uint32_t torn;
 
-void taskd_streams_begin(void)
+TASKD_EXPORT void taskd_streams_begin(void)
 {
     __atomic_add_fetch(&current_round, 1, __ATOMIC_ACQ_REL);
     __atomic_store_n(&torn, 0, __ATOMIC_RELEASE);
@@ -126,4 +130,34 @@ ssize_t taskd_streams_received(int fd, void *buffer, size_t length, ssize_t n)
     memset(buffer, 0, length);
     s->payload_left -= length;
     return (ssize_t)length;
+}
+
+/* gloo writes a message in one call, which may end early: header and payload, if it has one. */
+static bool begins_message(const struct iovec *parts, int count, size_t length)
+{
+    uint64_t words[2];
+    if (count < 1 || count > 2 || parts[0].iov_len != HEADER)
+        return false;
+    memcpy(words, parts[0].iov_base, sizeof words);
+    return words[0] == length && words[1] <= LAST_OPERATION;
+}
+
+/* Called after a writev that returned n; returns the caller's result. */
+ssize_t taskd_streams_sent(int fd, const struct iovec *parts, int count, ssize_t n)
+{
+    static _Thread_local int unfinished = -1; /* where this thread has written a part of a message */
+    bool broken = n < 0 && (errno == EPIPE || errno == ECONNRESET);
+    if (taskd_my_slot() == NULL || (n < 0 && !broken))
+        return n;
+    size_t length = 0;
+    for (int i = 0; i < count; i++)
+        length += parts[i].iov_len;
+    bool idle = taskd_sockets_idle();
+    bool gloos = idle && (unfinished == fd || in_gloo_loop() || begins_message(parts, count, length));
+    if (broken && (gloos || taskd_sockets_cover(fd))) {
+        taskd_streams_tear();
+        n = (ssize_t)length;
+    }
+    unfinished = gloos && n >= 0 && (size_t)n < length ? fd : -1;
+    return n;
 }

@@ -72,12 +72,12 @@ class Coordinator:
         self.forming = Forming(self.job, self.recovery)
         self.led = Led(self.job)
         self.pods = Pods(self.job, self.recovery.nodes, self.led)
-        self.framework = Framework(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         self.tasks = Tasks(self.job, self.recovery, self.faults, self.pause, self.finishing)
         self.profiling = Profiling(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
+        self.framework = Framework(self.job, self.recovery, self.forming, self.succession)
         self.cluster = ClusterD(
             self.job, self.recovery, self.succession, self.pause, self.switch, self.finishing
         )

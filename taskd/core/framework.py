@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
 from taskd.core.state import JobState
+from taskd.core.succession import Succession
 from taskd.messages import from_agent, from_rank
 
 LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request
 
 
 class Framework:
-    def __init__(self, job: JobState, recovery: Recovery) -> None:
+    def __init__(
+        self, job: JobState, recovery: Recovery, forming: Forming, succession: Succession
+    ) -> None:
         self._job, self._recovery = job, recovery
+        self._forming, self._succession = forming, succession
 
     def registered(self, event: from_agent.AgentJoined) -> None:
         """An agent has registered; with ranks that train already, with a new manager."""
@@ -37,10 +42,15 @@ class Framework:
         job.ranks[rank].groups = event.groups
 
     def requested(self, event: from_rank.StrategyRequested, now: float) -> None:
-        """A program in a rank's process ends the job."""
+        """A rank's process ends the job."""
         job = self._job
-        text = f"rank {event.rank}: its program requests {event.strategy}"
-        if event.strategy not in LAST or not job.protected or not job.handlers:
+        why = event.reason or f"its program requests {event.strategy}"
+        text = f"rank {event.rank}: {why}"
+        if event.reason and self._succession.deadline is not None:
+            self._succession.waits(event.rank)  # interrupted, it asks again
+        elif event.reason and self._forming.under_way:
+            job.restart = text
+        elif event.strategy not in LAST or not job.protected or not job.handlers:
             job.note(f"{text}: ignored; {' and '.join(LAST)} may be requested of a protected job")
         else:
             self._recovery.leave(text, LAST[event.strategy], now)

@@ -87,6 +87,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_sockets_list(int *fds, int max)
     int taskd_sockets_limit(uint32_t milliseconds)
     int taskd_torn()
+    void taskd_streams_begin()
     int taskd_memory_register(int kind, const uint64_t *ranges, size_t n)
     uint64_t taskd_damaged()
     int taskd_damage_list(taskd_damage *out, int max)

@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t
 from taskd.cython_api.libtaskd cimport (
     taskd_sockets_begin, taskd_sockets_clear, taskd_sockets_cut, taskd_sockets_end,
     taskd_sockets_extend,
-    taskd_sockets_limit, taskd_sockets_list, taskd_torn,
+    taskd_sockets_limit, taskd_sockets_list, taskd_streams_begin, taskd_torn,
 )
 
 from contextlib import contextmanager
@@ -58,9 +58,15 @@ def clear():
 
 
 def torn():
-    """Whether a message on a broken connection was completed with zeros since `begin`: do not use
-    what collectives returned. Always False if libtaskd is not preloaded."""
+    """Whether a message on a broken connection was completed with zeros since `begin` or `renewed`:
+    do not use what collectives returned. Always False if libtaskd is not preloaded."""
     return taskd_torn() != 0
+
+
+def renewed():
+    """Where none is covered: connections are new, and what became of the former ones does not count
+    any more."""
+    taskd_streams_begin()
 
 
 def cut():

@@ -61,11 +61,13 @@ class OptimizerReplicas(Message, frozen=True):
 
 class StrategyRequested(Message, frozen=True):
     """A program in the rank's process, which decides about repairs as the framework's callbacks ask
-    it to, has chosen `strategy`: dump or exit."""
+    it to, has chosen `strategy`: dump or exit. `reason`: instead, the rank asks for what taskd does
+    not do."""
 
     rank: Rank
     incarnation: Number
     strategy: Name
+    reason: Text = ""
 
 
 class RankRaised(Message, frozen=True):

@@ -133,7 +133,7 @@ class Play:
                 given[name] = numbers(value)
             elif name in ("agent", "moves_to", "former"):
                 given[name] = value
-            elif name in ("moving", "led"):
+            elif name in ("moving", "led", "handlers"):
                 given[name] = value == "1"
             elif name == "keeps":
                 given[name] = tuple(numbers(kept.replace("@", ",")) for kept in value.split("/"))

@@ -13,7 +13,7 @@ from taskd.adaptor.mindio.updates import Stopped
 
 TEXTS = {
     "UCE ERROR": ReportState.RS_UCE,
-    "HBM MULTI BIT ECC": ReportState.RS_UCE,
+    "HBM MULTI BIT ECC": ReportState.RS_UCE_CORRUPTED,  # without a time
     "FORCE STOP": ReportState.RS_NORMAL,
     "ARF FINISH": ReportState.RS_PREREPAIR_FINISH,
     "STEP FINISH": ReportState.RS_STEP_FINISH,
@@ -71,11 +71,13 @@ def test_a_runtime_error_of_another_name():
 # -- what the framework registers ------------------------------------------------------------------
 
 
-def test_registered_patterns_come_first():
-    assert meaning(RuntimeError("FORCE STOP"))[0] is ReportState.RS_NORMAL
+def test_the_interfaces_own_texts_come_first():
     register("STOP", "RS_HCCL_FAILED", code)
-    assert meaning(RuntimeError("FORCE STOP")) == (ReportState.RS_HCCL_FAILED, "code of FORCE S")
-    assert meaning(RuntimeError("UCE ERROR")) == (ReportState.RS_UCE, "")
+    assert meaning(RuntimeError("FORCE STOP")) == (ReportState.RS_NORMAL, "")
+    assert meaning(RuntimeError("STOP")) == (ReportState.RS_HCCL_FAILED, "code of STOP")
+    register("FORCE STOP", "RS_UCE", lambda text: "7")
+    assert meaning(RuntimeError("STOP, FORCE STOP, ARF FINISH")) == (ReportState.RS_UCE, "7")
+    assert meaning(RuntimeError("UCE ERROR, FORCE STOP")) == (ReportState.RS_UCE, "")
 
 
 def test_in_the_order_of_their_registration():
@@ -85,6 +87,32 @@ def test_in_the_order_of_their_registration():
     # given again it keeps its place, with what was given last
     register("link", "RS_UCE", lambda text: "third")
     assert meaning(RuntimeError("link down")) == (ReportState.RS_UCE, "third")
+
+
+@pytest.mark.parametrize(
+    ("told", "state"),
+    [
+        ("PRECISION ERROR", "RS_RETRY"),
+        ("UCE ERROR", "RS_UCE"),
+        ("FORCE STOP", "RS_NORMAL"),
+        ("HBM MULTI BIT ECC can repair", "RS_UCE"),
+        ("HBM MULTI BIT ECC can't repair", "RS_UCE_CORRUPTED"),
+        ("OTHER", "RS_UNKNOWN"),
+        ("another", "RS_HCCL_FAILED"),
+        ("RS_STEP_FINISH", "RS_STEP_FINISH"),
+        ("507054", "RS_RETRY"),
+        ("another precision error", "RS_RETRY"),
+        ("", "RS_RETRY"),
+        (None, "RS_RETRY"),
+    ],
+)
+def test_a_fault_that_a_handler_names_counts(told, state):
+    register("PRECISION ERROR", "RS_RETRY", lambda text: told)
+    register("another", "RS_HCCL_FAILED", code)
+    assert meaning(RuntimeError("PRECISION ERROR: loss is nan")) == (
+        ReportState[state],
+        (told or "")[: exceptions.CODE],
+    )
 
 
 def test_a_handler_gets_the_whole_text_once():
@@ -182,3 +210,22 @@ def test_now_is_in_microseconds(nothing_noted):
     after = time.time_ns() // 1000
     assert not utils.tft_can_do_uce_repair(before)
     assert utils.tft_can_do_uce_repair(after + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("HBM MULTI BIT ECC ERROR. time us=9500", "RS_UCE_CORRUPTED"),
+        ("HBM MULTI BIT ECC ERROR. time us=10000", "RS_UCE_CORRUPTED"),
+        ("HBM MULTI BIT ECC ERROR. time us=10200", "RS_UCE"),
+        ("HBM MULTI BIT ECC ERROR. time us=11000, device 3", "RS_UCE"),
+        ("HBM MULTI BIT ECC ERROR. time us=", "RS_UCE_CORRUPTED"),
+        ("HBM MULTI BIT ECC ERROR. time 11000", "RS_UCE_CORRUPTED"),
+        ("time us=9500. UCE ERROR", "RS_UCE"),
+    ],
+)
+def test_an_hbm_error_counts_by_its_time(nothing_noted, text, expected):
+    assert meaning(RuntimeError("HBM MULTI BIT ECC. time us=11000"))[0].name == "RS_UCE_CORRUPTED"
+    utils.tft_set_update_start_time(10_000)
+    utils.tft_set_update_end_time(10_500)
+    assert meaning(RuntimeError(text)) == (ReportState[expected], "")

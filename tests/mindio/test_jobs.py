@@ -189,7 +189,7 @@ def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(
     assert "rank 2 from rank 0" in (job.folder / "taskd_log" / "manager.log").read_text()
 
 
-@pytest.mark.parametrize("fault", ["poison", "cut"])
+@pytest.mark.parametrize("fault", ["poison", "cut", "late"])
 def test_a_memory_or_link_fault_needs_no_new_process_gloo_for_hccl(
     start: Start, undisturbed: Callable[[str], object], fault: str
 ) -> None:
@@ -197,6 +197,24 @@ def test_a_memory_or_link_fault_needs_no_new_process_gloo_for_hccl(
     assert job.results() == undisturbed("2x2")
     (incident,) = job.incidents()
     assert (incident["strategy"], incident["ranks"]) == ("retry", [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "told", "remedy"),
+    [
+        ("precision", "load the checkpoint of step 5", "again from the checkpoint of step 5"),
+        ("early", "failed before its last update began", "again from the last checkpoint"),
+    ],
+)
+def test_a_state_that_only_a_checkpoint_has_ends_the_job_gloo_for_hccl(
+    start: Start, fault: str, told: str, remedy: str
+) -> None:
+    """No rank goes on with the state that is wrong."""
+    job = start("2x2", fault, 1, 25)
+    assert job.process.wait(LIMIT) != 0
+    assert told in job.log and f"start the job {remedy}" in job.log
+    assert not any(step > 25 for rank in range(RANKS) for step in job.losses(rank))
+    assert not job.incidents()
 
 
 def test_an_exception_ends_the_process_which_is_replaced_gloo_for_hccl(

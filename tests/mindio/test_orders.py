@@ -11,6 +11,7 @@ from taskd.adaptor.mindio import frameworks, handlers
 from taskd.adaptor.mindio.handlers import Handlers
 from taskd.adaptor.mindio.orders import Orders
 from taskd.messages import to_rank
+from taskd.messages.values import Plan
 
 SAVE = to_rank.SaveCheckpoint(interruption=1, generation=1, step=10, ranks=((0,),))
 
@@ -56,3 +57,14 @@ def test_no_others_is_called_again(rank):
     with pytest.raises(RuntimeError, match="inconsistent"):
         Orders(rank)._saved(SAVE)
     assert rank.calls == [10]
+
+
+def test_what_came_in_a_torn_message_is_not_restored(rank, monkeypatch):
+    """Its source died after it had sent it, and the rank would go on with zeros."""
+    monkeypatch.setattr("taskd.adaptor.mindio.orders.sockets.torn", lambda: True)
+    monkeypatch.setattr("taskd.adaptor.mindio.orders.slot.patience", lambda seconds: None)
+    rank.limit, rank.replacement, rank.uce = 1.0, False, False
+    plan = Plan(10, (0,), (), (), "")
+    with pytest.raises(RuntimeError, match="broke in the middle of a message"):
+        Orders(rank)._restored(to_rank.Restore(1, 2, plan))
+    assert not rank.sent

@@ -250,3 +250,38 @@ def test_memory_that_was_lost_and_restored_counts_no_more(page, lose):
 def test_what_was_lost_before_the_rank_was_made_is_not_its(page, lose):
     lose()
     make().begin()
+
+
+# -- messages that broke off -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def tear(monkeypatch) -> Callable[[], None]:
+    torn = [False]
+    monkeypatch.setattr(updates.sockets, "torn", lambda: torn[0])
+
+    def now() -> None:
+        torn[0] = True
+
+    return now
+
+
+def test_no_update_begins_with_what_a_torn_message_gave(page, tear):
+    found = make()
+    found.begin()
+    found.end(1)
+    tear()
+    with pytest.raises(RuntimeError, match="^SUSPECT REMOTE ERROR: .*must not be used"):
+        found.begin()
+    assert (found.step, found.updating, found.whole) == (1, False, True)
+    found.close(LIMIT)
+    with pytest.raises(Stopped):  # a repair is under way: no fault of its own
+        found.begin()
+
+
+def test_an_update_during_which_a_message_was_torn_is_not_whole(page, tear):
+    found = make()
+    found.begin()
+    tear()
+    found.end(1)
+    assert (found.step, found.whole) == (1, False)

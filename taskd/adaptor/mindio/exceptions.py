@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
+from taskd.adaptor.mindio import utils
 from taskd.adaptor.mindio.enums import ReportState
+
+Handle = Callable[[str], str]
 
 # texts of torch_npu and of the interface itself, looked for in this order
 _KNOWN = {
     "UCE ERROR": ReportState.RS_UCE,
-    "HBM MULTI BIT ECC": ReportState.RS_UCE,
+    "HBM MULTI BIT ECC": ReportState.RS_UCE_CORRUPTED,
     "FORCE STOP": ReportState.RS_NORMAL,
     "ARF FINISH": ReportState.RS_PREREPAIR_FINISH,
     "STEP FINISH": ReportState.RS_STEP_FINISH,
@@ -18,14 +22,22 @@ _KNOWN = {
     "UB LINK ERROR": ReportState.RS_HCCL_FAILED,
     "HCCS LINK ERROR": ReportState.RS_HCCL_FAILED,
 }
+# what a handler may return besides those, the names of reports, and the patterns registered
+_OUTCOMES = {
+    "HBM MULTI BIT ECC can repair": ReportState.RS_UCE,
+    "HBM MULTI BIT ECC can't repair": ReportState.RS_UCE_CORRUPTED,
+    "OTHER": ReportState.RS_UNKNOWN,
+}
 CODE = 15  # characters of an error code, documented
 
-_registered: dict[str, tuple[ReportState, Callable[[str], str]]] = {}
+_registered: dict[str, tuple[ReportState, Handle]] = {}
 
 
-def register(pattern: str, state: str, handle: Callable[[str], str]) -> None:
-    """From now on an exception whose text contains `pattern` is reported as `state`, the name of a
-    ReportState, with the code that `handle` returns for the text. Raises TypeError, ValueError."""
+def register(pattern: str, state: str, handle: Handle) -> None:
+    """From now on an exception whose text contains `pattern` is reported as what `handle` returns
+    for the text, if that is the name of a fault: a pattern, or a ReportState. What else it returns
+    is the error code, and `state`, the name of a ReportState, is reported. Raises TypeError,
+    ValueError."""
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"fault_pattern is {pattern!r}; give a text that is not empty")
     if state not in ReportState.__members__:
@@ -37,14 +49,44 @@ def register(pattern: str, state: str, handle: Callable[[str], str]) -> None:
 
 
 def meaning(error: BaseException) -> tuple[ReportState, str]:
-    """Return what to report, and an error code; the framework's own patterns come first."""
+    """Return what to report, and an error code. The interface's own texts come first; one that is
+    registered again keeps its place."""
     if not isinstance(error, RuntimeError):
         return ReportState.RS_UNKNOWN, ""
     text = str(error)
-    for pattern, (state, handle) in _registered.items():
-        if pattern in text:
-            return state, str(handle(text) or "")[:CODE]
-    for pattern, state in _KNOWN.items():
-        if pattern in text:
-            return state, ""
-    return ReportState.RS_UNKNOWN, ""
+    known = {**_KNOWN, **{p: state for p, (state, _) in _registered.items()}}
+    pattern = next((p for p in known if p in text), None)
+    if pattern is None:
+        return ReportState.RS_UNKNOWN, ""
+    if pattern in _registered:
+        told = str(_registered[pattern][1](text) or "")
+        found = {**ReportState.__members__, **_OUTCOMES, **known}.get(told, known[pattern])
+        return found, told[:CODE]
+    if pattern == "HBM MULTI BIT ECC" and _repairable(text):
+        return ReportState.RS_UCE, ""
+    return known[pattern], ""
+
+
+def refusal(state: ReportState, error: str) -> str:
+    """Why the job ends where only a checkpoint has a state that is right: taskd does not have ranks
+    that run load one, and repairs with what they have in memory."""
+    asked = re.search(r"load ckpt step=(\d+)", error)
+    which = f"the checkpoint of step {asked[1]}" if asked else "the last checkpoint"
+    if state is ReportState.RS_UCE_CORRUPTED:
+        asks = f"its memory failed before its last update began, so all ranks have to load {which}"
+    else:
+        asks = f"it asks that all ranks load {which}"
+    remedy = f"start the job again from {which}"
+    if asked:  # Megatron's own file
+        remedy += f" (Megatron: with {asked[1]} in latest_checkpointed_iteration.txt)"
+    return (
+        f"{asks}{f' ({error[:100]})' if error else ''}, which taskd does not do in running"
+        f" processes, and a repair would keep a wrong state: {remedy}"
+    )
+
+
+def _repairable(text: str) -> bool:
+    """Whether the memory failed after the last update had begun. A text without a time does not
+    say so."""
+    found = re.search(r"time us=(\d+)", text)
+    return found is not None and utils.tft_can_do_uce_repair(int(found[1]))

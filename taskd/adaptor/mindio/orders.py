@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.adaptor.mindio import frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
-from taskd.cython_api import slot
+from taskd.adaptor.mindio.updates import TORN
+from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
 
@@ -66,9 +67,8 @@ class Orders:
             if carry_out is None:
                 continue
             try:
-                if getattr(order, "interruption", 0) < slot.interruption() and not isinstance(
-                    order, to_rank.Interrupt
-                ):
+                # after an interruption's number is in the state page, its order comes
+                if getattr(order, "interruption", 0) < slot.interruption():
                     log.info("rank %d: %s was overtaken", self._rank.rank, type(order).__name__)
                     continue
                 carry_out(order)
@@ -91,10 +91,10 @@ class Orders:
         rank = self._rank
         if rank.generation == 0 and not rank.replacement:
             return  # all ranks are restarted
-        number = max(order.interruption, slot.interruption())
-        if number <= self._answered:
+        if order.interruption <= self._answered:
             return
-        self._answered = number
+        self._answered = order.interruption
+        rank.refuse()  # a manager that is new may not know
         with rank.changed:
             rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
             rank.changed.notify_all()
@@ -113,17 +113,16 @@ class Orders:
         rank.callbacks.stopped()
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
-        # a rebuild that an even newer interruption has overtaken counts for that one
+        # the order's own number: a newer interruption has another order, which is answered too
         rank.send(
             from_rank.RankInterrupted(
                 rank.rank,
                 rank.incarnation,
-                max(number, slot.interruption()),
+                order.interruption,
                 Position(step, clean),
                 unfit[:128],
             )
         )
-        self._answered = max(number, slot.interruption())
 
     def _stop(self, order: to_rank.Interrupt) -> None:
         """Get the training thread out of the training, and the device ready. Raises Unfit, and what
@@ -174,6 +173,7 @@ class Orders:
             rank.generation = 1  # the groups are the framework's own
         elif not order.same or not frameworks.resumes_links():
             self._rebuild(order)
+        sockets.renewed()
         rank.send(from_rank.RankRebuilt(rank.rank, rank.incarnation, order.generation))
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
@@ -199,6 +199,8 @@ class Orders:
                 failed = sorted({d for _, d, _ in plan.optimizers})
                 rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
             rank.handlers.call(handlers.ROLLBACK, plan.step)
+        if sockets.torn():
+            raise RuntimeError(f"{TORN}: the state is not whole")
         rank.send(from_rank.RankRestored(rank.rank, rank.incarnation, order.generation, ""))
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from taskd import logs, settings
-from taskd.adaptor.mindio import control, handlers
+from taskd.adaptor.mindio import control, exceptions, handlers
 from taskd.adaptor.mindio.callbacks import Callbacks
 from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.handlers import Handlers
@@ -36,7 +36,6 @@ UNEXPLAINED = 1.0
 REPORTS = {
     ReportState.RS_UCE: (from_rank.MEMORY, "UCE"),
     ReportState.RS_HCCL_FAILED: (from_rank.NETWORK, "HCCL failed"),
-    ReportState.RS_RETRY: (from_rank.OTHER, "retry requested"),
 }
 
 
@@ -63,6 +62,7 @@ class Processor:
         self.waiting = self.over = self.ready = self.prepared = False
         self.reported = ReportState.RS_NORMAL
         self.uce = False  # this rank's memory has failed
+        self.refusal = ""  # why the job has to end: what was asked for, and is not done
         self.released = -1
         self._action: Action | None = None
         self._told = True  # the first update after a repair is reported
@@ -120,6 +120,12 @@ class Processor:
     def request(self, strategy: str) -> None:
         """A callback of the framework ends the job. From any thread."""
         self.send(from_rank.StrategyRequested(self.rank, self.incarnation, strategy))
+
+    def refuse(self) -> None:
+        """Have the job end, if what it needs is not done. From any thread."""
+        if self.refusal:
+            told = from_rank.StrategyRequested(self.rank, self.incarnation, "exit", self.refusal)
+            self.send(told)
 
     def _listen(self) -> None:
         assert self._channel is not None
@@ -203,8 +209,8 @@ class Processor:
 
     # -- faults ------------------------------------------------------------------------------------
 
-    def report(self, state: ReportState, code: str = "") -> None:
-        """The training thread has left the training, and why."""
+    def report(self, state: ReportState, code: str = "", error: str = "") -> None:
+        """The training thread has left the training, and why. `error`: what it raised."""
         step, text = self.updates.step, code or state.name
         with self.changed:
             self.reported = state
@@ -216,9 +222,10 @@ class Processor:
             fault, what = REPORTS[state]
             text = f"{what}: {code}" if code else what
             self.send(from_rank.RankFaulted(self.rank, self.incarnation, step, fault, text))
-        elif state is ReportState.RS_UCE_CORRUPTED:
-            log.error("rank %d: its memory failed before the last update: ends", self.rank)
-            self.request("exit")
+        elif state in (ReportState.RS_RETRY, ReportState.RS_UCE_CORRUPTED):
+            self.refusal = exceptions.refusal(state, error or code)
+            log.error("rank %d: %s", self.rank, self.refusal)
+            self.refuse()
         elif state in (ReportState.RS_INIT_FINISH, ReportState.RS_PREREPAIR_FINISH):
             if self.replacement and not self.ready:
                 self.ready = True
@@ -258,7 +265,8 @@ class Processor:
     def act(self, action: Action) -> None:
         """Let the training thread go on. From any thread."""
         with self.changed:
-            self._action = action
+            # at once, not when the thread wakes: it does not stand still for the next repair
+            self._action, self.waiting = action, False
             self.changed.notify_all()
 
     def resume(self, order: to_rank.Resume) -> None:

@@ -18,11 +18,14 @@ import logging
 import threading
 from pathlib import Path
 
-from taskd.cython_api import damage, slot
+from taskd.cython_api import damage, slot, sockets
 
 # seconds that the other ranks of the node may take to come, after a barrier; a framework in which
 # not all of them take part would otherwise wait for ever
 TOGETHER = 10.0
+
+# what a device raises whose links have failed; frameworks know it by its first words
+TORN = "SUSPECT REMOTE ERROR: a connection broke in the middle of a message"
 
 log = logging.getLogger("taskd.worker")
 
@@ -69,6 +72,8 @@ class Updates:
         with self._changed:
             if self.closed:
                 raise Stopped
+            if sockets.torn():  # gloo's collectives returned, and what they gave is not whole
+                raise RuntimeError(f"{TORN}: what this step has received must not be used")
             self.updating = True
         if not self._come():
             with self._changed:
@@ -102,7 +107,7 @@ class Updates:
             self._device.MindioTtpSetOptimStatusFinished()
         with self._changed:
             self.updating, self.step = False, step
-            self.whole = self.whole and not lost
+            self.whole = self.whole and not lost and not sockets.torn()
             self._changed.notify_all()
         slot.progress(step, slot.COMMITTED)
         self.look_at_memory()

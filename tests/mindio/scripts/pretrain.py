@@ -3,7 +3,9 @@ interface: a decorator around `train`, replica groups of a distributed optimizer
 stop, clean, groups, repair, rollback and the last checkpoint. Data parallel times model parallel;
 the model-parallel layers are split by columns and rows.
 
-pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP], with FAULT poison, cut or raise
+pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP], with FAULT poison, cut, raise,
+precision (it asks for the checkpoint of step 5), early or late (HBM fails before or after an update
+has begun)
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from mindio_ttp.framework_ttp import (
     tft_start_processor,
     tft_start_updating_os,
 )
+from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
 
 WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), 8
 # a rank that dies while groups are made leaves the others waiting for it this long
@@ -140,6 +143,7 @@ class DistributedAdam:
         gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
         gradient = gradient[self.part * self.size :][: self.size]
         dist.barrier()
+        tft_set_update_start_time()
         tft_start_updating_os()
         self.steps += 1
         self.moment.mul_(0.9).add_(gradient, alpha=0.1)
@@ -148,6 +152,7 @@ class DistributedAdam:
         second = self.second / (1 - 0.99**self.steps)
         self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-1e-3)
         tft_end_updating_os(self.steps)
+        tft_set_update_end_time()
         self.gather()
 
     def gather(self) -> None:
@@ -259,6 +264,13 @@ def hurt(model: Model, optimizer: DistributedAdam) -> None:
         device.poison(optimizer.main)
     elif FAULT[0] == "cut":
         device.cut_a_link()
+    elif FAULT[0] == "precision":
+        raise RuntimeError("PRECISION ERROR: loss is nan, load ckpt step=5")
+    elif FAULT[0] in ("early", "late"):
+        now = time.time_ns() // 1000
+        hour = 3_600_000_000
+        failed = now + hour if FAULT[0] == "late" else now - hour
+        raise RuntimeError(f"HBM MULTI BIT ECC ERROR. time us={failed}")
     else:
         raise ValueError("a defect that shows once")
 
@@ -297,6 +309,7 @@ def main() -> None:
     tft_register_stream_sync_handler(lambda: None)
     for pattern in ("Connection closed by peer", "Connection reset by peer", "Broken pipe"):
         tft_register_exception_handler(pattern, "RS_HCCL_FAILED", lambda text: "gloo")
+    tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", lambda text: "PRECISION ERROR")
     model = Model()
     arguments = [model, DistributedAdam(model)]
     (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))

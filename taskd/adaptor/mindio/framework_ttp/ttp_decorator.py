@@ -50,7 +50,7 @@ def _await_repair(me: Processor, error: Exception) -> None:
     if state is ReportState.RS_UNKNOWN:
         me.report(state, f"{type(error).__name__}: {error}")
         raise error
-    me.report(state, code)
+    me.report(state, code, str(error))
     if me.wait_for_action() is Action.EXIT:
         raise error
     # what the failed step has allocated hangs on it
