@@ -125,7 +125,7 @@ def command(
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "torch":
             raise
-        raise click.UsageError("taskd run needs torch: pip install 'taskd[torch]'") from None
+        raise click.UsageError("taskd run needs torch: pip install torch") from None
     if refusal is not None:
         raise click.UsageError(refusal)
     # only now: a torch that is refused may lack what they import

@@ -61,7 +61,7 @@ def make(environ: Mapping[str, str], job: str) -> ClusterLine:
         from taskd.mindcluster.clusterd.client import Certificates, Client
     except ImportError as error:
         log.warning(
-            "ClusterD at %s is not connected: %s; pip install taskd[clusterd], or"
+            "ClusterD at %s is not connected: %s; pip install grpcio protobuf, or"
             " TASKD_CLUSTERD=off",
             address,
             error,

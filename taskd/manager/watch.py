@@ -115,7 +115,8 @@ def _endpoint(
         from taskd.metrics.exposition import Exposition
     except ImportError as error:
         log.warning(
-            "no metrics are offered: %s; pip install taskd[metrics], or unset TASKD_METRICS_PORT",
+            "no metrics are offered: %s; pip install prometheus-client, or unset"
+            " TASKD_METRICS_PORT",
             error,
         )
         return None
