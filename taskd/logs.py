@@ -24,11 +24,19 @@ _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\
 
 
 class _Formatter(logging.Formatter):
+    """Texts from other nodes end up here: they must neither control a terminal nor forge a log
+    line. Whatever they say, the log has the job's name in place of an id that may be its key."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(FORMAT)
+        self._job_id, self._job = settings.job_id(environ), settings.job(environ)
+
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # texts from other nodes end up here: they must neither control a terminal nor forge a log
-        # line
         record.message = record.message.translate(_CONTROL).replace("\n", "\n    ")
         return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace(self._job_id, self._job)
 
 
 class _File(logging.handlers.RotatingFileHandler):
@@ -73,7 +81,7 @@ def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
         handlers.append((logging.NullHandler(), "CRITICAL"))
     for handler, level in handlers:
         handler.setLevel(level)
-        handler.setFormatter(_Formatter(FORMAT))
+        handler.setFormatter(_Formatter(environ))
         handler.taskd_name = name  # type: ignore[attr-defined]
         logger.addHandler(handler)
     logger.setLevel(min(getattr(logging, level) for _, level in handlers))

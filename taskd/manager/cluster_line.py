@@ -51,8 +51,8 @@ class ClusterLine:
             self._client.close()
 
 
-def make(environ: Mapping[str, str], job: str) -> ClusterLine:
-    """Raises settings.BadSetting."""
+def make(environ: Mapping[str, str], job_id: str) -> ClusterLine:
+    """`job_id`: by which ClusterD knows the job. Raises settings.BadSetting."""
     address = settings.clusterd_address(environ)
     if address is None:
         return ClusterLine()
@@ -67,4 +67,4 @@ def make(environ: Mapping[str, str], job: str) -> ClusterLine:
             error,
         )
         return ClusterLine()
-    return ClusterLine(Client(address, job, None if files is None else Certificates(*files)))
+    return ClusterLine(Client(address, job_id, None if files is None else Certificates(*files)))

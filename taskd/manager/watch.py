@@ -133,10 +133,14 @@ def make(environ: Mapping[str, str]) -> Watch:
         hidden = secret.configured(environ)
         text = "" if hidden is None else hidden.decode(errors="surrogateescape")
         known = json.dumps(text)[1:-1]  # as it would stand in a notice
-        targets = Targets(
-            (Target(_delivery(text, environ)) for text in given),
-            lambda text: text.replace(known, "***") if len(known) >= SHORT else text,
-        )
+        job_id, job = settings.job_id(environ), settings.job(environ)
+
+        def hide(text: str) -> str:
+            return (text.replace(known, "***") if len(known) >= SHORT else text).replace(
+                job_id, job
+            )
+
+        targets = Targets((Target(_delivery(text, environ)) for text in given), hide)
     return Watch(settings.metrics_address(environ), targets)
 
 
