@@ -6,10 +6,13 @@ A log that cannot be written never stops a training job: one line on stderr give
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import logging.handlers
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +21,7 @@ from taskd import settings
 
 FILE_BYTES = 20 * 1024 * 1024
 FILE_COUNT = 5
+SQUASHED = 65534  # whose a file of root is on many network file systems
 FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\t"}
@@ -39,6 +43,51 @@ class _Formatter(logging.Formatter):
         return super().format(record).replace(self._job_id, self._job)
 
 
+def open_to_append(path: str | os.PathLike[str], fresh: bool = False) -> int:
+    """Open a log, a journal or a rank's output for appending, made with mode 0640; empty it if
+    `fresh`. In a directory that other users can write to, a link may lead to any file of this
+    user, and a file that another user has made is read by that user: neither is used. Raises
+    OSError."""
+    directory, name = os.path.split(os.fspath(path))
+    folder = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        around = os.fstat(folder)
+        shared = bool(around.st_mode & 0o022)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        if shared or around.st_uid not in (os.geteuid(), 0):
+            flags |= os.O_NOFOLLOW
+        try:
+            file = os.open(name, flags, 0o640, dir_fd=folder)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            why = "it is a link in a directory that other users can write to"
+            raise OSError(errno.ELOOP, why, os.fspath(path)) from None
+    finally:
+        os.close(folder)
+    try:
+        found = os.fstat(file)
+        regular = stat.S_ISREG(found.st_mode)
+        if shared and (why := _foreign(found)):
+            why += ", and other users can write to its directory"
+            raise OSError(errno.EPERM, why, os.fspath(path))
+        if fresh and regular:
+            os.ftruncate(file, 0)
+        os.set_blocking(file, True)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _foreign(found: os.stat_result) -> str:
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    if found.st_uid not in (os.geteuid(), 0, SQUASHED):
+        return f"it belongs to user {found.st_uid}"
+    return f"it has {found.st_nlink} names" if found.st_nlink > 1 else ""
+
+
 class _File(logging.handlers.RotatingFileHandler):
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -49,6 +98,10 @@ class _File(logging.handlers.RotatingFileHandler):
             errors="backslashreplace",
         )
         self.complained = False
+
+    def _open(self) -> io.TextIOWrapper:
+        file = open_to_append(self.baseFilename)
+        return os.fdopen(file, "a", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.complained:
