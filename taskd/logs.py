@@ -14,17 +14,37 @@ import os
 import re
 import stat
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskd import settings
 
 FILE_BYTES = 20 * 1024 * 1024
 FILE_COUNT = 5
+SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped things
 SQUASHED = 65534  # whose a file of root is on many network file systems
 FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\t"}
+
+
+@dataclass
+class Drops:
+    """Counts what is dropped or refused, by kind, of which there are few. However many there are,
+    the log has few lines, each with the number so far: one for the first of a kind, the 10th, the
+    100th…, and otherwise at most one a minute."""
+
+    log: logging.Logger
+    total: Counter[str] = field(default_factory=Counter)
+    _said: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, detail: str, now: float) -> None:
+        self.total[kind] = total = self.total[kind] + 1
+        if str(total).strip("0") == "1" or now - self._said[kind] >= SAY_EVERY:
+            self._said[kind] = now
+            self.log.warning("dropped (%s, %d so far): %s", kind, total, detail)
 
 
 class _Formatter(logging.Formatter):

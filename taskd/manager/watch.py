@@ -16,8 +16,8 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.notices import Notices
 from taskd.core.topology import Node, Topology
 from taskd.journal.reading import Record
+from taskd.logs import Drops
 from taskd.manager.journal import Journal
-from taskd.manager.peers import Drops
 from taskd.metrics.figures import Figures
 from taskd.notify.delivery import Delivery
 from taskd.notify.queue import Target, Targets
