@@ -148,7 +148,7 @@ def main() -> None:
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
                 losses.put(step, loss.item(), mean.item())
-            if attempt.committed:
+            if attempt.done:
                 steps.append(step, pid)
             nap()
         # written at least a whole pass earlier, so that all ranks see it

@@ -86,7 +86,7 @@ def main() -> None:
             else:
                 model(batch).square().mean().backward()
             optimizer.step()
-        if attempt.committed:
+        if attempt.done:
             steps.append(step, pid)
     dist.destroy_process_group()
 

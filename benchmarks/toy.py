@@ -175,7 +175,7 @@ def main() -> None:
             except Exception:
                 raised.append(step, pid)
                 raise
-        if not attempt.committed:
+        if not attempt.done:
             continue
         steps.append(step, pid)
         if args.checkpoint and rank == 0 and (step + 1) % KEEP_EVERY == 0:

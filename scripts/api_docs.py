@@ -80,8 +80,10 @@ swallowed, and the loop hands the step out again. Any other exception leaves the
 
 Attributes:
 
-- `committed` (bool): whether the attempt counts, known when the `with` statement is left. Log and
-  save only what is committed.
+- `committed` (bool): whether this was the first commit of the step in this rank, known when the
+  `with` statement is left. Log and save where it is true. It is true at most once per step and
+  rank, over all processes of the rank: a step that is repeated after its commit is not committed
+  again. [What that leaves out](concepts.md#a-line-for-each-step).
 - `step` (int): the number of the step.""",
     "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
 before the update.

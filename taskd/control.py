@@ -51,12 +51,12 @@ class Control:
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        job, address = settings.job_id(environ), settings.manager_address(environ)
+        address = settings.manager_address(environ)
         try:
-            keys = secret.of_running(job, environ, address[1])
+            keys = secret.of_running(settings.job_id(environ), environ, address[1])
         except secret.NoSecret as error:
             raise NoManager(str(error)) from None
-        self._line = OperatorLine(address, keys, job)
+        self._line = OperatorLine(address, keys, settings.job(environ))
 
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step. Takes about the rest of the step under way.

@@ -6,29 +6,106 @@ A log that cannot be written never stops a training job: one line on stderr give
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import logging.handlers
 import os
 import re
+import stat
 import sys
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskd import settings
 
 FILE_BYTES = 20 * 1024 * 1024
 FILE_COUNT = 5
+SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped things
+SQUASHED = 65534  # whose a file of root is on many network file systems
 FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
 _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\t"}
 
 
+@dataclass
+class Drops:
+    """Counts what is dropped or refused, by kind, of which there are few. However many there are,
+    the log has few lines, each with the number so far: one for the first of a kind, the 10th, the
+    100th…, and otherwise at most one a minute."""
+
+    log: logging.Logger
+    total: Counter[str] = field(default_factory=Counter)
+    _said: dict[str, float] = field(default_factory=dict)
+
+    def add(self, kind: str, detail: str, now: float) -> None:
+        self.total[kind] = total = self.total[kind] + 1
+        if str(total).strip("0") == "1" or now - self._said[kind] >= SAY_EVERY:
+            self._said[kind] = now
+            self.log.warning("dropped (%s, %d so far): %s", kind, total, detail)
+
+
 class _Formatter(logging.Formatter):
+    """Texts from other nodes end up here: they must neither control a terminal nor forge a log
+    line. Whatever they say, the log has the job's name in place of an id that may be its key."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(FORMAT)
+        self._job_id, self._job = settings.job_id(environ), settings.job(environ)
+
     def formatMessage(self, record: logging.LogRecord) -> str:
-        # texts from other nodes end up here: they must neither control a terminal nor forge a log
-        # line
         record.message = record.message.translate(_CONTROL).replace("\n", "\n    ")
         return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace(self._job_id, self._job)
+
+
+def open_to_append(path: str | os.PathLike[str], fresh: bool = False) -> int:
+    """Open a log, a journal or a rank's output for appending, made with mode 0640; empty it if
+    `fresh`. In a directory that other users can write to, a link may lead to any file of this
+    user, and a file that another user has made is read by that user: neither is used. Raises
+    OSError."""
+    directory, name = os.path.split(os.fspath(path))
+    folder = os.open(directory or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        around = os.fstat(folder)
+        shared = bool(around.st_mode & 0o022)
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+        if shared or around.st_uid not in (os.geteuid(), 0):
+            flags |= os.O_NOFOLLOW
+        try:
+            file = os.open(name, flags, 0o640, dir_fd=folder)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            why = "it is a link in a directory that other users can write to"
+            raise OSError(errno.ELOOP, why, os.fspath(path)) from None
+    finally:
+        os.close(folder)
+    try:
+        found = os.fstat(file)
+        regular = stat.S_ISREG(found.st_mode)
+        if shared and (why := _foreign(found)):
+            why += ", and other users can write to its directory"
+            raise OSError(errno.EPERM, why, os.fspath(path))
+        if fresh and regular:
+            os.ftruncate(file, 0)
+        os.set_blocking(file, True)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _foreign(found: os.stat_result) -> str:
+    if not stat.S_ISREG(found.st_mode):
+        return "it is no regular file"
+    if found.st_uid not in (os.geteuid(), 0, SQUASHED):
+        return f"it belongs to user {found.st_uid}"
+    return f"it has {found.st_nlink} names" if found.st_nlink > 1 else ""
 
 
 class _File(logging.handlers.RotatingFileHandler):
@@ -41,6 +118,10 @@ class _File(logging.handlers.RotatingFileHandler):
             errors="backslashreplace",
         )
         self.complained = False
+
+    def _open(self) -> io.TextIOWrapper:
+        file = open_to_append(self.baseFilename)
+        return os.fdopen(file, "a", encoding=self.encoding, errors=self.errors)
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.complained:
@@ -73,7 +154,7 @@ def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
         handlers.append((logging.NullHandler(), "CRITICAL"))
     for handler, level in handlers:
         handler.setLevel(level)
-        handler.setFormatter(_Formatter(FORMAT))
+        handler.setFormatter(_Formatter(environ))
         handler.taskd_name = name  # type: ignore[attr-defined]
         logger.addHandler(handler)
     logger.setLevel(min(getattr(logging, level) for _, level in handlers))

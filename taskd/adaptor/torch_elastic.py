@@ -56,7 +56,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         logs.setup(f"agent-{node if node >= 0 else os.environ.get('RANK', '0')}")
         for notice in settings.check(os.environ):
             log.info("%s", notice)  # the manager has the same environment and warns
-        job = self._job = settings.job_id(os.environ)
+        job_id, job = settings.job_id(os.environ), settings.job(os.environ)
+        self._job = job
         # pod-rescheduling: the manager alone restarts all ranks; a job of one pod has no other
         labelled = pod_info.environment(os.environ)
         self._led = place.nodes > 1 and settings.pod_rescheduling(labelled)
@@ -64,7 +65,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
         try:
-            self._keys = secret.for_job(job, os.environ, port, place.most_nodes)
+            self._keys = secret.for_job(job_id, os.environ, port, place.most_nodes)
         except keys.BadSecret as error:
             # one line, without torch's traceback
             raise SystemExit(f"taskd: {error}") from None

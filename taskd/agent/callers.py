@@ -13,6 +13,10 @@ from taskd.messages import codec, from_rank
 GENERATIONS = 64  # most processes between a rank's and one that it has started
 
 
+class Stranger(codec.BadMessage):
+    """Another user's process."""
+
+
 @dataclass(frozen=True)
 class Caller:
     """A connection whose first message is `hello`. `pid` comes from the kernel; 0 for a process
@@ -24,13 +28,13 @@ class Caller:
 
 
 def hear(line: socket.socket, limit: float) -> Caller:
-    """Identify a caller within `limit` seconds. Raises BadMessage for another user's process or a
-    message that is no hello, and OSError."""
+    """Identify a caller within `limit` seconds. Raises Stranger, BadMessage for a message that is
+    no hello, and OSError."""
     pid, uid, _ = struct.unpack(
         "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     if uid != os.getuid():
-        raise codec.BadMessage(f"a process of user {uid}")
+        raise Stranger(f"a process of user {uid}")
     line.settimeout(limit)
     hello = codec.HELLO.decode(line.recv(codec.MAX_BYTES))
     line.setblocking(False)

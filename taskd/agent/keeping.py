@@ -16,6 +16,7 @@ import zmq
 from taskd.agent.keeper_line import MAX_BYTES
 from taskd.agent.permits import Permits
 from taskd.core.snapshots import KINDS, START
+from taskd.logs import Drops
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker
 from taskd.records import start
@@ -40,6 +41,7 @@ class Keeping:
         """`router` receives from other agents; `key` is that of records. `ask` sends a question to
         the manager. `ours`: the records of a node's ranks if they run here, else None."""
         self._router, self._key, self._job, self._ours = router, key, job, ours
+        self._drops = Drops(log)
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> what is kept of it, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
@@ -88,7 +90,7 @@ class Keeping:
             try:
                 message = codec.TO_KEEPER.decode(frames[-1].bytes, MAX_BYTES)
             except codec.BadMessage as error:
-                log.warning("a message to the keeper of records was dropped: %s", error)
+                self._drops.add("a message to the keeper of records", str(error), time.monotonic())
                 continue
             if getattr(message, "job", None) != self._job or len(frames) != 2:
                 continue

@@ -52,7 +52,7 @@ class Managers:
         none."""
         self._keys, self._identity, self._job, self._nodes = keys, identity, job, nodes
         self.here, self._announce = here, announce
-        self._successor = Successor(keys, job, here)
+        self._successor = Successor(keys, here)
         # wherever one may be; a manager that was cut off has named the agents that it still
         # reached, and the one in charge is elsewhere
         self._places: list[tuple[str, int]] = [address]

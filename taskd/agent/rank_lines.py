@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from taskd.agent import callers
 from taskd.agent.callers import Caller
 from taskd.agent.ranks import Epoch, Rank
+from taskd.logs import Drops
 from taskd.messages import codec, from_rank, to_rank
 
 if TYPE_CHECKING:
@@ -30,14 +32,14 @@ class RankLines:
         self.listener.listen(64)
         # callers that connected before the process of their rank was known
         self._early: list[Caller] = []
+        self._drops = Drops(log)
 
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         try:
             self._admit(callers.hear(connection, 2.0))  # a rank sends its hello at once
         except (OSError, codec.BadMessage) as error:
-            log.warning("a connection to the agent's socket was refused: %s", error)
-            connection.close()
+            self._refuse(connection, error)
 
     def _admit(self, caller: Caller) -> None:
         """Connect a caller to its rank. Raises BadMessage."""
@@ -90,8 +92,14 @@ class RankLines:
             try:
                 self._admit(caller)
             except codec.BadMessage as error:
-                log.warning("a connection to the agent's socket was refused: %s", error)
-                caller.line.close()
+                self._refuse(caller.line, error)
+
+    def _refuse(self, connection: socket.socket, why: Exception) -> None:
+        kind = "a connection to the agent's socket"
+        if isinstance(why, callers.Stranger):  # counted apart: they must not hide the job's own
+            kind += " by another user"
+        self._drops.add(kind, str(why), time.monotonic())
+        connection.close()
 
     def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
         line = next(
@@ -116,15 +124,15 @@ class RankLines:
         try:
             message = codec.FROM_RANK.decode(data)
         except codec.BadMessage as error:
-            log.error("rank %d sent an invalid message: %s", rank.number, error)
+            text = f"rank {rank.number}: {error}"
+            self._drops.add("an invalid message of a rank", text, time.monotonic())
             return
         if (
             getattr(message, "rank", None) != rank.number
             or getattr(message, "incarnation", rank.incarnation) != rank.incarnation
         ):
-            log.error(
-                "rank %d sent %s for another rank or process", rank.number, type(message).__name__
-            )
+            text = f"{type(message).__name__} of rank {rank.number}"
+            self._drops.add("a message for another rank or process", text, time.monotonic())
             return
         if isinstance(message, from_rank.Progress):
             self._agent.monitor.here(epoch, rank, message)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from taskd.agent.fetching import Fetching, Then
 from taskd.agent.keeper_line import MAX_BYTES, KeeperLine
 from taskd.agent.keeping import Keeping
 from taskd.agent.ranks import Epoch
+from taskd.logs import Drops
 from taskd.messages import between_agents, from_agent, to_agent
 from taskd.protocol import curve
 from taskd.protocol.gate import Gate
@@ -50,10 +52,11 @@ class Records:
             return KeeperLine(context, address, keys, identity)
 
         self._context = context
+        drops = Drops(log)
         self._gate = Gate(
             context,
             keys,
-            lambda address: log.warning("a connection from %s is refused: no CURVE key", address),
+            lambda address: drops.add("no CURVE key", address, time.monotonic()),
         )
         # every process with the secret may connect
         self._router = curve.server(context, host, keys, MAX_BYTES)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taskd import stacks, start
+from taskd import logs, stacks, start
 from taskd.agent import orphans
 from taskd.agent.processes import Forked, Zygote, leaving
 
@@ -156,7 +156,7 @@ class Replacements:
             )
         with contextlib.ExitStack() as stack:
             streams = [
-                stack.enter_context(open(p, "ab")) if p else None
+                stack.enter_context(open(logs.open_to_append(p), "ab")) if p else None
                 for p in (order.stdout, order.stderr)
             ]
             process = subprocess.Popen(

@@ -29,9 +29,9 @@ LISTENS = 0.2  # seconds; on this machine
 class Successor:
     """Used by one thread. `places`: where a manager may be started, as named by the last one."""
 
-    def __init__(self, keys: Keys, job: str, here: str) -> None:
+    def __init__(self, keys: Keys, here: str) -> None:
         """`here`: this machine's address for other nodes, "" where there are none."""
-        self._keys, self._job, self._here = keys, job, here
+        self._keys, self._here = keys, here
         self.places: tuple[Address, ...] = ()
         self._shape = (0, 0)  # nodes, ranks per node
         self._pid = 0  # of the manager, in case it is on this machine
@@ -94,8 +94,6 @@ class Successor:
             str(nodes),
             "--ranks-per-node",
             str(ranks),
-            "--job-id",
-            self._job,
             "--bind",
             host,
             "--port",

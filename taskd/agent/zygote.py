@@ -24,6 +24,7 @@ from typing import Any
 
 import msgpack
 
+from taskd import logs
 from taskd.agent import process_title
 
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
@@ -120,8 +121,7 @@ def become_rank(request: dict[str, Any]) -> None:
     os.chdir(request["cwd"])
     for number, path in ((1, request["stdout"]), (2, request["stderr"])):
         if path:
-            fresh = os.O_TRUNC if request["first"] else 0
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | fresh, 0o644)
+            fd = logs.open_to_append(path, fresh=bool(request["first"]))
             os.dup2(fd, number)
             os.close(fd)
     # as in a fresh interpreter, no two processes draw the same numbers

@@ -72,7 +72,7 @@ def command(
     """
     for module in ("torch", "rich"):
         if importlib.util.find_spec(module) is None:
-            raise click.UsageError(f"taskd demo needs {module}: pip install 'taskd[torch]'")
+            raise click.UsageError(f"taskd demo needs {module}: pip install {module}")
     if kills * 5 > steps:
         raise click.UsageError(
             f"--kills {kills} is too many for {steps} steps: allowed is one per 5 steps"

@@ -198,7 +198,7 @@ def _documents(path: Path) -> list[Any]:
         import yaml
     except ModuleNotFoundError:
         raise click.UsageError(
-            "reading a job description needs PyYAML: pip install 'taskd[kubernetes]'"
+            "reading a job description needs PyYAML: pip install PyYAML"
         ) from None
     if path.stat().st_size > MOST_BYTES:
         raise click.UsageError(f"{path} is longer than the {MOST_BYTES >> 20} MiB of any job")

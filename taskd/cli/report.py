@@ -103,7 +103,8 @@ def command(
 
     docs/report.md has the formula of each figure.
     """
-    job = os.environ.get("MINDX_TASK_ID") if journal is None else None
+    named = journal is None and "MINDX_TASK_ID" in os.environ
+    job = settings.job(os.environ) if named else None
     story, damaged = find(journal or log_path or _logs(), job)
     running = journal is None and story.end is None
     now = _now(story.job) if running else None

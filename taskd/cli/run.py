@@ -125,7 +125,7 @@ def command(
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] != "torch":
             raise
-        raise click.UsageError("taskd run needs torch: pip install 'taskd[torch]'") from None
+        raise click.UsageError("taskd run needs torch: pip install torch") from None
     if refusal is not None:
         raise click.UsageError(refusal)
     # only now: a torch that is refused may lack what they import
@@ -224,9 +224,9 @@ def _has_moved(nodes: int) -> bool:
     from taskd.manager import whereabouts
     from taskd.protocol import secret
 
-    job, port = settings.job_id(os.environ), settings.port(os.environ)
+    job_id, port = settings.job_id(os.environ), settings.port(os.environ)
     arrival.has_moved = whereabouts.follow(
-        os.environ, job, secret.for_job(job, os.environ, port, nodes)
+        os.environ, settings.job(os.environ), secret.for_job(job_id, os.environ, port, nodes)
     )
     return arrival.has_moved
 
@@ -238,8 +238,9 @@ def _has_manager(host: str, port: int) -> bool:
 
     if not addresses.listens((host, port), ANSWERS):
         return False
-    job = settings.job_id(os.environ)
-    answer = asking.arrive((host, port), secret.of_running(job, os.environ, port), job, 0)
+    job = settings.job(os.environ)
+    keys = secret.of_running(settings.job_id(os.environ), os.environ, port)
+    answer = asking.arrive((host, port), keys, job, 0)
     if answer is None and not addresses.listens((host, port), ANSWERS):
         return False  # it was leaving, its job was over
     if answer is None:

@@ -148,7 +148,7 @@ class _Sight:
         place = self.given or self.directory
         if not place.is_dir():
             return place
-        named = files.path(place, settings.job_id(os.environ))
+        named = files.path(place, settings.job(os.environ))
         chosen = "MINDX_TASK_ID" in os.environ and self.given is None
         return named if chosen else files.newest(place)
 

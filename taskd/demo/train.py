@@ -114,7 +114,7 @@ def main() -> None:
             # inside the attempt, so that no kill falls between the step and its record; a repeated
             # attempt writes it again
             out.loss(step, loss.item())
-        if attempt.committed:
+        if attempt.done:
             out.committed(step, os.getpid())
     out.final(fingerprint(model.module, optimizer))
     dist.destroy_process_group()

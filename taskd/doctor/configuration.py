@@ -14,7 +14,7 @@ def settings_are_usable(environ: Mapping[str, str]) -> Finding:
     """All settings are valid. Raises BadSetting, which the examination turns into a finding."""
     name, notices = "settings", settings.check(environ)
     rungs, of_run = settings.ladder_from(environ), settings.ladder_of_run(environ)
-    text = f"job {settings.job_id(environ)!r}, strategies {','.join(rungs)}"
+    text = f"job {settings.job(environ)!r}, strategies {','.join(rungs)}"
     if of_run != rungs:
         text += f" (under taskd run: {','.join(of_run)})"
     if notices:

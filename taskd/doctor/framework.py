@@ -36,16 +36,14 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
         return error(
             line,
             "neither torch nor mindspore is installed",
-            f"pip install 'taskd[torch]'; taskd is tested with torch {TESTED}",
+            f"pip install torch=={TESTED}, the version that taskd is tested with",
         )
     distribution = DISTRIBUTIONS[name]
     try:
         found = noted(distribution)
     except metadata.PackageNotFoundError:
         if not _there(distribution):
-            return error(
-                line, f"{distribution} is not installed", f"pip install 'taskd[{distribution}]'"
-            )
+            return error(line, f"{distribution} is not installed", f"pip install {distribution}")
         return warning(
             line,
             f"{distribution}, version unknown",

@@ -161,9 +161,9 @@ def _greeted(connection: socket.socket) -> bytes:
 
 
 def _answers(host: str, number: int, environ: Mapping[str, str]) -> bool:
-    job = settings.job_id(environ)
     try:
-        return question.answers((host, number), secret.of_running(job, environ, number), job, REACH)
+        keys_ = secret.of_running(settings.job_id(environ), environ, number)
+        return question.answers((host, number), keys_, settings.job(environ), REACH)
     except keys.BadSecret:
         return False
 

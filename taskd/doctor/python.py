@@ -28,9 +28,9 @@ def package() -> Finding:
     try:
         noted = metadata.version("taskd")
     except metadata.PackageNotFoundError:
-        remedy = "pip install it: the launcher must find it from any directory"
+        remedy = "install its wheel with pip: the launcher must find it from any directory"
         return warning(name, f"{taskd.__version__} in {where}, not installed", remedy)
     if noted != taskd.__version__:
-        remedy = "uninstall taskd until pip finds none, and install it again; check PYTHONPATH"
+        remedy = "uninstall taskd until pip finds none, install its wheel again; check PYTHONPATH"
         return error(name, f"{where} has {taskd.__version__}, pip reports {noted}", remedy)
     return ok(name, f"{taskd.__version__} in {where}")

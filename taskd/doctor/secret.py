@@ -52,6 +52,6 @@ def _none(name: str, job: str, nodes: int, port: int) -> Finding:
             f"{'there is one' if there else 'the job makes one'} for this user only, in"
             f" {secret_file.directory()}",
         )
-    if source.unguessable(job):
-        return ok(name, "from MINDX_TASK_ID, a random UUID: as secret as the job's id is kept")
-    return error(name, source.refusal(job, nodes), keys.REMEDY)
+    if why := source.refusal(job, nodes):
+        return error(name, why, keys.REMEDY)
+    return ok(name, "from MINDX_TASK_ID, a random UUID: as secret as the job's id is kept")

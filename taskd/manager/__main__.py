@@ -25,7 +25,6 @@ from taskd.protocol.keys import BadSecret
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _arguments(argv)
     wanted = {
-        "job_id": arguments.job_id,
         "node_nums": arguments.nodes,
         "proc_per_node": arguments.ranks_per_node,
     }
@@ -76,7 +75,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     ranks = f"training processes on each node, 1 to {config.MAX_RANKS_PER_NODE}"
     parser.add_argument("--ranks-per-node", type=int, required=True, help=ranks)
-    parser.add_argument("--job-id", help="default: MINDX_TASK_ID")
     parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
     successor = (
         "take over a job that had another manager: wait until a majority of its agents acknowledges"

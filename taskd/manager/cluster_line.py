@@ -51,8 +51,8 @@ class ClusterLine:
             self._client.close()
 
 
-def make(environ: Mapping[str, str], job: str) -> ClusterLine:
-    """Raises settings.BadSetting."""
+def make(environ: Mapping[str, str], job_id: str) -> ClusterLine:
+    """`job_id`: by which ClusterD knows the job. Raises settings.BadSetting."""
     address = settings.clusterd_address(environ)
     if address is None:
         return ClusterLine()
@@ -61,10 +61,10 @@ def make(environ: Mapping[str, str], job: str) -> ClusterLine:
         from taskd.mindcluster.clusterd.client import Certificates, Client
     except ImportError as error:
         log.warning(
-            "ClusterD at %s is not connected: %s; pip install taskd[clusterd], or"
+            "ClusterD at %s is not connected: %s; pip install grpcio protobuf, or"
             " TASKD_CLUSTERD=off",
             address,
             error,
         )
         return ClusterLine()
-    return ClusterLine(Client(address, job, None if files is None else Certificates(*files)))
+    return ClusterLine(Client(address, job_id, None if files is None else Certificates(*files)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd import settings
+from taskd.core import job_name
 from taskd.settings import pod_info
 
 MAX_NODES = 100_000
@@ -25,11 +26,16 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Config:
-    job: str
+    job_id: str
     nodes: int
     ranks_per_node: int
     ladder: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return job_name.name(self.job_id)
 
 
 class BadConfig(ValueError):
@@ -55,7 +61,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
         if key not in KEYS
     ]
     warnings: list[str] = []
-    job = _job(config, environ, errors, warnings)
+    job_id = _job_id(config, environ, errors, warnings)
     nodes = _number(config, "node_nums", MAX_NODES, "the number of nodes of the job", errors)
     ranks = _number(
         config,
@@ -112,21 +118,21 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
             else "TASKD_PROCESS_ENABLE"
         )
         warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
-    return Config(job, nodes, ranks, ladder, tuple(warnings))
+    return Config(job_id, nodes, ranks, ladder, tuple(warnings))
 
 
-def _job(
+def _job_id(
     config: dict[str, Any], environ: Mapping[str, str], errors: list[str], warnings: list[str]
 ) -> str:
     value = config.get("job_id")
     if value is None:  # the documented manager.py passes os.getenv("MINDX_TASK_ID")
-        job = settings.job_id(environ)
-        if "MINDX_TASK_ID" not in environ or job == settings.FALLBACK_JOB:
+        job_id = settings.job_id(environ)
+        if "MINDX_TASK_ID" not in environ or job_id == settings.FALLBACK_JOB:
             warnings.append(
-                f"job_id is not set: {job!r} is used; set MINDX_TASK_ID to the same value on all"
+                f"job_id is not set: {job_id!r} is used; set MINDX_TASK_ID to the same value on all"
                 " nodes"
             )
-        return job
+        return job_id
     if not isinstance(value, str) or not value.strip() or len(value) > 256:
         remedy = "set MINDX_TASK_ID to the same value on all nodes"
         errors.append(_line("job_id", value, "a string of 1 to 256 characters", remedy))

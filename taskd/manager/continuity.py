@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from taskd import logs
 from taskd.manager import line_file
 from taskd.mindcluster.faults.findings import read_regular
 
@@ -132,7 +133,7 @@ class Continuity:
         if self._lines > SUPERSEDED + 2 * len(self._values):
             self._write_anew()
             return
-        descriptor = line_file.open_to_append(self.path)
+        descriptor = logs.open_to_append(self.path)
         try:
             line = line_file.mend(descriptor) + self._line(key, value)
             line_file.append(descriptor, line)
@@ -143,7 +144,7 @@ class Continuity:
 
     def _write_anew(self) -> None:
         other = self.path.with_suffix(".new")
-        with open(other, "wb") as file:
+        with open(logs.open_to_append(other, fresh=True), "wb") as file:
             file.writelines(self._line(key, value) for key, value in self._values.items())
             file.flush()
             os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from taskd import logs
 from taskd.core import commands
 from taskd.journal import files
 from taskd.journal.reading import Record
@@ -147,7 +148,7 @@ class Journal:
             self._forget()
         if self._descriptor < 0:
             self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            self._descriptor, self._whole = line_file.open_to_append(self.path), False
+            self._descriptor, self._whole = logs.open_to_append(self.path), False
         return True
 
     def _append(self, line: bytes) -> None:
@@ -185,7 +186,7 @@ class Journal:
         line = json.dumps({"time": self._now(), "job": self.job, **data}) + "\n"
         try:
             path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            descriptor = line_file.open_to_append(path)
+            descriptor = logs.open_to_append(path)
             try:
                 os.write(descriptor, line.encode())
             finally:

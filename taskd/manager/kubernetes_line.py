@@ -103,8 +103,7 @@ def access(environ: Mapping[str, str]) -> Access | None:
         from taskd.kubernetes.access import NotReachable, find
     except ImportError as error:
         log.warning(
-            "the Kubernetes API is not used: %s; pip install taskd[kubernetes], or"
-            " TASKD_KUBERNETES=off",
+            "the Kubernetes API is not used: %s; pip install kubernetes, or TASKD_KUBERNETES=off",
             error,
         )
         return None

@@ -8,6 +8,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from taskd.logs import open_to_append
+
 
 class Lock:
     """Held by the one process that may write; freed when it ends, however it does."""
@@ -25,7 +27,7 @@ class Lock:
         if self.held:
             return True
         self._path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = open_to_append(self._path)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -41,10 +43,6 @@ class Lock:
         if self.held:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def open_to_append(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
 
 def mend(descriptor: int) -> bytes:

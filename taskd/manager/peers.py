@@ -9,7 +9,6 @@ late and dropped.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -23,7 +22,6 @@ from taskd.messages.envelope import OPERATOR, Envelope
 # orders that an agent may leave unacknowledged; a repair needs fewer than ten, and each heartbeat
 # acknowledges
 UNHEARD = 1000
-SAY_EVERY = 60.0  # seconds between two log lines about the same kind of dropped message
 
 # messages of an agent about one of its own ranks
 RANK_EVENTS = frozenset(t for t in get_args(from_agent.FromAgent) if "rank" in t.__struct_fields__)
@@ -72,20 +70,6 @@ class Peer:
     inbox: Inbox = field(default_factory=Inbox)
     outbox: Outbox[bytes] = field(default_factory=Outbox)
     clock: Clock = field(default_factory=Clock)
-
-
-@dataclass
-class Drops:
-    """Counts dropped messages; logs at most one line a minute per kind."""
-
-    total: Counter[str] = field(default_factory=Counter)
-    _said: dict[str, float] = field(default_factory=dict)
-
-    def add(self, kind: str, detail: str, now: float) -> None:
-        self.total[kind] += 1
-        if now - self._said.get(kind, float("-inf")) >= SAY_EVERY:
-            self._said[kind] = now
-            log.warning("dropped (%s, %d so far): %s", kind, self.total[kind], detail)
 
 
 def decode(envelope: Envelope) -> Any:

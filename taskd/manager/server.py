@@ -24,6 +24,7 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
 from taskd.core.settings import Settings
+from taskd.logs import Drops
 from taskd.manager import peers
 from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
@@ -42,7 +43,7 @@ from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.peers import Dropped, Drops
+from taskd.manager.peers import Dropped
 from taskd.manager.routing import Routing
 from taskd.manager.slack import slack
 from taskd.manager.sources import Source
@@ -88,7 +89,7 @@ class Server:
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self.drops = Drops()
+        self.drops = Drops(log)
         self.outcome: Outcome | None = None
         self._liveness = LivenessProbe(self.limits.probe)
         self._identity = self.keys.identity()  # as a client of other managers

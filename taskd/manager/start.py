@@ -52,7 +52,7 @@ def make(
     settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
-    keys = secret.for_job(config.job, environ, port, config.nodes)
+    keys = secret.for_job(config.job_id, environ, port, config.nodes)
     continuity = Continuity(log_path)
     known = continuity.read()
     if not successor and config.nodes > 1:
@@ -110,7 +110,7 @@ def make(
             device_info=settings.device_info(environ) is not None,
         ),
         continuity=continuity,
-        cluster=cluster_line.make(environ, config.job),
+        cluster=cluster_line.make(environ, config.job_id),
         kubernetes=line,
         device_info=device_info_line.make(environ),
         watch=watch.make(given),

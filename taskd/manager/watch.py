@@ -16,8 +16,8 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.notices import Notices
 from taskd.core.topology import Node, Topology
 from taskd.journal.reading import Record
+from taskd.logs import Drops
 from taskd.manager.journal import Journal
-from taskd.manager.peers import Drops
 from taskd.metrics.figures import Figures
 from taskd.notify.delivery import Delivery
 from taskd.notify.queue import Target, Targets
@@ -115,7 +115,8 @@ def _endpoint(
         from taskd.metrics.exposition import Exposition
     except ImportError as error:
         log.warning(
-            "no metrics are offered: %s; pip install taskd[metrics], or unset TASKD_METRICS_PORT",
+            "no metrics are offered: %s; pip install prometheus-client, or unset"
+            " TASKD_METRICS_PORT",
             error,
         )
         return None
@@ -132,10 +133,14 @@ def make(environ: Mapping[str, str]) -> Watch:
         hidden = secret.configured(environ)
         text = "" if hidden is None else hidden.decode(errors="surrogateescape")
         known = json.dumps(text)[1:-1]  # as it would stand in a notice
-        targets = Targets(
-            (Target(_delivery(text, environ)) for text in given),
-            lambda text: text.replace(known, "***") if len(known) >= SHORT else text,
-        )
+        job_id, job = settings.job_id(environ), settings.job(environ)
+
+        def hide(text: str) -> str:
+            return (text.replace(known, "***") if len(known) >= SHORT else text).replace(
+                job_id, job
+            )
+
+        targets = Targets((Target(_delivery(text, environ)) for text in given), hide)
     return Watch(settings.metrics_address(environ), targets)
 
 

@@ -37,7 +37,7 @@ def _gauge(name: str, meaning: str, *labels: str) -> Metric:
 
 METRICS = (
     _gauge("taskd_build_info", "1; the version of taskd", "version"),
-    _gauge("taskd_job_info", "1; the job, by its MINDX_TASK_ID", "name"),
+    _gauge("taskd_job_info", "1; the job's name", "name"),
     _gauge("taskd_manager_start_timestamp_seconds", "when this manager began"),
     _gauge("taskd_manager_term", "term of this manager, 1 for the first of a job"),
     Metric(

@@ -8,6 +8,8 @@ import re
 import time
 from pathlib import Path
 
+from taskd import logs
+
 FILE = 10_000_000  # bytes; documented
 
 log = logging.getLogger("taskd.worker")
@@ -43,7 +45,7 @@ class Files:
         data = b"\n".join(lines) + b"\n"
         try:
             self._make_room(len(data))
-            with open(self._file(len(data)), "ab") as file:
+            with open(logs.open_to_append(self._file(len(data))), "ab") as file:
                 file.write(data)
         except OSError as error:
             self.lost += len(lines)

@@ -59,7 +59,7 @@ class Profile:
         base = Path(settings.profiling_path(os.environ, settings.log_path(os.environ)))
         local = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         share = self.megabytes * MEGABYTE // max(local, 1)
-        directory = folder(base, settings.job_id(os.environ), self._rank)
+        directory = folder(base, settings.job(os.environ), self._rank)
         self._recorder = Recorder(Files(directory, share), self._told)
         self._steps, self._began = "Step" in names, 0
         marks = self._device_mark("taskd")

@@ -29,6 +29,7 @@ log = logging.getLogger("taskd.records")
 _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, kind
 _HEADER_BYTES = 64
 _PAGE = 4096
+_CAPACITY, _TOLD = _PAGE - 8, _PAGE - 16  # words behind the headers
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class SlotFile:
                 size = _PAGE + slots * capacity
                 os.posix_fallocate(fd, 0, size)
                 self._map = mmap.mmap(fd, size)
-                struct.pack_into("<Q", self._map, _PAGE - 8, capacity)
+                struct.pack_into("<Q", self._map, _CAPACITY, capacity)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.unlink(self._unpublished)
@@ -70,7 +71,7 @@ class SlotFile:
                 self._map = mmap.mmap(fd, os.fstat(fd).st_size)
             finally:
                 os.close(fd)
-            capacity = struct.unpack_from("<Q", self._map, _PAGE - 8)[0]
+            capacity = struct.unpack_from("<Q", self._map, _CAPACITY)[0]
         self.capacity: int = capacity
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
@@ -97,6 +98,16 @@ class SlotFile:
             if tag and length <= self.capacity
             else None
         )
+
+    @property
+    def told(self) -> int:
+        """Of `Entries`; 0 in a new file."""
+        found: int = struct.unpack_from("<Q", self._map, _TOLD)[0]
+        return found
+
+    @told.setter
+    def told(self, step: int) -> None:
+        memory.store_release(self.address + _TOLD, step)
 
     def valid(self) -> list[Slot]:
         """Complete slots by step, then kind, lowest first."""
@@ -181,6 +192,20 @@ class Entries:
             self._file = SlotFile(self._path, SLOTS)
             for slot in self._file.valid():
                 self._kept.records[slot.index] = (slot.step, slot.kind)
+        # Steps before this one have been committed for the script, by this process or one before.
+        # Records alone have come from another node: the steps before them had been.
+        self.told = (self._file.told or max(self.all(), default=0)) if self._file else 0
+
+    def tell(self, step: int) -> bool:
+        """Whether the script hears now, for the first time in all processes of this rank, that
+        `step` is committed. Noted before it hears it: a process that is killed between the two
+        never says it, rather than its replacement saying it twice."""
+        if step < self.told:
+            return False
+        self.told = step + 1
+        if self._file is not None:
+            self._file.told = self.told
+        return True
 
     def write(
         self,
@@ -306,6 +331,7 @@ class Entries:
             at, to = old.offset(slot.index), grown.offset(slot.index)
             grown.buffer[to : to + slot.length] = old.buffer[at : at + slot.length]
             grown.commit(slot.index, slot.step, slot.length, slot.checksum, slot.kind)
+        grown.told = self.told
         grown.publish()
         self._file = grown
         return grown

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from taskd.core import job_name
 from taskd.core.incident import ladder
 from taskd.settings import device_info, injected, variables
 from taskd.settings import documented as d
@@ -122,14 +123,17 @@ def examine(given: Given) -> Findings:
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that are set, by name, but for those whose value is a secret."""
-    known = (p for p in PARAMETERS.values() if p.where is Where.ENVIRONMENT and not p.secret)
-    return {p.name: text for p in known if (text := p.text(environ)) is not None}
+    known = [p.name for p in PARAMETERS.values() if p.where is Where.ENVIRONMENT]
+    return without_secret_values({n: t for n in known if (t := PARAMETERS[n].text(environ))})
 
 
 def without_secret_values(environ: Mapping[str, str]) -> dict[str, str]:
     """An environment but for the variables whose value is a secret, for a process that is not part
-    of the job."""
-    return {name: text for name, text in environ.items() if not _is_secret(name)}
+    of the job. It has the job's name in place of an id that may be the key."""
+    shown = {name: text for name, text in environ.items() if not _is_secret(name)}
+    if (job_id := variables.MINDX_TASK_ID.text(environ)) is not None:
+        shown[variables.MINDX_TASK_ID.name] = job_name.name(job_id)
+    return shown
 
 
 def _is_secret(name: str) -> bool:

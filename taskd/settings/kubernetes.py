@@ -14,7 +14,8 @@ TASKD_KUBERNETES = Parameter(
     False,
     "off",
     "`on`: the manager follows the labels of the job's pod group by the Kubernetes API, instead of"
-    " those of its pod, and a Lease says where it is. Needs `taskd[kubernetes]` and a Role.",
+    " those of its pod, and a Lease says where it is. Needs the package"
+    " `kubernetes` and a Role.",
 )
 TASKD_POD_INFO = Parameter(
     "TASKD_POD_INFO",

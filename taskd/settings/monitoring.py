@@ -64,8 +64,8 @@ TASKD_METRICS_PORT = Parameter(
     None,
     "off",
     "Where the manager offers its metrics to Prometheus: a port of 127.0.0.1, or another address"
-    " with its port, which whoever reaches it may read. Needs `taskd[metrics]`. See"
-    " [monitoring.md](monitoring.md).",
+    " with its port, which whoever reaches it may read. Needs the package"
+    " `prometheus-client`. See [monitoring.md](monitoring.md).",
     remedy="unset it for no metrics",
 )
 TASKD_NOTIFY = Parameter(

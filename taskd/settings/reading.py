@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from taskd.core import job_name
 from taskd.core.networks import Network
 from taskd.settings import documented, kubernetes
 from taskd.settings import variables as v
@@ -61,8 +62,14 @@ def manager_is_named(environ: Mapping[str, str]) -> bool:
 
 
 def job_id(environ: Mapping[str, str]) -> str:
-    """MINDX_TASK_ID, else a fixed word, equal on all nodes."""
+    """MINDX_TASK_ID, else a fixed word, equal on all nodes. It may be the job's key: what is
+    published has the job's name."""
     return v.MINDX_TASK_ID.read(environ)
+
+
+def job(environ: Mapping[str, str]) -> str:
+    """The job's name."""
+    return job_name.name(job_id(environ))
 
 
 def manager_wait(environ: Mapping[str, str]) -> float:

@@ -48,7 +48,12 @@ MASTER_ADDR = Parameter(
     "Where agents on other nodes look for the manager.",
 )
 MINDX_TASK_ID = Parameter(
-    "MINDX_TASK_ID", kinds.text(), "default", "default", "The job's id, the same on all nodes."
+    "MINDX_TASK_ID",
+    kinds.text(),
+    "default",
+    "default",
+    "The job's id, the same on all nodes. A random UUID is never published:"
+    " it may be the key, and the job's name is a digest of it.",
 )
 TASKD_PORT_RANGE = Parameter(
     "TASKD_PORT_RANGE",
@@ -106,8 +111,8 @@ TASKD_SECRET = Parameter(
     "The job's secret, the same on all nodes: `openssl rand -hex 32`. Takes precedence over"
     " `TASKD_SECRET_FILE`. Without either, a job of one node makes a secret of its own"
     " (`protocol/secret_file.py`); a job of several nodes, or with a standby, uses"
-    " `MINDX_TASK_ID` if that is a random UUID and is otherwise refused. An empty value is"
-    " refused. See [security.md](security.md).",
+    " `MINDX_TASK_ID` if that is a random UUID that is on no command line, and is otherwise"
+    " refused. An empty value is refused. See [security.md](security.md).",
     secret=True,
 )
 TASKD_SECRET_FILE = Parameter(

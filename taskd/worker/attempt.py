@@ -15,21 +15,23 @@ class Interrupted(BaseException):
 
 class Ending(enum.Enum):
     COMMITTED = enum.auto()
+    AGAIN = enum.auto()  # committed, as it had been before a repair went back to it
     REPEATED = enum.auto()  # after a fault: the loop enters the repair
     RAISED = enum.auto()  # the script's own exception
 
 
 class Attempt:
     """One try at one step: a context manager that gives the step, or (step, batch). `committed`:
-    whether it ended with a commit."""
+    whether it ended with the first commit of its step; `done`: with any."""
 
-    __slots__ = ("_ended", "_value", "committed", "step")
+    __slots__ = ("_ended", "_value", "committed", "done", "step")
 
     def __init__(
         self, step: int, value: Any, ended: Callable[[BaseException | None], Ending]
     ) -> None:
         """`ended` is called with the exception that the body raised, or None."""
-        self._value, self._ended, self.step, self.committed = value, ended, step, False
+        self._value, self._ended, self.step = value, ended, step
+        self.committed = self.done = False
 
     def __enter__(self) -> Any:
         return self._value
@@ -42,4 +44,5 @@ class Attempt:
     ) -> bool:
         ending = self._ended(error)
         self.committed = ending is Ending.COMMITTED
+        self.done = self.committed or ending is Ending.AGAIN
         return error is not None and ending is Ending.REPEATED

@@ -114,7 +114,9 @@ class Attempts:
             if self._failed(failed):
                 return Ending.REPEATED
             raise
-        return Ending.COMMITTED if self._commit() else Ending.REPEATED
+        if not self._commit():
+            return Ending.REPEATED
+        return Ending.COMMITTED if self._session.entries.tell(self.step - 1) else Ending.AGAIN
 
     def _commit(self) -> bool:
         """Commit the step; return False if an interruption arrived in between. Then its collectives

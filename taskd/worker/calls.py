@@ -85,7 +85,7 @@ class Calls:
         self._made += 1
         for attempt in self._attempts or ():
             result = self._run(attempt)
-            if attempt.committed and attempt.step == step:
+            if attempt.done and attempt.step == step:
                 return True, result
         return False, None
 
@@ -200,7 +200,7 @@ class Calls:
                 self._attempts.close()
                 self._attempts = None
             raise
-        if attempt.committed and step < self._target:
+        if attempt.done and step < self._target:
             self._go_on(step + 1)
         return result
 

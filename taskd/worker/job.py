@@ -34,6 +34,7 @@ class Job:
         self._patience = Patience()
         self._step = 0  # without protection, counted from 0
         self._start: int | None = None  # the number of the first step, once it is fixed
+        self._told = 0  # steps before this one had been committed when protection ended
         self.loop: Loop | None = None  # of a protected rank
         self._calls: Calls | None = None
         self._begun = False  # whether the script has begun a loop
@@ -161,13 +162,14 @@ class Job:
         if error is not None:
             return Ending.RAISED
         self._step += 1
-        return Ending.COMMITTED
+        return Ending.COMMITTED if self._step > self._told else Ending.AGAIN
 
     def leave_alone(self, reason: str) -> None:
         """End protection; training goes on."""
         log.warning("training goes on without protection: %s", reason)
         if self.loop is not None:
             self.loop.recorder.draws.let_go()
+            self._told = self.loop.session.entries.told
         self._step, self.loop, self._calls = self.position, None, None
 
     # -- loops that call a function ----------------------------------------------------------------

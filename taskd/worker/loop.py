@@ -212,7 +212,7 @@ class Loop:
         ending = self.attempts.ended(error)
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
-        if ending is Ending.COMMITTED and self.session.incarnation == 0:
+        if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.incarnation == 0:
             self._carried.committed(
                 [
                     self._iterator,

@@ -124,7 +124,7 @@ def test_a_rank_speaks_for_itself_and_nobody_else_does(agent, process, wrapped, 
     zero.process, one.process = mine.popen, other.popen
     accept(agent, other)  # rank 1
     accept(agent, stranger)
-    assert zero.channel is None and caplog.text.count("is not rank 0") == 2
+    assert zero.channel is None and caplog.text.count("is not rank 0") == 1
     accept(agent, mine)
     assert zero.channel is not None and one.channel is None
     liar, second = process(0, control_thread=True), process(1, control_thread=True)
@@ -180,3 +180,41 @@ def peer(line):
     return struct.unpack(
         "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )[0]
+
+
+FLOOD = """
+import os, socket, sys
+os.setgid(int(sys.argv[2]))
+os.setuid(int(sys.argv[2]))
+print(flush=True)
+done = 0
+while done < int(sys.argv[3]):
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect("\\0" + sys.argv[1])
+    line.close()
+    done += 1
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
+def test_a_flood_by_another_user_is_a_few_lines(agent, process, caplog):
+    """And the job's own trouble has its line meanwhile."""
+    calls = 20_000
+    command = [sys.executable, "-S", "-c", FLOOD, agent.lines.name, "65534", str(calls)]
+    flood = subprocess.Popen(command, stdout=subprocess.PIPE)
+    flood.stdout.readline()
+    zero, _ = agent.epoch.ranks.values()
+    liar, accepted = process(0), 0
+    zero.process = SimpleNamespace(pid=os.getpid() + 1_000_000)
+    liar.call()
+    while select.select([agent.lines.listener], [], [], 0.0 if flood.poll() is not None else 20.0)[
+        0
+    ]:
+        agent.lines.accept()
+        accepted += 1
+    assert flood.wait(20.0) == 0 and accepted == calls + 1
+    by_strangers = [r.getMessage() for r in caplog.records if "by another user" in r.getMessage()]
+    assert len(by_strangers) < 10  # 1, 10 ... 10,000, and one a minute
+    assert "10000 so far): a process of user 65534" in by_strangers[-1]
+    assert caplog.text.count("is not rank 0") == 1
+    flood.stdout.close()

@@ -15,6 +15,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+INSTALL_TEXT = {".py", ".md", ".sh", ".txt", ".yaml", ".yml", ".toml", ".html", ".json"}
+# `taskd[…]`, and `pip install` with taskd among its arguments
+FROM_AN_INDEX = re.compile(
+    r"\btaskd\[[a-z]|\bpip3?\s+install(?:\s+[\w.'\"=<>$/-]+(?<![.,;]))*?\s+['\"]?taskd(?![\w./-])"
+)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
@@ -49,6 +54,44 @@ def test_paths_in_the_tree(document):
     assert not [
         n for n in named if n not in outside and not any((base / n).exists() for base in bases)
     ]
+
+
+def test_nobody_is_told_to_install_taskd_from_an_index():
+    """On the index of Python packages this name belongs to somebody else: what is installed is a
+    wheel or the source, and beside it packages by their own names."""
+    folders = (ROOT / name for name in ("taskd", "docs", "examples", "scripts", "requirements"))
+    files = [
+        f
+        for folder in folders
+        for f in folder.rglob("*")
+        if f.is_file() and f.suffix in INSTALL_TEXT
+    ]
+    files += [*ROOT.glob("*.md"), ROOT / "Makefile", *(ROOT / "examples").rglob("Dockerfile*")]
+    assert ROOT / "README.md" in files and ROOT / "taskd" / "cli" / "run.py" in files
+    assert not [
+        f"{file.relative_to(ROOT)}: {found[0]}"
+        for file in files
+        for found in FROM_AN_INDEX.finditer(file.read_text())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("pip install 'taskd[torch]'", True),
+        ("pip3 install --upgrade taskd", True),
+        ("pip install numpy taskd==0.1.0", True),
+        ("pip install\n   'taskd[kubernetes]'", True),
+        ("with `taskd[metrics]` in the image", True),
+        ("pip install '.[torch]'", False),
+        ("pip install taskd-0.1.0-cp311-cp311-linux_x86_64.whl", False),
+        ("RUN pip3 install $TASKD_WHL", False),
+        ("pip install prometheus-client, then start taskd", False),
+        ("pip install torch. taskd does the rest", False),
+    ],
+)
+def test_what_installs_a_strangers_package(text, wrong):
+    assert bool(FROM_AN_INDEX.search(text)) == wrong
 
 
 @pytest.mark.parametrize("script", ["api_docs.py", "settings_docs.py"])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import uuid
 
 import pytest
 
 from taskd import logs
 from taskd.core import commands as c
+from taskd.core import job_name
 from taskd.manager.journal import Journal
 
 
@@ -36,6 +38,18 @@ def test_lines_go_to_the_file_and_warnings_to_stderr(tmp_path, capsys):
     assert "\\x1b[2J\n    not a line" in text
     err = capsys.readouterr().err
     assert "an ordinary line" not in err and err.count("a warning") == 1
+
+
+def test_an_id_that_may_be_the_key_is_not_in_a_log(tmp_path, capsys):
+    job_id = str(uuid.uuid4())
+    environ = {"TASKD_LOG_PATH": str(tmp_path), "MINDX_TASK_ID": job_id}
+    log = logs.setup("manager", environ)
+    try:
+        raise ValueError(f"no job {job_id}")
+    except ValueError:
+        log.exception("what others say of job %s", job_id)
+    for text in ((tmp_path / "manager.log").read_text(), capsys.readouterr().err):
+        assert job_id not in text and text.count(job_name.name(job_id)) == 2
 
 
 def test_another_name_is_another_file(tmp_path):

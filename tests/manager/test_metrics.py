@@ -216,7 +216,7 @@ def test_without_prometheus_client_the_job_runs_and_one_line_says_why(start, mon
     with caplog.at_level(logging.WARNING):
         manager = start(watch=Watch(LOOPBACK))
         manager.protected(1)
-    assert "pip install taskd[metrics]" in caplog.text
+    assert "pip install prometheus-client" in caplog.text
     assert manager.server.watch.endpoint is None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 
 import pytest
 
+from taskd.core.job_name import name
 from taskd.journal import files
 from taskd.journal.reading import Reader
 from taskd.messages import (
@@ -191,6 +193,8 @@ def test_a_manager_that_leaves_says_so(start, tmp_path):
 def test_no_secret_is_among_the_settings():
     environ = {"TASKD_SECRET": "hunter2", "TASKD_PORT": "9601", "HOME": "/root", "TASKD_FORK": " "}
     assert without_secrets(environ) == {"TASKD_PORT": "9601"}
+    environ["MINDX_TASK_ID"] = job_id = str(uuid.uuid4())  # it may be the key
+    assert without_secrets(environ) == {"TASKD_PORT": "9601", "MINDX_TASK_ID": name(job_id)}
 
 
 def test_a_journal_that_cannot_be_written_does_not_stop_the_manager(start, tmp_path, caplog):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from taskd.core import job_name
 from taskd.protocol import keys, secret, secret_file
 from taskd.protocol.keys import derive
 
@@ -99,6 +101,38 @@ def test_a_job_of_several_nodes_needs_a_secret_or_an_id_that_nobody_guesses(shar
             secret.for_job(job, {}, PORT, 2)
         assert "2 nodes" in str(caught.value) and job in str(caught.value)
     assert not private(shared).exists()
+
+
+def test_an_id_on_the_command_line_is_no_key(shared, tmp_path, monkeypatch):
+    """Everybody may read it there, as in torchrun --rdzv_id=$MINDX_TASK_ID."""
+    random = str(uuid.uuid4())
+    monkeypatch.setattr(secret, "COMMAND_LINE", line := tmp_path / "cmdline")
+    for text in (
+        f"torchrun\0--rdzv_id={random}\0train.py",
+        f"torchrun\0train.py\0{random.upper()}",
+    ):
+        line.write_text(text)
+        with pytest.raises(keys.BadSecret, match="command line.*export TASKD_SECRET=") as caught:
+            secret.for_job(random, {}, PORT, 2)
+        assert random not in str(caught.value).lower()
+    secret.for_job(random, {}, PORT, 1)
+    secret.for_job(random, {"TASKD_SECRET": "x"}, PORT, 2)
+    line.write_text(f"torchrun\0--rdzv_id={uuid.uuid4()}\0train.py")
+    assert secret.for_job(random, {}, PORT, 2) == derive(b"job id: " + random.encode())
+
+
+def test_a_name_says_nothing_about_an_id_that_may_be_a_key():
+    random = str(uuid.uuid4())
+    ways = [random, random.upper(), random.replace("-", ""), f"{{{random}}}", f"urn:uuid:{random}"]
+    for job_id in ways:
+        name = job_name.name(job_id)
+        assert re.fullmatch("job-[0-9a-f]{16}", name) and job_name.name(name) == name
+        assert secret.for_job(job_id, {}, PORT, 2)  # it may be a key
+        with pytest.raises(keys.BadSecret):
+            secret.for_job(name, {}, PORT, 2)
+    assert len({job_name.name(str(uuid.uuid4())) for _ in range(1000)}) == 1000
+    for job_id in ("default", "my-job", str(uuid.uuid1()), random[:-1], ""):
+        assert job_name.name(job_id) == job_id
 
 
 def test_insecure_is_said_once_and_found_by_everybody(caplog):

@@ -31,6 +31,8 @@ def test_a_kill_at_every_point_of_a_step_and_every_kind_of_end(tmp_path, referen
     faults = ",".join(":".join(map(str, moment)) for moment in moments)
     result = training.taskd(tmp_path / "job", 4, "mlp.py", STEPS, faults=faults)
     training.assert_equal(result, reference(4, "mlp.py", STEPS), 4)
+    # nothing strikes between a commit and the script's line
+    assert [result.committed(rank) for rank in range(4)] == [list(range(int(STEPS)))] * 4
     assert result.incidents  # on a slow machine a fault may join the incident before it
     assert all(i["strategy"] == "recover-in-place" for i in result.incidents)
     for rank in range(4):

@@ -57,6 +57,11 @@ class Result:
             f"{number} {values}" for kind, number, _, values in self._lines(rank) if kind == "final"
         ]
 
+    def committed(self, rank: int) -> list[int]:
+        """The steps of which the script heard that they are committed, in that order, in all
+        processes of the rank."""
+        return [int(step) for kind, step, _, _ in self._lines(rank) if kind == "committed"]
+
     def pids(self, rank: int) -> list[int]:
         """Processes that held the rank, in order."""
         pids = [int(pid) for kind, _, pid, _ in self._lines(rank) if kind == "step"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from taskd import settings
+from taskd.core import job_name
 from taskd.settings import BadSetting
 
 
@@ -71,4 +74,8 @@ def test_urls_are_secret():
     assert settings.without_secrets({"TASKD_NOTIFY": "https://hooks.example/abc"}) == {}
     assert settings.without_secret_values({"TASKD_NOTIFY": "x", "TASKD_SECRET": "y", "A": "b"}) == {
         "A": "b"
+    }
+    job_id = str(uuid.uuid4())  # it may be the key
+    assert settings.without_secret_values({"MINDX_TASK_ID": job_id}) == {
+        "MINDX_TASK_ID": job_name.name(job_id)
     }

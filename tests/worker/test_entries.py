@@ -165,3 +165,31 @@ def test_whoever_reads_while_a_record_becomes_final_sees_one_kind_or_the_other(t
         finally:
             writer.kill()
     assert kinds == {1, 4}
+
+
+def test_a_step_is_told_once_by_all_processes_of_a_rank(tmp_path):
+    first = Entries(tmp_path, 0)
+    first.write(0, FINAL, b"zero")
+    assert [first.tell(0), first.tell(1)] == [True, True]
+    # a survivor is taken back to step 1, and commits it again
+    first.forget_after(1)
+    assert [first.tell(1), first.tell(2)] == [False, True]
+    first.write(3, PROVISIONAL, b"three" * 10_000)  # a larger file
+    # its replacement repeats steps 1 and 2, of which that process had told the script
+    second = Entries(tmp_path, 0)
+    second.forget_after(1)
+    assert [second.tell(s) for s in (1, 2, 3)] == [False, False, True]
+    second.open()
+    assert [second.tell(s) for s in (3, 4)] == [False, True]
+    # another rank of the node
+    assert Entries(tmp_path, 1).tell(0)
+
+
+def test_records_from_another_node_say_what_was_told(tmp_path):
+    """An agent has written them here: the word beside them stayed behind."""
+    here = Entries(tmp_path, 0)
+    here.write(6, FINAL, b"six")
+    here.write(7, PROVISIONAL, b"seven")
+    taken_over = Entries(tmp_path, 0)
+    taken_over.forget_after(6)
+    assert [taken_over.tell(s) for s in (6, 7)] == [False, True]

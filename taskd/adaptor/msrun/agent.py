@@ -53,11 +53,11 @@ class MsrunAgent:
         logs.setup(f"agent-{self._place.node}")
         for notice in settings.check(os.environ):
             log.info("%s", notice)
-        job, port = settings.job_id(os.environ), settings.port(os.environ)
+        job_id, port = settings.job_id(os.environ), settings.port(os.environ)
         self._supervisor = Supervisor(
             address=self._place.manager,
-            keys=secret.for_job(job, os.environ, port, self._place.nodes),
-            job=job,
+            keys=secret.for_job(job_id, os.environ, port, self._place.nodes),
+            job=settings.job(os.environ),
             manager_wait=settings.manager_wait(os.environ),
             preload=settings.preload(os.environ),
             limits=Limits(least=settings.hang_limit(os.environ)),

@@ -1,1 +1,1 @@
-"""The client of ClusterD, MindCluster's fault center, over gRPC; extra `taskd[clusterd]`."""
+"""The client of ClusterD, MindCluster's fault center, over gRPC; with grpcio and protobuf."""

@@ -205,7 +205,7 @@ class Client:
                 return f"{call} is refused with code {status.code}: {status.info[:300]}"
         call, _, reply = interface.SUBSCRIBE
         stream = self._stream(call, reply)(me)
-        log.info("ClusterD at %s has registered job %s", self.address, self.job)
+        log.info("ClusterD at %s has registered this job", self.address)
         self._streams += 1
         number = self._open = self._streams
         self._happens(e.ClusterConnected(True), number)

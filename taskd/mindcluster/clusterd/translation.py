@@ -7,6 +7,7 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core import job_name
 from taskd.messages.from_rank import FAULTS
 from taskd.messages.to_rank import RANGES
 
@@ -24,7 +25,7 @@ class BadSignal(ValueError):
 def event_of(signal: Any, job: str) -> e.ClusterSignal:
     """Translate a ProcessManageSignal. Raises BadSignal."""
     if signal.jobId and signal.jobId != job:
-        raise BadSignal(f"it is for job {signal.jobId[:60]!r}, and this is {job!r}")
+        raise _of_another(signal.jobId, job)
     names = (signal.uuid, signal.signalType, signal.changeStrategy, signal.extraParams)
     longest = max(map(len, (*names, *signal.actions)))
     if longest > LONGEST_NAME:
@@ -49,7 +50,7 @@ def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
     if message.DESCRIPTOR.name == "DataStatusRes":
         return _profile(message)
     if message.jobId and message.jobId != job:
-        raise BadSignal(f"it is for job {message.jobId[:60]!r}, and this is {job!r}")
+        raise _of_another(message.jobId, job)
     if message.DESCRIPTOR.name == "SwitchRankList":
         if not 0 < len(message.rankID) == len(message.op) <= MOST:
             many = f"{len(message.rankID)} ranks and {len(message.op)} network cards"
@@ -64,6 +65,11 @@ def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
             raise BadSignal(f"tests {list(listed.ops[:9])}: allowed are 1 to {MOST_TESTS} numbers")
         tests.append((_number("rank", rank, MOST), tuple(listed.ops)))
     return e.ClusterTask(tests=tuple(sorted(tests)))
+
+
+def _of_another(job_id: str, this: str) -> BadSignal:
+    names = (job_name.name(found)[:60] for found in (job_id, this))
+    return BadSignal("it is for job {!r}, and this is {!r}".format(*names))
 
 
 def _profile(message: Any) -> e.ProfileSwitched:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from taskd import logs
 from taskd.mindcluster.faults.findings import read_regular
 
 NAME = "separated.jsonl"
@@ -77,7 +78,7 @@ class Separated:
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         self.path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        descriptor = logs.open_to_append(self.path)
         try:
             size = os.fstat(descriptor).st_size
             # a writer was killed in the middle of a line

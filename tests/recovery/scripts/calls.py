@@ -90,7 +90,7 @@ with record.Record(out, rank) as log:
         for attempt in job.steps(total):
             with attempt as step:
                 loss = train_step(step, data, model, optimizer)
-            if attempt.committed:
+            if attempt.done:
                 log.step(step, loss)
             fault.at("between", step)
             scheduler.step()

@@ -124,7 +124,7 @@ with record.Record(out, rank) as log:
             fault.at("tail", step)
             mean = loss.detach().clone()
             dist.all_reduce(mean)
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss, mean, x.sum())
         if kind == "zeros":
             clear(first, second)

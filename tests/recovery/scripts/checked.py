@@ -60,7 +60,7 @@ with record.Record(out, rank) as log:
                 fault.at("reduced", step)
                 optimizer.step()
             fault.at("tail", step)
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss, finite)
         fault.at("between", step)
     log.final(net, optimizer)

@@ -136,7 +136,7 @@ def main() -> None:
                 fault.at("tail", step)
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
-            if attempt.committed:
+            if attempt.done:
                 log.step(
                     step,
                     loss,

@@ -118,7 +118,7 @@ with record.Record(out, rank) as log:
                 dist.all_reduce(mean)
                 if nap and job.protected and not (out / "hurry").exists():
                     time.sleep(nap)
-            if attempt.committed:
+            if attempt.done:
                 log.step(step, loss, mean, x.sum())
             fault.at("between", step)
         fault.at("epoch", epoch)

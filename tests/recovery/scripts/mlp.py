@@ -55,8 +55,10 @@ with record.Record(out, rank) as log:
             fault.at("tail-reduced", step)
             scheduler.step()
             fault.at("end", step)
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss, mean, torch.tensor(scheduler.get_last_lr()))
+        if attempt.committed:
+            log.committed(step)
         fault.at("between", step)
     fault.at("after", steps)
     log.final(net, optimizer)

@@ -143,7 +143,7 @@ with record.Record(out, rank) as log:
             fault.at("end", step)
             if job.protected and not (out / "hurry").exists():
                 time.sleep(0.05)
-        if attempt.committed:
+        if attempt.done:
             log.step(step, *values)
         fault.at("between", step)
         if kind == "late-group" and step == 2:

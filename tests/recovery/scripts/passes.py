@@ -49,7 +49,7 @@ with record.Record(out, rank) as log:
                 loss.backward()
                 optimizer.step()
                 fault.at("tail", step)
-            if attempt.committed:
+            if attempt.done:
                 log.step(step, loss, x.sum(), noise.sum())
             fault.at("between", step)
             if step % 2:

@@ -58,7 +58,7 @@ with record.Record(out, rank) as log:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss)
         fault.at("between", step)
     log.final(net, optimizer)

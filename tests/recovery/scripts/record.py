@@ -23,6 +23,10 @@ class Record:
         text = " ".join(v.item().hex() for v in values)
         print(f"step {step} {os.getpid()} {text}", file=self._file, flush=True)
 
+    def committed(self, step: int) -> None:
+        """What a script hears once of each step; `step` is for each commit."""
+        print(f"committed {os.getpid()} {step} -", file=self._file, flush=True)
+
     def final(self, *objects: object) -> None:
         """Checksums of modules (parameters and buffers) and of the optimizers' whole state."""
         for value in objects:

@@ -91,7 +91,7 @@ with record.Record(out, rank) as log:
             fault.at("ema", step)
             for scheduler in schedulers:
                 scheduler.step()
-        if attempt.committed:
+        if attempt.done:
             log.step(
                 step,
                 total,

@@ -39,7 +39,7 @@ with record.Record(out, rank) as log:
             dist.all_reduce(mean)
             if step % 50 == 0 and rank == 0:
                 torch.save(net.state_dict(), out / "saved")
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss, mean)
         if (out / "stop").exists():
             os._exit(0)

@@ -76,7 +76,9 @@ with record.Record(out, rank) as log:
             dist.all_reduce(mean)
             if job.protected and not (out / "hurry").exists():
                 time.sleep(NAP)
-        if attempt.committed:
+        if attempt.done:
             log.step(step, loss, mean)
+        if attempt.committed:
+            log.committed(step)
     log.final(net, optimizer)
 record.leave(job)
