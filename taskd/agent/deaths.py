@@ -7,6 +7,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from taskd.agent.children import marks
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import TRAINING
@@ -24,12 +25,17 @@ class Deaths:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+    def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
-        main thread is gone, however large its memory."""
+        main thread is gone, however large its memory. Then end its children: before its files are
+        closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
             self._agent.call(lambda: self.gone(epoch, rank, incarnation))
+            view = epoch.page.read(rank.local)
+            if view.phase != slot.DONE and leaving(view.pid):
+                of = marks(epoch, rank.local, incarnation)
+                self._agent.children.end(of, pid, view.pid, pid)
 
     def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if (
@@ -105,6 +111,9 @@ class Deaths:
             slot.PHASES[view.phase],
         )
         self.tell_end(rank)
+        if rank.pid:
+            of = marks(epoch, rank.local, rank.incarnation)
+            self._agent.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
         self._agent.monitor.died(rank)
 
     def tell_end(self, rank: Rank) -> None:
