@@ -7,6 +7,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from taskd import raised
 from taskd.agent.children import marks
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
@@ -79,6 +80,7 @@ class Deaths:
             )
         if self._agent.standby.preparing:
             rank.over = describe(code, epoch.page.records(rank.local))
+            rank.raised = self._raised(epoch, rank, view.pid)
             self._agent.standby.died(rank)
             return
         if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
@@ -100,13 +102,15 @@ class Deaths:
                 else f" in phase {slot.PHASES[view.phase]}"
             )
         rank.over = cause
+        rank.raised = self._raised(epoch, rank, view.pid)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(
-            "rank %d (pid %d) %s, in step %d, phase %s",
+            "rank %d (pid %d) %s%s, in step %d, phase %s",
             rank.number,
             rank.pid,
             cause,
+            f" after {rank.raised}" if rank.raised else "",
             view.step,
             slot.PHASES[view.phase],
         )
@@ -116,12 +120,21 @@ class Deaths:
             self._agent.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
         self._agent.monitor.died(rank)
 
+    @staticmethod
+    def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
+        """The exception that ended the rank's process, in one line, or "". `pid`: under a wrapper,
+        of the process in the wrapper."""
+        found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
+        return raised.line(next(filter(None, found), ""))
+
     def tell_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
         self._agent.news.set()
         if rank.failed:
             self._agent.tell(
-                from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
+                from_agent.RankDied(
+                    rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
+                )
             )
         else:
             self._agent.tell(

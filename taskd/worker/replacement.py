@@ -16,6 +16,8 @@ import runpy
 import sys
 import types
 
+from taskd import raised
+
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
 
@@ -33,15 +35,22 @@ def run(command: list[str], groups: bool = True) -> None:
 
             torch_groups.stand_in()
         _run(command)
-    except (SystemExit, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        raised.left_by(error, _below(error))
         raise
     except BaseException as error:
-        own = error.__traceback__
-        # below run() and _run()
-        trace = own.tb_next.tb_next if own is not None and own.tb_next is not None else None
+        trace = _below(error)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
+
+
+def _below(error: BaseException) -> types.TracebackType | None:
+    """Its traceback below run() and _run()."""
+    own = error.__traceback__
+    return own.tb_next.tb_next if own is not None and own.tb_next is not None else None
 
 
 def _run(command: list[str]) -> None:
