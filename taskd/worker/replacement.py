@@ -15,8 +15,9 @@ import pkgutil
 import runpy
 import sys
 import types
+from pathlib import Path
 
-from taskd import raised
+from taskd import raised, stacks
 
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
 
@@ -29,6 +30,8 @@ def active() -> bool:
 def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
     taskd's frames. `groups`: a replacement gets torch's fake process group."""
+    # so that the stacks of one that hangs in its set-up can be read
+    stacks.offer(Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]))
     try:
         if groups and active():
             from taskd.worker import groups as torch_groups

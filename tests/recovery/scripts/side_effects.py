@@ -54,10 +54,12 @@ if rank == 0 and not done:
         (out / "holder").write_text(str(holder.pid))
 if kind == "memory":
     name, make = os.environ["MEMORY"], rank == 0 and not done
-    memory = SharedMemory(name, create=make, size=64 if make else 0)
     if make:
+        memory = SharedMemory(name, create=True, size=64)
         memory.buf[0] = factor
     dist.barrier()
+    if not make:
+        memory = SharedMemory(name)
     factor = memory.buf[0]
 
 torch.manual_seed(7)
