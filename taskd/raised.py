@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
+LINE = 300  # characters; as long as those that ranks report themselves
 
 
 def offer() -> None:
@@ -28,6 +29,14 @@ def offer() -> None:
         before(kind, value, trace)
 
     sys.excepthook = note
+
+
+def left_by(error: SystemExit, trace: TracebackType | None) -> None:
+    """Leave an exception that Python prints without a traceback; `trace`: where the script's own
+    frames begin. Nothing if its status is 0."""
+    if error.code not in (None, 0):
+        with contextlib.suppress(Exception):
+            leave("".join(traceback.format_exception(type(error), error, trace)))
 
 
 def is_rank() -> bool:
@@ -65,6 +74,17 @@ def read(directory: Path, local: int, pid: int) -> str:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return ""
         return file.read(2 * LIMIT).decode(errors="replace")
+
+
+def line(text: str) -> str:
+    """The line of a traceback that names the exception; the last line that is not blank if no
+    frames come before."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    frames = [i for i, line in enumerate(lines) if line.lstrip().startswith('File "')]
+    after = lines[frames[-1] + 1 :] if frames else []
+    found = next((line for line in after if line[:1].strip()), lines[-1] if lines else "")
+    found = found.rstrip(" .")  # a sentence goes on after it
+    return found if len(found) <= LINE else f"{found[:LINE]}…"
 
 
 def _path(directory: Path, local: str, pid: int) -> Path:

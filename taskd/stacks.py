@@ -25,17 +25,36 @@ def pipe(directory: Path, local_rank: int) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+_offered = False
+
+
 def offer(directory: Path, local_rank: int) -> None:
-    """In the rank: have the signal write into the pipe from now on."""
+    """In the rank: have the signal write into the pipe from now on. Idempotent."""
+    global _offered
     import faulthandler
 
     with contextlib.suppress(OSError, RuntimeError, ValueError):
+        if _offered:
+            return
         fd = os.open(directory / f"stacks-{local_rank}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         faulthandler.register(SIGNAL, file=fd, all_threads=True, chain=False)
+        _offered = True
+
+
+def offered(pid: int) -> bool:
+    """Whether process `pid` has a handler; the signal would kill it otherwise."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = int(status.partition("\nSigCgt:")[2].split(None, 1)[0], 16)
+    except (OSError, ValueError, IndexError):
+        return False
+    return bool(caught >> (SIGNAL - 1) & 1)
 
 
 def take(pid: int, fd: int) -> str:
     """Request and read the stacks of process `pid`; "" if it writes none."""
+    if not offered(pid):
+        return ""
     with contextlib.suppress(OSError):
         while os.read(fd, 65536):  # left over from an earlier process
             pass

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd.agent import announcement
+from taskd.agent.children import Children
 from taskd.agent.deaths import Deaths
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.manager_watch import ManagerWatch
@@ -88,6 +89,7 @@ class Agent:
         self.device_info = device_info or DeviceInfo()
         self._devices = 0  # ranks that the node has, or the standby can run
         self.lines = RankLines(self, f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}")
+        self.children = Children(self.call)
         self.deaths = Deaths(self)
         self.processes = RankProcesses(self)
         self.replacements = Replacements(self.processes.started, self.processes.forked_ended)
@@ -189,11 +191,15 @@ class Agent:
                 self._old = self.epoch
             self.epoch = None
 
+    def epochs(self) -> list[Epoch]:
+        """Those whose shared memory is there. From any thread."""
+        known = {id(e): e for e in (self.epoch, self._old, self.next) if e is not None}
+        return [e for e in known.values() if not e.dropped]
+
     def drop_epochs(self) -> None:
         """Remove all epochs and their shared memory. Called by the launcher's thread."""
-        for epoch in (self.epoch, self._old, self.next):
-            if epoch is not None and not epoch.dropped:
-                epoch.drop()
+        for epoch in self.epochs():
+            epoch.drop()
         self.epoch = self._old = self.next = None
 
     # -- a standby ---------------------------------------------------------------------------------

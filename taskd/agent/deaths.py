@@ -7,6 +7,8 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from taskd import raised
+from taskd.agent.children import marks
 from taskd.agent.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import TRAINING
@@ -24,12 +26,17 @@ class Deaths:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def watch(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+    def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
-        main thread is gone, however large its memory."""
+        main thread is gone, however large its memory. Then end its children: before its files are
+        closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
             self._agent.call(lambda: self.gone(epoch, rank, incarnation))
+            view = epoch.page.read(rank.local)
+            if view.phase != slot.DONE and leaving(view.pid):
+                of = marks(epoch, rank.local, incarnation)
+                self._agent.children.end(of, pid, view.pid, pid)
 
     def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if (
@@ -73,6 +80,7 @@ class Deaths:
             )
         if self._agent.standby.preparing:
             rank.over = describe(code, epoch.page.records(rank.local))
+            rank.raised = self._raised(epoch, rank, view.pid)
             self._agent.standby.died(rank)
             return
         if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
@@ -94,25 +102,39 @@ class Deaths:
                 else f" in phase {slot.PHASES[view.phase]}"
             )
         rank.over = cause
+        rank.raised = self._raised(epoch, rank, view.pid)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(
-            "rank %d (pid %d) %s, in step %d, phase %s",
+            "rank %d (pid %d) %s%s, in step %d, phase %s",
             rank.number,
             rank.pid,
             cause,
+            f" after {rank.raised}" if rank.raised else "",
             view.step,
             slot.PHASES[view.phase],
         )
         self.tell_end(rank)
+        if rank.pid:
+            of = marks(epoch, rank.local, rank.incarnation)
+            self._agent.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
         self._agent.monitor.died(rank)
+
+    @staticmethod
+    def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
+        """The exception that ended the rank's process, in one line, or "". `pid`: under a wrapper,
+        of the process in the wrapper."""
+        found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
+        return raised.line(next(filter(None, found), ""))
 
     def tell_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
         self._agent.news.set()
         if rank.failed:
             self._agent.tell(
-                from_agent.RankDied(rank.number, rank.incarnation, str(rank.over), rank.left)
+                from_agent.RankDied(
+                    rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
+                )
             )
         else:
             self._agent.tell(

@@ -128,6 +128,7 @@ class Loop:
         present = {r.pid for r in epoch.ranks.values()} if epoch else set()
         self._sessions |= present
         orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
+        agent.children.reap()
         agent.beat()
         if agent.store_peers is not None:
             agent.store_peers.look(now)

@@ -1,5 +1,6 @@
 """Orphans that the launcher adopts: the children of a dead zygote, so that their exit codes are
-known; and processes that ranks leave behind, which must not stay as zombies."""
+known; and processes that ranks leave behind, which are ended (children.py) or have ended and must
+not stay as zombies."""
 
 from __future__ import annotations
 

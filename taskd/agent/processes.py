@@ -116,7 +116,7 @@ class Zygote:
                     unbuffered=True,
                 ),
                 pass_fds=[theirs.fileno()],
-                env=environment,
+                env={**environment, process_title.SPARE[0]: process_title.SPARE[1]},
             )
 
     @property

@@ -79,7 +79,7 @@ class RankLines:
         rank.channel = caller.line
         threading.Thread(
             target=self._agent.deaths.watch,
-            args=(epoch, rank, rank.incarnation),
+            args=(epoch, rank, rank.incarnation, rank.pid),
             name=f"taskd-watch-{rank.local}",
             daemon=True,
         ).start()

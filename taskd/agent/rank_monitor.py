@@ -194,7 +194,8 @@ class RankMonitor:
         def take() -> None:
             state = stacks.state(pid)
             text = "" if state else stacks.take(pid, fd)
-            found = f"its threads are at\n{text}" if text else f"no stacks: {state or 'no answer'}"
+            why = state or ("no answer" if stacks.offered(pid) else "it has not offered them yet")
+            found = f"its threads are at\n{text}" if text else f"no stacks: {why}"
             log.warning("rank %d (pid %d): %s", number, pid, found)
             self.later(then)
 

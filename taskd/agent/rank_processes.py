@@ -12,6 +12,7 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from taskd.agent.children import marks
 from taskd.agent.processes import Forked, Handler
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.replacements import Order
@@ -40,11 +41,16 @@ class RankProcesses:
         # a dying process whose end has not been seen; it must not share the slot
         if rank.over is None:
             self.kill(rank)
+        elif rank.pidfd is not None:  # a wrapper may go on after its rank
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
+        before = marks(epoch, rank.local, rank.incarnation), rank.pid
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
             self._agent.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
+        rank.raised = ""
         rank.blank, rank.ready, rank.restored = True, False, 0
         try:
             epoch.page.reset(rank.local)
@@ -52,7 +58,15 @@ class RankProcesses:
         except OSError:
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
-        self.start(rank)
+
+        def start() -> None:
+            if rank.incarnation == incarnation and rank.over is None and not epoch.dropped:
+                self.start(rank)
+
+        if before[1]:  # what the process had started may be in the way of the next
+            self._agent.children.once_ended(*before, start)
+        else:
+            start()
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""

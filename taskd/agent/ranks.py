@@ -34,6 +34,7 @@ class Rank:
     groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas
     connected: bool = False  # its process group exists, see from_rank.GroupReady
     over: str | None = None  # how its process ended
+    raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None
     total: int = 0  # its loop ends before this step; 0: the script has not said

@@ -91,8 +91,6 @@ class Replacements:
         if self._environment is None:
             self._ranks = ranks
             self._environment = {k: v for k, v in environment.items() if k != "TASKD_SLOT"}
-            # what a zygote has forked is ours once the zygote is gone: we learn how it ends
-            orphans.adopt()
             self._begin(time.monotonic())
 
     def _begin(self, now: float) -> None:

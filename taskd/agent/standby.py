@@ -193,7 +193,9 @@ class Standby:
                 agent.tell_rank(rank, to_rank.TakeUp())
                 if rank.over is not None:
                     agent.tell(
-                        from_agent.RankDied(rank.number, rank.incarnation, rank.over, rank.left)
+                        from_agent.RankDied(
+                            rank.number, rank.incarnation, rank.over, rank.left, rank.raised
+                        )
                     )
             if not order.former:  # the node is lost: no other agent can get it back
                 self.moved()
@@ -275,7 +277,8 @@ class Standby:
             )
 
     def died(self, rank: Rank) -> None:
-        self._fail(f"rank {rank.number} {rank.over}")
+        after = f" after {rank.raised}" if rank.raised else ""
+        self._fail(f"rank {rank.number} {rank.over}{after}")
 
     def _fail(self, why: str) -> None:
         preparation = self._preparation

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd import raised
-from taskd.agent import environment
+from taskd.agent import environment, orphans
 from taskd.agent.agent import Agent
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.loop import Loop
@@ -57,11 +57,19 @@ class Supervisor:
         before they are started."""
         agent = self.agent
         agent.node = node
+        # what ranks and the zygote leave behind is ours: we learn how it ends, and can end it
+        orphans.adopt()
+        self._end_children()
         agent.drop_epochs()
         common = {"TASKD_AGENT": agent.lines.name, **self._preloading()}
         agent.next = environment.make_epoch(
             number, agent.keys.records, agent.job, environments, common
         )
+
+    def _end_children(self) -> None:
+        """The present ranks have been ended: so is what they have started."""
+        for epoch in self.agent.epochs():
+            self.agent.children.end_all(epoch)
 
     def _preloading(self) -> dict[str, str]:
         return environment.preloading() if self._preload else {}
@@ -168,6 +176,7 @@ class Supervisor:
         if agent.records is not None:
             agent.records.close()
         agent.device_info.close()
+        self._end_children()
         agent.drop_epochs()
         agent.lines.listener.close()
 

@@ -107,8 +107,9 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
         os.close(tell)
     if select.select([launcher], [], [], GOING)[0]:
         for pid in children.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            for kill in (os.killpg, os.kill):  # before it has begun its session it has no group
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
     return None
 
 
@@ -118,6 +119,7 @@ def become_rank(request: dict[str, Any]) -> None:
     process_title.take([sys.executable, *request["command"]])
     os.environ.clear()
     os.environ.update(request["env"])
+    process_title.mark([f"{k}={os.environ[k]}" for k in process_title.MARKS if k in os.environ])
     os.chdir(request["cwd"])
     for number, path in ((1, request["stdout"]), (2, request["stderr"])):
         if path:

@@ -307,10 +307,10 @@ class Coordinator:
         rank.alive, rank.left = False, event.position or rank.left
         self.led.died(event, now)
         if job.protected:
-            self.faults.died(event.rank, event.cause, now)
+            self.faults.died(event.rank, event.cause, now, event.raised)
         elif self.forming.under_way:
             # launchers watch their own processes; the communicators being built are void
-            job.restart = f"rank {event.rank} {event.cause} before every rank was protected"
+            job.restart = f"rank {event.rank} {event.why} before every rank was protected"
 
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)

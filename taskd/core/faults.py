@@ -31,16 +31,22 @@ class Faults:
         # rank -> the exception that ended its last failed process
         self._bugs: dict[int, tuple[int, str]] = {}
 
-    def died(self, number: int, cause: str, now: float) -> None:
+    def died(self, number: int, cause: str, now: float, raised: str = "") -> None:
+        """`raised`: see from_agent.RankDied."""
+        incident = self._recovery.incident
         if self._recovery.expected(number):
             self._recovery.evicted(number, now)
             return
         rank = self._job.ranks[number]
         text, again = f"rank {number}: {cause}", False
+        if raised and incident is not None and number in incident.new - incident.ready:
+            incident.set_up = True
         if rank.raised is not None:
             text += f" after {rank.raised[1]} in step {rank.raised[0]}"
             again = self._bugs.get(number) == rank.raised
             self._bugs[number] = rank.raised
+        elif raised:
+            text += f" after {raised}"
         self._recovery.fault(text, now, dead=frozenset({number}))
         if again:
             why = (

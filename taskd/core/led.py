@@ -47,7 +47,7 @@ class Led:
             self.causes.setdefault(rank, "has died")
 
     def died(self, event: from_agent.RankDied, now: float) -> None:
-        self.causes[event.rank] = event.cause
+        self.causes[event.rank] = event.why
         if self._epochs and not self.formed and self.deadline is None:
             self.deadline = now + self._job.settings.form
 

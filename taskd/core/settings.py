@@ -38,8 +38,6 @@ class Settings:
     nics: float = 600.0  # a switch of network cards: ClusterD's documented limit for its pause
     stress: float = 900.0  # stress tests of all ranks: ClusterD waits 15 minutes
     take_over: float = 30.0  # until it has the records of that node, some 10 kB a rank
-    # a replacement runs the user's script up to its first attempt; a fresh interpreter needs ~2 s
-    replace: float = 120.0
     # until the device of a replacement has been reset (WaitDeviceResetTime, documented: 60 to 180)
     reset: float = 200.0
     rebuild: float = 20.0  # 16 ranks need 0.2 s
@@ -60,11 +58,14 @@ class Settings:
     # in a repair, until the first progress probe; the interval then doubles. None: no probes
     look: float | None = 2.0
     looks: float = 8.0  # longest interval between two of these probes
-    # that a replacement may wait without using the CPU while all others wait for it
+    # that a rank may wait in a collective, without using the CPU, which an interruption has cut
     idle: float = 20.0
     progress_probe: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
-    form: float = 600.0  # from the first rank's protect() to the last one's
+    # for the script up to its first attempt, whatever it waits for there (TASKD_SET_UP_LIMIT): from
+    # the first rank's protect() to the last one's; for a replacement, whose loader may draw all
+    # batches of the pass again, from its start to its first committed step
+    form: float = 600.0
     # until all living nodes have registered with a new manager; they find it in ~0.3 s, but a
     # standby that the previous one ordered to a lost node registers only once it has taken it over:
     # 3.3 s on a busy machine

@@ -210,8 +210,10 @@ class Watch:
         waited_for = set(self._recovery.silent())
         if phase is Phase.INTERRUPT:  # before its first collective it may wait for its data
             waited_for &= {r for r, a in self._answers.items() if a.collectives}
-        else:
+            limit = settings.idle
+        else:  # the same patience as with a first start
             waited_for &= set(incident.replaced)
+            limit = settings.form
         if phase is Phase.RESUME:
             others = [a for r, a in self._answers.items() if r not in incident.replaced]
             waited_for &= progress_probe.behind(self._answers)
@@ -224,7 +226,7 @@ class Watch:
             if (
                 not base.waiting
                 and not base.patient
-                and now - since >= settings.idle
+                and now - since >= limit
                 and rank not in incident.killed
             ):
                 found[rank] = WAITED_FOR[phase].format(seconds=now - since, where=base.where)

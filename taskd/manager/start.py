@@ -89,6 +89,7 @@ def make(
             reschedule=settings.reschedule_timeout(environ),
             pods=settings.pod_rescheduling(environ),
             handler=settings.handler_limit(environ),
+            form=settings.set_up_limit(environ),
             switches=switches,
             advice=settings.clusterd_timeout(environ),
             clusterd=settings.clusterd_role(environ),

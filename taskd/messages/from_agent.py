@@ -210,12 +210,17 @@ class PreparationFailed(Message, frozen=True):
 
 class RankDied(Message, frozen=True):
     """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from the records it
-    left behind."""
+    left behind. `raised`: the exception that ended it, in one line; "" if none is known."""
 
     rank: Rank
     incarnation: Number
     cause: Text
     position: Position | None = None
+    raised: Text = ""
+
+    @property
+    def why(self) -> str:
+        return f"{self.cause} after {self.raised}" if self.raised else self.cause
 
 
 class RankEnded(Message, frozen=True):

@@ -19,7 +19,7 @@ CAUSES = (
     (r"no progress", "hung"),
     (r"silent in [A-Z]+", "silent in a repair"),
     (r"killed by (SIG\w+)", r"killed by \1"),
-    (r"exit code \d+ after (\w+)", r"raised \1"),
+    (r"(?:exit code|exited with status) \d+ after (\w+)", r"raised \1"),
     (r"exit code|exited with|exited early", "exited"),
     (r"moves?:|has moved", "moved away"),
     (r"^node \d+", "node lost"),

@@ -125,6 +125,11 @@ def hang_limit(environ: Mapping[str, str]) -> float | None:
     return v.TASKD_HANG_LIMIT.read(environ)
 
 
+def set_up_limit(environ: Mapping[str, str]) -> float:
+    """Seconds that the script may take before its loop."""
+    return v.TASKD_SET_UP_LIMIT.read(environ)
+
+
 def link_limit(environ: Mapping[str, str]) -> float | None:
     """Seconds without an acknowledgment after which a connection between ranks counts as broken;
     None: off."""

@@ -224,6 +224,17 @@ TASKD_HANG_LIMIT = Parameter(
     " short its steps are; three of its usual steps if that is more.",
     remedy="unset it for 2",
 )
+TASKD_SET_UP_LIMIT = Parameter(
+    "TASKD_SET_UP_LIMIT",
+    kinds.seconds(1, DAY),
+    600.0,
+    "600",
+    "How many seconds the script may take before its loop, also if it only waits there (for a file"
+    " system, a download, another program): at the start, from the first rank's `protect` to the"
+    " last one's; in a replacement, from its start to the loop, and then to its first step, while"
+    " the loader draws its batches again. Set it for the manager.",
+    remedy="unset it for 600",
+)
 TASKD_LINK_LIMIT = Parameter(
     "TASKD_LINK_LIMIT",
     kinds.seconds_or_off(0.1, DAY),
@@ -386,6 +397,7 @@ SECTIONS = (
             *device_info.PARAMETERS,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
+            TASKD_SET_UP_LIMIT,
             TASKD_FAULT_ENGINE,
             TTP_NORMAL_ACTION_TIME_LIMIT,
             TASKD_LINK_LIMIT,

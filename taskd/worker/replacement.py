@@ -13,7 +13,9 @@ import pkgutil
 import runpy
 import sys
 import types
+from pathlib import Path
 
+from taskd import raised, stacks
 from taskd.worker import imports
 
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
@@ -26,23 +28,31 @@ def active() -> bool:
 
 def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
-    taskd's frames. `groups`: the
-    script uses torch's process groups."""
+    taskd's frames. `groups`: the script uses torch's process groups."""
+    # so that the stacks of one that hangs in its set-up can be read
+    stacks.offer(Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]))
     try:
         if groups:
             from taskd.worker import set_up
 
             set_up.begin()
         _run(command)
-    except (SystemExit, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:
+        raised.left_by(error, _below(error))
         raise
     except BaseException as error:
-        own = error.__traceback__
-        # below run() and _run()
-        trace = own.tb_next.tb_next if own is not None and own.tb_next is not None else None
+        trace = _below(error)
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
+
+
+def _below(error: BaseException) -> types.TracebackType | None:
+    """Its traceback below run() and _run()."""
+    own = error.__traceback__
+    return own.tb_next.tb_next if own is not None and own.tb_next is not None else None
 
 
 def _run(command: list[str]) -> None:

@@ -34,6 +34,7 @@ begins a comment. Inputs:
     WHO joined | ready | ended
     WHO ended before 5 @ POSITION                            step 5 is the next that it would have begun
     WHO died: cause @ POSITION                               without @: it left no record
+    WHO died: cause (ValueError: text)                       an exception has ended it
     WHO raised in step 5: text
     WHO lost a collective in step 5: text
     WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; default: no page
@@ -174,10 +175,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         ),
     ),
     (
-        WHO + r"died: (?P<cause>[^@]*?)(?: @ (?P<at>.*))?",
+        WHO + r"died: (?P<cause>[^@]*?)(?: \((?P<raised>\w+: .*)\))?(?: @ (?P<at>.*))?",
         rank_event(
-            lambda p, o, r, i, cause, at: from_agent.RankDied(
-                r, i, cause, position(at + " clean=none") if at else None
+            lambda p, o, r, i, cause, raised, at: from_agent.RankDied(
+                r, i, cause, position(at + " clean=none") if at else None, raised or ""
             )
         ),
     ),

@@ -116,7 +116,7 @@ def test_the_theory_above_the_table_names_every_phase(phase):
 LIMITS = {
     "interrupt_again": 2.0,
     "interruption": 30.0,
-    "replace": 400.0,
+    "form": 400.0,
     "rebuild": 50.0,
     "restore": 600.0,
     "resume": 700.0,
@@ -143,7 +143,7 @@ def trained(**changes):
 # The events that lead from each phase to the next after the death of rank 1.
 STORY = [
     ("interruption", from_agent.RankDied(1, 0, "was killed", AT.but(clean=None))),
-    ("replace", from_rank.RankInterrupted(0, 0, 1, AT)),
+    ("form", from_rank.RankInterrupted(0, 0, 1, AT)),
     ("rebuild", from_rank.RankReady(1, 1)),
     ("restore", from_rank.RankRebuilt(0, 0, 2), from_rank.RankRebuilt(1, 1, 2)),
     ("resume", from_rank.RankRestored(0, 0, 2, "d"), from_rank.RankRestored(1, 1, 2, "d")),
@@ -169,7 +169,7 @@ def test_each_phase_has_its_own_limit(length):
     assert said, "the deadline has no consequence"
     due = k.deadline()
     killed = [x.rank for x in said if isinstance(x, to_agent.Kill)]
-    if limit == "replace":
+    if limit == "form":
         assert k.job.over and due is None
         return
     assert killed

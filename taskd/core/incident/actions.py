@@ -66,10 +66,10 @@ class Actions:
         least = 2 * settings.handler if self._job.handlers else 0.0
         return {
             Phase.INTERRUPT: max(settings.interruption, least),
-            Phase.REPLACE: max(settings.replace, settings.handler if least else 0.0),
+            Phase.REPLACE: max(settings.form, settings.handler if least else 0.0),
             Phase.REBUILD: max(settings.rebuild, least),
             Phase.RESTORE: max(settings.restore, least),
-            Phase.RESUME: settings.resume,
+            Phase.RESUME: max(settings.resume, settings.form),
             Phase.DUMP: settings.dump,
         }.get(phase, 0.0)
 
@@ -179,7 +179,7 @@ class Actions:
             return Move.DEADLINE, f"{why} ({waiting[rank]})"
         if phase is Phase.REPLACE:
             why = f"the replacement of ranks [{abbreviate(silent)}] was not ready"
-            return Move.DEADLINE, f"{why} within {settings.replace:.0f} s"
+            return Move.DEADLINE, f"{why} within {settings.form:.0f} s"
         if undead := [r for r in silent if r in incident.killed]:
             why = f"ranks [{abbreviate(undead)}] did not end"
             return Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"

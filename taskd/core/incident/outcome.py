@@ -8,6 +8,12 @@ from taskd.core.incident.state import Incident
 from taskd.core.incident.times import told
 from taskd.core.state import JobState
 
+SET_UP = (
+    " A replacement runs the script's set-up again, where its first process has left directories,"
+    " files, locks, ports and names: let the script ask taskd.replacement (or TASKD_INCARNATION,"
+    " which is not 0 in a replacement) and leave out what is done already."
+)
+
 
 def close(job: JobState, incident: Incident, now: float) -> None:
     """Close the incident: every rank has committed the interrupted step."""
@@ -46,7 +52,7 @@ def give_up(job: JobState, incident: Incident, passed_over: list[str], now: floa
         f"incident {incident.number} could not be repaired. What failed:"
         f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
         f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
-        f" {job.generation}. What was tried: {tried}.{skipped}"
+        f" {job.generation}. What was tried: {tried}.{skipped}{SET_UP if incident.set_up else ''}"
     )
     # a restart cannot work on a device that takes no process, or on a node that is gone
     possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())

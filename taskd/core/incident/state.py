@@ -101,6 +101,7 @@ class Incident:
     kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes
+    set_up: bool = False  # an exception has ended a replacement before its first attempt
     # rank -> rebuilds or restores that failed first on its current process
     failures: Counter[int] = field(default_factory=Counter)
     rebuild_reported: set[int] = field(default_factory=set)  # ranks, by their current process

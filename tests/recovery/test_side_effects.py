@@ -1,0 +1,84 @@
+"""A replacement's set-up finds what the first one has left in the world: it goes on, or the job's
+last paragraph says what it found and why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from pathlib import Path
+
+import pytest
+import training
+
+STEPS = "40"
+REMEDY = "let the script ask taskd.replacement (or TASKD_INCARNATION, which is not 0"
+
+
+def refused(directory: Path, kind: str, *options: str, **env: str) -> str:
+    """Rank 0 is killed, and no replacement of it begins: the last paragraph."""
+    with training.start(
+        directory, 2, "side_effects.py", STEPS, kind, options=options, **env
+    ) as job:
+        job.trains()
+        job.kill(0)
+        result = job.end()
+    assert result.status == 1, result.output[-3000:]
+    text = training.paragraph(result)
+    assert "rank 0 was replaced 3 times and died again" in text and REMEDY in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("kind", "fork", "found"),
+    [
+        ("makedirs", "off", "exited with status 1 after FileExistsError: [Errno 17] File exists"),
+        ("notempty", "on", "after ValueError: Output directory ("),
+        ("message", "on", "exited with status 1 after SystemExit: the results are there already"),
+        ("memory", "on", "after FileExistsError: [Errno 17] File exists: '/taskd-test-"),
+    ],
+)
+def test_what_the_set_up_found_is_named(tmp_path, kind, fork, found):
+    name = f"taskd-test-{uuid.uuid4().hex[:8]}"
+    try:
+        text = refused(tmp_path / "job", kind, TASKD_FORK=fork, MEMORY=name)
+    finally:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    assert text.count(found) == 3, text
+
+
+def test_a_lock_is_named(tmp_path):
+    try:
+        text = refused(tmp_path / "job", "lock")
+    finally:
+        os.kill(int((tmp_path / "job" / "holder").read_text()), signal.SIGKILL)
+    assert "after BlockingIOError: [Errno 11] Resource temporarily unavailable" in text
+
+
+@pytest.mark.parametrize("kind", ["aware-makedirs", "aware-notempty", "aware-message"])
+def test_a_script_that_asks_goes_on(tmp_path, reference, kind):
+    with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, kind) as job:
+        job.trains()
+        job.kill(0)
+        job.repaired()
+        result = job.end()
+    training.assert_equal(result, reference(2, "side_effects.py", STEPS, "none"), 2)
+
+
+@pytest.mark.parametrize("ranks", [(1, 1), (0, 1, 0)])
+def test_named_memory_stays_while_ranks_die(tmp_path, reference, ranks):
+    """Also where the resource tracker of a dead rank would have removed it."""
+    name = f"taskd-test-{uuid.uuid4().hex[:8]}"
+    try:
+        with training.start(
+            tmp_path / "job", 3, "side_effects.py", STEPS, "aware-memory", MEMORY=name
+        ) as job:
+            for rank in ranks:
+                job.trains()
+                job.kill(rank)
+                job.repaired()
+                assert Path("/dev/shm", name).exists()
+            result = job.end()
+    finally:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    training.assert_equal(result, reference(3, "side_effects.py", STEPS, "none"), 3)
