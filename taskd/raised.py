@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
+_left = False  # this process has left one
 LINE = 300  # characters; as long as those that ranks report themselves
 
 
@@ -39,6 +40,11 @@ def left_by(error: SystemExit, trace: TracebackType | None) -> None:
             leave("".join(traceback.format_exception(type(error), error, trace)))
 
 
+def is_left() -> bool:
+    """Whether this process ends by an exception."""
+    return _left
+
+
 def is_rank() -> bool:
     """Whether this process is a rank under an agent, not one that a rank has started."""
     from taskd.cython_api import slot
@@ -48,6 +54,8 @@ def is_rank() -> bool:
 
 def leave(text: str) -> None:
     """Leave `text` as the reason of this process's end, if it is a rank. Raises OSError."""
+    global _left
+    _left = True
     if not is_rank():
         return
     path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())

@@ -100,7 +100,8 @@ class Analysis:
         self._called_by: dict[int, str] = {}  # id of an object -> the script's name for it
 
     def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
-        """(what the loops around this instruction carry, all that they name). Raises Unknown."""
+        """(what the loops around this instruction carry, what else they name and do not assign
+        first). Raises Unknown."""
         found = flow(scope.code)
         # a call may point behind its instruction, into its inline cache
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
@@ -116,7 +117,7 @@ class Analysis:
             carried |= live & written
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
-                touched |= touches[i]
+                touched |= touches[i] - (written - live)
                 for key in touches[i] - written:
                     self.lines[key] = found.lines[i]
                 for key in effects[i].kills:

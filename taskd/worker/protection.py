@@ -149,7 +149,8 @@ def _leave(job: Job) -> None:
     """The interpreter ends."""
     if job.abandoned:
         return
-    if job.loop is not None and (why := job.loop.rejoin.missed()):
+    why = job.loop.rejoin.missed() if job.loop is not None else ""
+    if why and not raised.is_left():
         # the other ranks wait for a step that this process will not make
         log.error("%s", why)
         print(why, file=sys.stderr, flush=True)

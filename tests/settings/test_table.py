@@ -18,7 +18,14 @@ from taskd.settings import Where, documented
 
 ROOT = Path(__file__).resolve().parents[2]
 # of the documents' shell lines, and of the tests: taskd reads none of them
-OTHERS = {"TASKD_SO_PATH", "TASKD_WHL", "TASKD_TEST_FAULTS", "TASKD_TEST_TORCH_NPU"}
+# TASKD_SPARE: room in the environment of a forked rank (process_title.py)
+OTHERS = {
+    "TASKD_SO_PATH",
+    "TASKD_WHL",
+    "TASKD_SPARE",
+    "TASKD_TEST_FAULTS",
+    "TASKD_TEST_TORCH_NPU",
+}
 # Table 1 of the guide; columns: job, pod, recover, recover-in-place, retry, graceful,
 # elastic-training
 TABLE_1 = {

@@ -142,8 +142,8 @@ def test_modules_of_others_are_no_roots():
     ):
         module = ModuleType("data")
         module.__file__ = file
-        assert reach._is_own("data", module, installed) is own
-    assert not reach._is_own("torch.random", torch.random, installed)
+        assert reach.is_own("data", module, installed) is own
+    assert not reach.is_own("torch.random", torch.random, installed)
 
 
 # -- what works on what is protected ---------------------------------------------------------------

@@ -1,0 +1,138 @@
+"""What a set-up got is given again in the same order, channel by channel, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd.worker import results
+from taskd.worker.results import LOOPS, NotTheSame, Result, Results
+
+CALLS = st.builds(
+    Result,
+    st.sampled_from(["process group 0", "process group 1", "the stores"]),
+    st.sampled_from(["allreduce", "broadcast", "store.get"]),
+    st.sampled_from(["", "root 0"]),
+    st.lists(st.tuples(st.just("float32"), st.tuples(st.integers(0, 3))), max_size=2),
+    st.one_of(st.none(), st.lists(st.binary(max_size=4), max_size=2)),
+    answer=st.one_of(st.none(), st.booleans(), st.integers(0, 9), st.binary(max_size=4)),
+)
+
+
+def kept(made: list[Result], missed: int = 0) -> Results:
+    first, again = Results(missed=missed), Results()
+    for result in made:
+        first.add(result)
+    again.load(first.encode())
+    return again
+
+
+def wanted(result: Result) -> Result:
+    return Result(result.channel, result.call, result.detail, result.shapes)
+
+
+@given(st.lists(CALLS, max_size=12), st.randoms())
+def test_each_channel_gives_its_results_in_order(made, random):
+    """Threads may take turns differently between channels, never within one."""
+    again = kept(made)
+    by_channel = {r.channel: [x for x in made if x.channel == r.channel] for r in made}
+    order = [r.channel for r in made]
+    random.shuffle(order)
+    for channel in order:
+        result = by_channel[channel].pop(0)
+        assert again.take(wanted(result)) == result
+    for channel in by_channel:
+        with pytest.raises(NotTheSame, match="made no further call"):
+            again.take(Result(channel, "allreduce", "", []))
+
+
+@given(st.lists(CALLS, min_size=1, max_size=8), CALLS, st.integers(0, 7))
+def test_another_call_is_refused_and_takes_nothing(made, other, at):
+    again = kept(made)
+    same = [r for r in made if r.channel == other.channel]
+    at = min(at, len(same))
+    for result in same[:at]:
+        again.take(wanted(result))
+    expected = same[at] if at < len(same) else None
+    if expected is not None and wanted(expected) == wanted(other):
+        return
+    with pytest.raises(NotTheSame) as refusal:
+        again.take(wanted(other))
+    assert str(wanted(other)) in str(refusal.value)
+    if expected is not None:
+        assert f"called {wanted(expected)}" in str(refusal.value)
+        assert again.take(wanted(expected)) == expected
+
+
+def test_a_difference_is_named_with_both_calls():
+    again = kept([Result("process group 0", "allreduce", "", [("float32", (3,))], [b""])])
+    with pytest.raises(NotTheSame) as refusal:
+        again.take(Result("process group 0", "broadcast", "root 0", [("int64", (1,))]))
+    assert str(refusal.value).startswith(
+        "the set-up calls broadcast (root 0) of int64 [1] as call 1 on process group 0; there the"
+        " rank's first process called allreduce of float32 [3]. A replacement runs"
+    )
+
+
+def test_loops_are_named_as_loops():
+    again = kept([Result(LOOPS, "job.steps to step 80", "", [], [])])
+    with pytest.raises(NotTheSame) as refusal:
+        again.take(Result(LOOPS, "job.steps to step 60", "", []))
+    assert "the script runs job.steps to step 60 as pass 1; there" in str(refusal.value)
+    assert "ran job.steps to step 80" in str(refusal.value)
+    assert "taskd.once(load)" in str(refusal.value)
+
+
+def test_a_result_that_is_not_known_is_not_given():
+    again = kept([Result("g", "allreduce", "", [], None, "its 99.0 MiB are too many to be kept")])
+    with pytest.raises(NotTheSame, match="not known: its 99.0 MiB are too many"):
+        again.take(Result("g", "allreduce", "", []))
+
+
+def test_calls_before_the_first_import_are_named():
+    with pytest.raises(NotTheSame, match="made 3 collectives before `import taskd`"):
+        kept([], missed=3).take(Result("g", "barrier", "", []))
+
+
+def test_small_results_have_room_beside_large_ones():
+    found = Results()
+    sizes = [results.LARGE_LIMIT // 2, results.LARGE_LIMIT // 2, results.SMALL + 1, results.SMALL]
+    assert [found.fits(size) for size in sizes] == [True, True, False, True]
+
+
+def test_what_was_restored_anyway_makes_room():
+    found = Results()
+    assert found.fits(results.LARGE_LIMIT)
+    large = found.add(Result("g", "broadcast", "", [], [bytes(results.LARGE_LIMIT)]))
+    found.drop(large)
+    assert large.data is None and large.restored and found.fits(results.LARGE_LIMIT)
+
+
+def test_what_a_replacement_makes_itself_takes_the_place_of_what_was_left():
+    made = [Result("g", "allreduce", "", [], [b"1"]), Result("g", "broadcast", "", [], [b"2"])]
+    again = kept([*made, Result("h", "barrier", "", [], [])])
+    again.take(wanted(made[0]))
+    again.cut()
+    assert again.made == made[:1]
+
+
+def test_only_so_many_calls_are_kept(monkeypatch):
+    monkeypatch.setattr(results, "CALLS", 2)
+    made = [Result("g", "barrier", "", [], [])] * 2
+    again = kept(made)
+    assert again.full
+    for result in made:
+        again.take(wanted(result))
+    with pytest.raises(NotTheSame, match="only the first 2 calls are kept"):
+        again.take(wanted(made[0]))
+
+
+@given(st.binary(max_size=200))
+def test_other_bytes_are_no_results(data):
+    import msgspec
+
+    try:
+        Results().load(data)
+    except msgspec.DecodeError:
+        return
