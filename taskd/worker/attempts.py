@@ -177,7 +177,7 @@ class Attempts:
         self.abandoned = True
         return False
 
-    def refused(self, error: Refused) -> None:
+    def refused(self, error: RuntimeError) -> None:
         """Going on would give other numbers: the job ends with the reason."""
         session = self._session
         session.channel.send(

@@ -58,7 +58,7 @@ class Calls:
     def place(self) -> int:
         """The step of the next call. A replacement takes part in its repair here."""
         attempts = self._loop.attempts
-        set_up.stop()
+        set_up.step_asked()
         if self._loop.rejoin.calls:
             self._begin()
         elif not attempts.open:
@@ -127,6 +127,7 @@ class Calls:
             while resumed is None:
                 recorder.pass_number = rejoin.target
                 resumed = rejoin.begins or self._loop.come_back()
+            self._loop.is_of(resumed, self._loop.plan(None, None))
             rejoin.begins = self._given = resumed
             rejoin.calls = False
             self._go_before(resumed)

@@ -24,7 +24,7 @@ from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
 from taskd.worker.rejoin import NOWHERE, Rejoin
-from taskd.worker.results import REMEDY_LOOP
+from taskd.worker.results import REMEDY_LOOP, NotTheSame
 from taskd.worker.session import RepairSession
 from taskd.worker.suspicion import Suspicion
 
@@ -56,8 +56,12 @@ class Loop:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
         session, recorder, rejoin = self.session, self.recorder, self.rejoin
-        recorder.plan = plan = self._plan(loader, total)
-        set_up.plan(plan)
+        recorder.plan = plan = self.plan(loader, total)
+        try:
+            set_up.plan(plan)
+        except NotTheSame as error:
+            self.attempts.refused(error)
+            raise
         if loader is not None:
             session.random.watch(loading.generators(loader))
         if not recorder.calls:
@@ -66,7 +70,7 @@ class Loop:
         if recorder.pass_number < rejoin.target:
             recorder.pass_number += 1
             return True
-        set_up.stop()
+        set_up.stop(recorder.calls)
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
@@ -123,7 +127,7 @@ class Loop:
                 )
         return False
 
-    def _plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
+    def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
         """The pass that the script begins, as it is compared with other processes'."""
         if self.recorder.calls:
             what = "job.call"
@@ -132,6 +136,17 @@ class Loop:
         else:
             what = f"job.batches{loading.plan(loader)}"
         return f"{what}, first step {self.start}" if self.start else what
+
+    def is_of(self, resumed: Resumed, plan: str) -> None:
+        """Raises Refused if the step that the repair resumes is not one of a pass over `plan`."""
+        was = resumed.entry.plan if resumed.entry is not None else ""
+        if was not in ("", plan):
+            error = Refused(
+                f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"
+                f" {plan!r}. {REMEDY_LOOP}"
+            )
+            self.attempts.refused(error)
+            raise error
 
     def look_at_variables(self) -> None:
         """Find what the loop that asks for an attempt carries on. Raises Refused if that is not
@@ -171,11 +186,7 @@ class Loop:
             if resumed is None:
                 recorder.pass_number += 1
                 return False
-            if resumed.entry is not None and resumed.entry.plan not in ("", recorder.plan):
-                raise RuntimeError(
-                    f"step {resumed.step} belongs to a pass over {resumed.entry.plan!r}, but this"
-                    f" process goes on with {recorder.plan!r}. {REMEDY_LOOP}"
-                )
+            self.is_of(resumed, recorder.plan)
             iterator = rejoin.take_up(loader, resumed)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step

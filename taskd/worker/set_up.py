@@ -203,10 +203,18 @@ def settle(protected: Iterable[torch.Tensor]) -> None:
             )
 
 
-def stop() -> None:
-    """A pass of the loop begins: its collectives are real and repeated with their step."""
+def step_asked() -> None:
+    """The script reads `job.step`: if it goes on with job.call, its loop begins here."""
+    if _now.mode == RECORD:
+        _now.mark = len(_now.results.made)
+
+
+def stop(calls: bool) -> None:
+    """A pass of the loop begins: its collectives are real and repeated with their step. `calls`: by
+    job.call."""
     if _now.mode == RECORD:
         _now.settle()
+        _now.begin_loop(calls)
         if "TASKD_VAULT" in os.environ:
             _now.keep()
         _now.mode = OFF

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -88,11 +88,11 @@ class _Over(dist.Work):
         return future
 
 
-class _Pending:
-    """A result that is known when its work is over. `outputs`: the tensors that it fills."""
+class _Pending(NamedTuple):
+    """Results that are known when `work` is over, with the tensors that it fills."""
 
-    def __init__(self, work: Any, results: list[tuple[Result, list[torch.Tensor]]]) -> None:
-        self.work, self.results = work, results
+    work: Any
+    results: list[tuple[Result, list[torch.Tensor]]]
 
 
 class SetUp:
@@ -104,9 +104,9 @@ class SetUp:
         self.failed: NotTheSame | None = None
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
-        # what large results filled
-        self._filled: list[tuple[Result, list[StorageWeakRef]]] = []
+        self._filled: list[tuple[Result, list[StorageWeakRef]]] = []  # by large results
         self._kept = 0  # results that have been written
+        self.mark: int | None = None  # results before the script last read `job.step`
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -269,6 +269,14 @@ class SetUp:
                     result.unknown,
                 )
         self._filled.clear()
+
+    def begin_loop(self, calls: bool) -> None:
+        """Forget what a replacement makes itself: it is back where a loop of calls reads the
+        step."""
+        made, mark, self.mark = self.results.made, self.mark, None
+        if calls and mark is not None:
+            made[mark:] = [result for result in made[mark:] if result.channel == LOOPS]
+            self._kept = -1
 
     def keep(self) -> None:
         """Write what is new where a replacement finds it."""
