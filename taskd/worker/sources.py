@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -206,8 +207,10 @@ class Sources:
     def note_main(self) -> None:
         """The same for the script, which the interpreter reads by itself where taskd does not."""
         main = sys.modules["__main__"]
-        path = getattr(main, "__file__", None)
-        if getattr(main, "__spec__", None) is not None or path in self._loaded:
+        if getattr(main, "__spec__", None) is not None:
+            return
+        path = _script(getattr(main, "__file__", None))
+        if path in self._loaded:
             return
         if isinstance(path, str) and path.endswith(".py") and is_project(path):
             self._match(path, self.main(path))
@@ -247,6 +250,21 @@ def read(path: str) -> bytes | None:
         return Path(path).read_bytes()
     except (OSError, ValueError):
         return None
+
+
+def _script(ran: Any) -> Any:
+    """The script that the interpreter was started with, None if by `-m` or `-c`. `ran`: the file of
+    `__main__`, which is another while runpy.run_path() runs."""
+    options = iter(sys.orig_argv[1:])
+    for word in options:
+        if word.startswith(("-m", "-c")):
+            return None
+        if word in ("-X", "-W", "--check-hash-based-pycs"):
+            next(options, None)
+        elif not word.startswith("-"):
+            same = isinstance(ran, str) and os.path.basename(ran) == os.path.basename(word)
+            return ran if same else os.path.join(os.getcwd(), word)
+    return ran
 
 
 def _place(found: ModuleSpec | None) -> str | None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import MappingProxyType
 
 
 class Injector:
@@ -20,11 +21,13 @@ class Injector:
 
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank, self._step = out, rank, -1
-        self._due: dict[tuple[int, str], tuple[str, int]] = {}
+        due: dict[tuple[int, str], tuple[str, int]] = {}
         for text in filter(None, os.environ.get("TASKD_TEST_FAULTS", "").split(",")):
             who, step, point, kind, *times = text.split(":")
             if int(who) == rank:
-                self._due[int(step), point] = (kind, int(times[0]) if times else 1)
+                due[int(step), point] = (kind, int(times[0]) if times else 1)
+        # read-only: what a loop may change is restored, also by a job that goes on from a dump
+        self._due = MappingProxyType(due)
 
     def at(self, point: str, step: int) -> None:
         if point == "begin":

@@ -1,9 +1,11 @@
-"""mlp.py, whose process groups have room for a few backends only."""
+"""mlp.py, whose process groups have room for a few backends only, and none are released."""
 
 import runpy
 from pathlib import Path
 
+from taskd.worker import group_tables
 from taskd.worker.groups import Renewals
 
+group_tables.empty = lambda handle: False
 Renewals.LIMIT = Renewals.FIRST + 4
 runpy.run_path(str(Path(__file__).with_name("mlp.py")), run_name="__main__")
