@@ -95,7 +95,7 @@ def _install() -> None:
     def group_method(name: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def method(handle: Any, *args: Any, **more: Any) -> Any:
-                if not _active():
+                if not _active() or _now.theirs:
                     return original(handle, *args, **more)
                 return _now.collective(original, name, handle, args, more)
 
@@ -117,7 +117,7 @@ def _install() -> None:
             def method(store: Any, *args: Any, **more: Any) -> Any:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 # torch's own use of a store is not the script's
-                if not _active() or caller.partition(".")[0] in ("torch", "taskd"):
+                if not _active() or _now.theirs or caller.partition(".")[0] in ("torch", "taskd"):
                     return original(store, *args, **more)
                 return _now.store(original, name, store, args, more)
 
@@ -145,7 +145,7 @@ class _Operator:
         self._name, self._packet = name, packet
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        if not _active() or torch.compiler.is_compiling():
+        if not _active() or _now.theirs or torch.compiler.is_compiling():
             return self._packet(*args, **more)
         return _now.functional(self._packet, self._name, args, more)
 
@@ -219,6 +219,15 @@ def stop(calls: bool) -> None:
             _now.keep()
         _now.mode = OFF
         _uninstall()
+
+
+def left_to_framework() -> None:
+    """A framework repairs its ranks by handlers, and knows in its set-up that a process is a
+    replacement: which collectives to leave out is its affair. What others made before is given."""
+    if _now.mode == GIVE:
+        _now.theirs = True
+    elif _now.mode == RECORD:
+        stop(calls=False)
 
 
 def again() -> None:
@@ -295,6 +304,8 @@ def stand_in() -> None:
         group = given.get("group")
         if not _active() or c10d._rank_not_in_group(group):
             return broadcast(object_list, *args, **more)
+        if _now.theirs:
+            return None
         return _now.objects(group, object_list)
 
     broadcast = c10d.broadcast_object_list

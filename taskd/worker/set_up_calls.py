@@ -68,8 +68,7 @@ class _Over(dist.Work):
     def is_completed(self) -> bool:
         return True
 
-    def is_success(self) -> bool:
-        return True
+    is_success = is_completed
 
     def exception(self) -> None:
         return None
@@ -102,6 +101,7 @@ class SetUp:
         self.mode = OFF
         self.results = Results()
         self.failed: NotTheSame | None = None
+        self.theirs = False  # set_up.left_to_framework()
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
         self._filled: list[tuple[Result, list[StorageWeakRef]]] = []  # by large results
@@ -136,10 +136,9 @@ class SetUp:
         return work
 
     def functional(self, original: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
-        """A functional collective returns its tensors; waiting for them here changes nothing."""
         given = list(_tensors(args[0]))
-        channel = more.get("group_name", args[-1] if args else "")
-        wanted = Result(_group_name(channel), f"functional {name}", "", [_shape(t) for t in given])
+        channel = _group_name(more.get("group_name", args[-1] if args else ""))
+        wanted = Result(channel, f"functional {name}", "", [_shape(t) for t in given])
         if self.mode == GIVE:
             found = self._take(wanted)
             sizes = msgspec.msgpack.decode(found.answer, type=list[tuple[str, tuple[int, ...]]])  # type: ignore[arg-type]
@@ -170,13 +169,13 @@ class SetUp:
             return self._take(wanted).answer
         result, answer = self._record(wanted), original(store, *args, **more)
         if result is not None:
-            if answer is None or isinstance(answer, (bool, int, bytes, list)):
-                self._keep_answer(result, answer)
-            else:
-                result.unknown = f"it is a {type(answer).__name__}"
+            self._keep_answer(result, answer)
         return answer
 
     def _keep_answer(self, result: Result, answer: Any) -> None:
+        if answer is not None and not isinstance(answer, (bool, int, bytes, list)):
+            result.unknown = f"it is a {type(answer).__name__}"
+            return
         size = sum(map(len, answer)) if isinstance(answer, list) else 0
         size += len(answer) if isinstance(answer, bytes) else 0
         if self.results.fits(size):

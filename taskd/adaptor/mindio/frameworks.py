@@ -63,6 +63,14 @@ def free_memory() -> None:
             device.empty_cache()
 
 
+def sets_up_by_itself() -> None:
+    """The processor starts: from here on the framework's set-up is its own."""
+    if "torch" in sys.modules:
+        from taskd.worker import set_up
+
+        set_up.left_to_framework()
+
+
 def before_rebuild(generation: int, store: tuple[str, int]) -> None:
     """Groups are about to be made anew, the `generation`th time. torch's are named by counting
     them, and a new process has counted others than the rest. `store`: where ranks meet; the node

@@ -16,7 +16,7 @@ import threading
 from typing import Any
 
 from taskd import logs, settings
-from taskd.adaptor.mindio import control, exceptions, handlers
+from taskd.adaptor.mindio import control, exceptions, frameworks, handlers
 from taskd.adaptor.mindio.callbacks import Callbacks
 from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.handlers import Handlers
@@ -79,6 +79,7 @@ class Processor:
 
         agent = os.environ["TASKD_AGENT"]
         imports.save()
+        frameworks.sets_up_by_itself()
         self._channel = Channel(agent)
         self.send(from_rank.RankHello(self.rank, self.incarnation, os.getpid()))
         control.start(agent, self)
