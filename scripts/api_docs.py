@@ -182,12 +182,12 @@ GROUPS = (
     Group(
         "Protect a training loop",
         "taskd/__init__.py",
-        ("protect",),
+        ("protect", "once"),
         "A script gives its training state to `taskd.protect` and takes its steps from the job. The"
         " [tutorial](tutorial.md) has a complete script.",
         "taskd.",
     ),
-    Group("", JOB, ("Job", "Job.protected", "Job.steps", "Job.batches")),
+    Group("", JOB, ("Job", "Job.protected", "Job.begin_at", "Job.steps", "Job.batches")),
     Group("", JOB, ("Job.step", "Job.call", "Job.iterate", "Job.finish")),
     Group("", "taskd/worker/attempt.py", ("Attempt",)),
     Group(

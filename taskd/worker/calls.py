@@ -69,7 +69,7 @@ class Calls:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
         if not self._looked:
             self._recorder.calls = self._looked = True
-            self._loop.look_at_variables()
+            self._loop.look_at_variables(function)
         self._begin()
         step = self._target = self._loop.attempts.step
         call = _Call(function, self._keeper.keep((args, keywords)))

@@ -124,6 +124,11 @@ class Analysis:
                     self.lines[key] = found.lines[i]
         return carried, touched
 
+    def reads_of(self, function: Any) -> frozenset[Key]:
+        """What a call of `function` may read of what outlives it, before it assigns it."""
+        called = self._called(function)
+        return called.reads if called is not None else frozenset()
+
     # -- dataflow ----------------------------------------------------------------------------------
 
     def _live(self, found: Flow, effects: list[Effect], inside: set[int]) -> dict[int, set[Key]]:
@@ -267,6 +272,8 @@ class Analysis:
                     effect.writes.add(key)
                     touched.add(key)
                     self._noted(key, line)
+                    if scope.locals_at >= 0:
+                        self.direct.add(key)
                 continue
             if name in COPIES:
                 copied = top

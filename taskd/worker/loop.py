@@ -4,7 +4,7 @@ the end of a pass."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from taskd.core.snapshots import FINAL, PASS_END
@@ -148,12 +148,12 @@ class Loop:
             self.attempts.refused(error)
             raise error
 
-    def look_at_variables(self) -> None:
-        """Find what the loop that asks for an attempt carries on. Raises Refused if that is not
-        restored and TASKD_CARRIED=refuse."""
+    def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
+        """Find what the loop that asks for an attempt carries on; `function`: what it gives to
+        job.call. Raises Refused if that is not restored and TASKD_CARRIED=refuse."""
         session = self.session
         try:
-            session.variables.attach(self.recorder.calls)
+            session.variables.attach(function)
         except Refused as error:
             self.attempts.refused(error)
             raise

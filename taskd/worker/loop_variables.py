@@ -57,6 +57,10 @@ CALLS = (
     " have another value. Keep it in a dict, list or tensor that is given to protect() and changed"
     " inside the function"
 )
+READ = (
+    "the function of job.call reads it, and it is assigned between two calls: a call that is"
+    " repeated may read the value of the next one. Pass it to job.call as an argument"
+)
 _CONSTANT = (
     types.ModuleType,
     types.FunctionType,
@@ -95,12 +99,13 @@ class LoopVariables:
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
 
-    def attach(self, calls: bool) -> None:
-        """Look at the loop that runs this. `calls`: by job.call. Raises Refused."""
+    def attach(self, function: Callable[..., Any] | None) -> None:
+        """Look at the loop that runs this. `function`: what it calls by job.call. Raises
+        Refused."""
         places: list[Place] = []
         named: list[str] = []
         try:
-            places, named = self._look(calls)
+            places, named = self._look(function)
         except Unknown as error:
             log.info("could not look for variables that the loop carries on: %s", error)
         except Exception:  # a search must not end a job
@@ -169,7 +174,7 @@ class LoopVariables:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self, calls: bool) -> tuple[list[Place], list[str]]:
+    def _look(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
         """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
         places: dict[str, Place] = {}
         named: list[str] = []
@@ -178,9 +183,11 @@ class LoopVariables:
         for depth, frame in enumerate(_script_frames(own)):
             code, variables = frame.f_code, reach.variables(frame)
             named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
-            cells = _cells(code, variables)
+            cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
             carried, touched = analysis.carried(scope, frame.f_lasti)
+            for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
+                named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
                 value, inside = analysis.value(key, scope), key not in carried
                 if value is MISSING or isinstance(value, _CONSTANT) or _is_ours(value):
@@ -198,7 +205,7 @@ class LoopVariables:
                     continue
                 if inside and (id(value) in self._given or not is_changeable(value)):
                     continue
-                if not inside and calls and key in analysis.direct:
+                if not inside and function is not None and key in analysis.direct:
                     named.append(f"{name} ({where}): {CALLS}")
                     continue
                 try:
@@ -243,11 +250,11 @@ def _script_frames(own: _Own) -> list[types.FrameType]:
     return found
 
 
-def _cells(code: types.CodeType, variables: dict[str, Any]) -> dict[str, types.CellType]:
+def _cells(code: types.CodeType, values: Iterable[Any]) -> dict[str, types.CellType]:
     """The cells of a frame's variables, as the functions that were made in it have them."""
     names = {*code.co_cellvars, *code.co_freevars}
     found: dict[str, types.CellType] = {}
-    for value in variables.values():
+    for value in values:
         if type(value) is types.FunctionType and value.__code__ in code.co_consts:
             for name, cell in zip(
                 value.__code__.co_freevars, value.__closure__ or (), strict=False

@@ -31,11 +31,11 @@ class Steps:
     """Looks at the loop before its first pass, records each, and goes back from the end of the last
     to the beginning of the one before."""
 
-    def __init__(self, variables: LoopVariables, calls: bool = False) -> None:
-        self.variables, self.calls = variables, calls
+    def __init__(self, variables: LoopVariables, function=None) -> None:
+        self.variables, self.function = variables, function
 
     def __iter__(self):
-        self.variables.attach(self.calls)
+        self.variables.attach(self.function)
         yield Attempt()
         recorded = plain.encode(self.variables.state_dict())
         yield Attempt()
@@ -170,9 +170,52 @@ def test_in_loops_over_calls_what_the_script_assigns_between_them_is_named(caplo
                 best = best + 1
         return best, script.number
 
-    assert loop(Steps(LoopVariables([], refuses=False), calls=True), Script()) == (3, 2)
+    script = Script()
+    assert loop(Steps(LoopVariables([], refuses=False), script.step), script) == (3, 2)
     (text,) = warnings(caplog)
     assert text.startswith("not protected: best (line ") and "job.call" in text
+
+
+def test_what_the_function_of_a_call_reads_and_is_assigned_between_calls_is_named(caplog):
+    """Its arguments are those of its step when it is repeated; what it reads itself is not."""
+
+    class Script:
+        batch = 0
+
+        def step(self):
+            return self.batch
+
+    script = Script()
+
+    def call(function, *args):
+        LoopVariables([], refuses=False).attach(function)
+        return function(*args)
+
+    def closure():
+        for n in range(2):
+            batch, scale = n + 1, 2
+            call(lambda x: x * batch, scale)  # noqa: B023
+
+    def attribute():
+        for n in range(2):
+            script.batch = n
+            call(script.step)
+
+    def argument():
+        for n in range(2):
+            batch = n + 1
+            call(lambda x: x, batch)
+
+    argument()
+    assert not warnings(caplog)
+    closure()
+    attribute()
+    texts = warnings(caplog)
+    assert {t.split(" (")[0] for t in texts} == {
+        "not protected: batch",
+        "not protected: Script.batch",
+    }
+    assert all("Pass it to job.call as an argument" in t for t in texts)
 
 
 def test_names_of_a_later_pass_are_those_of_the_first():
