@@ -2,18 +2,30 @@
 
 A message whose header has arrived waits in its connection until its receiver is ready. If the
 connection is cut before that, the receiver never comes, and gloo neither reads on nor closes: its
-loop thread is woken without end, at the cost of a core. The backend is not destroyed, so the
-connection is taken out of gloo's epoll set instead.
+loop thread is woken without end, at the cost of a core. So each connection's entry in gloo's epoll
+set is made to report once more and then never. It stays there: gloo ends the process if an entry
+that it takes out is missing, and it takes it out when the backend is destroyed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
-import select
+import platform
+import re
 import stat
 
 EVENTPOLL = "anon_inode:[eventpoll]"
+# of <sys/epoll.h>; Python's select.epoll would put its own data into an entry
+_MOD, _ONESHOT = 3, 1 << 30
+_ENTRY = re.compile(r"^tfd:\s*(\d+) events:\s*\w+ data:\s*(\w+)", re.MULTILINE)
+
+
+class _Event(ctypes.Structure):
+    if platform.machine() == "x86_64":
+        _pack_ = 1
+    _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
 
 
 def note(descriptors: list[int]) -> dict[int, int]:
@@ -26,28 +38,30 @@ def note(descriptors: list[int]) -> dict[int, int]:
 
 
 def release(left: dict[int, int]) -> int:
-    """Have this process poll none of the connections in `left` that are still open; returns how
-    many those are. Call it when the next generation is connected: whatever gloo closes by itself
-    has been closed by then."""
-    stale = []
+    """Have none of the connections in `left` that are still open wake this process; returns how
+    many those are. Call it when the next generation is connected, and before a backend of the last
+    one is destroyed: whatever gloo closes by itself has been closed by then."""
+    stale = set()
     for fd, inode in left.items():
         with contextlib.suppress(OSError):
             status = os.fstat(fd)
             if status.st_ino == inode and stat.S_ISSOCK(status.st_mode):
-                stale.append(fd)
-    for poll in _polls() if stale else ():
-        with contextlib.closing(poll):
-            for fd in stale:
-                with contextlib.suppress(OSError):  # not one of this set's
-                    poll.unregister(fd)
+                stale.add(fd)
+    for poll, entries in _polls() if stale else ():
+        for fd, data in entries:
+            if fd in stale:
+                event = _Event(_ONESHOT, data)
+                ctypes.CDLL(None).epoll_ctl(poll, _MOD, fd, ctypes.byref(event))
     return len(stale)
 
 
-def _polls() -> list[select.epoll]:
-    """The epoll sets of this process, each under a descriptor of its own."""
+def _polls() -> list[tuple[int, list[tuple[int, int]]]]:
+    """The epoll sets of this process: descriptor, and what they poll: descriptor and data."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}") == EVENTPOLL:
-                found.append(select.epoll.fromfd(os.dup(int(name))))
+                with open(f"/proc/self/fdinfo/{name}") as file:
+                    entries = _ENTRY.findall(file.read())
+                found.append((int(name), [(int(fd), int(data, 16)) for fd, data in entries]))
     return found

@@ -22,7 +22,10 @@ def test_only_what_is_left_and_still_open_is_released():
         closed.close()
         again = socket.socket()  # may have the number of the closed one
         assert leftovers.release(noted) == 1
+        # once more, as what it was, and then never; its owner finds it where it left it
+        assert {fd for fd, _ in poll.poll(0)} == {left.fileno(), other.fileno()}
         assert [fd for fd, _ in poll.poll(0)] == [other.fileno()]
+        poll.unregister(left)
         assert leftovers.release({}) == 0
         for one in (left, other, again):
             one.close()

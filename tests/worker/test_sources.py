@@ -130,12 +130,39 @@ def test_a_replacement_that_has_loaded_something_else_already_is_refused(
     main = types.ModuleType("__main__")
     main.__file__, main.__spec__ = str(script), None
     monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-u", str(script), "--lr"])
     first = Sources(Kept(), said)
     first.note_loaded()
     Sources(after(first), said).note_loaded()
     script.write_text("lr = 2")
     with pytest.raises(SystemExit, match=r"train\.py was changed .* put the file back; or start"):
         Sources(after(first), said).note_loaded()
+
+
+@pytest.mark.parametrize(
+    ("options", "script"),
+    [
+        (["-u", "launch.py"], "launch.py"),
+        (["-X", "dev", "-Werror", "launch.py"], "launch.py"),
+        (["-W", "error", "launch.py"], "launch.py"),
+        (["-m", "launch"], ""),
+        (["-c", "import launch"], ""),
+    ],
+)
+def test_the_script_is_what_the_interpreter_was_started_with(
+    said, tmp_path, monkeypatch, options, script
+):
+    """launch.py runs train.py as `__main__` by runpy, and train.py imports taskd."""
+    for name in ("launch.py", "train.py"):
+        (tmp_path / name).write_text(f"print({name!r})")
+    main = types.ModuleType("__main__")
+    main.__file__, main.__spec__ = str(tmp_path / "train.py"), None
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "orig_argv", ["python", *options])
+    first = Sources(Kept(), said)
+    first.note_main()
+    assert first.kept().main == (str(tmp_path / script) if script else "")
 
 
 @pytest.mark.parametrize(
