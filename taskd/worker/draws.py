@@ -132,8 +132,10 @@ class Drawn(Iterator[Any]):
             if not (self._goes_on(whole=False) or self._goes_on(whole=True)):
                 raise RuntimeError(
                     f"{type(self._source).__name__}, given to job.iterate(), gave another batch"
-                    f" number {place.count - 1} than this rank's previous process got: it keeps"
-                    " state outside its samplers and generators, so the rank cannot be restored"
+                    f" number {place.count - 1} than this rank's previous process got, so the"
+                    " rank cannot be restored: it keeps state outside its samplers and generators,"
+                    " or begins an epoch with torch's global random numbers; give a shuffling"
+                    " DataLoader generator=torch.Generator()"
                 )
         finally:
             self._random.put(present)
