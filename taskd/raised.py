@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 
 LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
-_left = False  # this process has left one
 LINE = 300  # characters; as long as those that ranks report themselves
+_left = False  # this process has left one
 
 
 def offer() -> None:

@@ -19,6 +19,7 @@ import stat
 EVENTPOLL = "anon_inode:[eventpoll]"
 # of <sys/epoll.h>; Python's select.epoll would put its own data into an entry
 _MOD, _ONESHOT = 3, 1 << 30
+_epoll_ctl = ctypes.CDLL(None).epoll_ctl
 _ENTRY = re.compile(r"^tfd:\s*(\d+) events:\s*\w+ data:\s*(\w+)", re.MULTILINE)
 
 
@@ -51,7 +52,7 @@ def release(left: dict[int, int]) -> int:
         for fd, data in entries:
             if fd in stale:
                 event = _Event(_ONESHOT, data)
-                ctypes.CDLL(None).epoll_ctl(poll, _MOD, fd, ctypes.byref(event))
+                _epoll_ctl(poll, _MOD, fd, ctypes.byref(event))
     return len(stale)
 
 

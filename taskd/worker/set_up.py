@@ -81,6 +81,11 @@ def _active() -> bool:
     return not _suspended and _now.mode != OFF
 
 
+def _answers() -> bool:
+    """Whether calls are noted, or answered from what has been noted."""
+    return _active() and not _now.theirs
+
+
 def _install() -> None:
     if _restore:
         return
@@ -95,7 +100,7 @@ def _install() -> None:
     def group_method(name: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:
             def method(handle: Any, *args: Any, **more: Any) -> Any:
-                if not _active() or _now.theirs:
+                if not _answers():
                     return original(handle, *args, **more)
                 return _now.collective(original, name, handle, args, more)
 
@@ -117,7 +122,7 @@ def _install() -> None:
             def method(store: Any, *args: Any, **more: Any) -> Any:
                 caller = sys._getframe(1).f_globals.get("__name__", "")
                 # torch's own use of a store is not the script's
-                if not _active() or _now.theirs or caller.partition(".")[0] in ("torch", "taskd"):
+                if not _answers() or caller.partition(".")[0] in ("torch", "taskd"):
                     return original(store, *args, **more)
                 return _now.store(original, name, store, args, more)
 
@@ -145,7 +150,7 @@ class _Operator:
         self._name, self._packet = name, packet
 
     def __call__(self, *args: Any, **more: Any) -> Any:
-        if not _active() or _now.theirs or torch.compiler.is_compiling():
+        if not _answers() or torch.compiler.is_compiling():
             return self._packet(*args, **more)
         return _now.functional(self._packet, self._name, args, more)
 
