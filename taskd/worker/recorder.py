@@ -273,7 +273,7 @@ class Recorder:
         found = replicas.compare(
             state, session.rank, session.node, session.communicators.world_size
         )
-        if found is None or damage.spoiled() or slot.interruption() > session.built_at:
+        if found is None or slot.interruption() > session.built_at:
             return
         # two comparisons had found them equal: before, a difference may be the script's way
         if self._repaired > 1:

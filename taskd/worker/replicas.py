@@ -20,7 +20,7 @@ import torch.distributed as dist
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.replica_sets import Holding
-from taskd.cython_api import attempt, memory
+from taskd.cython_api import attempt, damage, memory
 
 if TYPE_CHECKING:
     from taskd.worker.state import TrainingState
@@ -71,8 +71,9 @@ class Difference:
 
 
 def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
-    """Compare what is replicated; None: nothing has changed. All ranks find the same. `node`: the
-    lowest rank of this node. Collectives."""
+    """Compare what is replicated; None: nothing has changed, or a rank has lost what it holds and
+    is about to be repaired. All ranks find the same. `node`: the lowest rank of this node.
+    Collectives."""
     if world_size == 1:
         return None
     rows, names = state.replicated, state.layout()
@@ -80,10 +81,12 @@ def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Diff
     sums = torch.tensor([_signed(memory.checksum(t.data_ptr(), t.numel())) for t in hosted])
     sums = sums.to(torch.int64)
     content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
-    mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart)]
+    # asked after the checksums: those of a page that was just lost are of zeros
+    lost = damage.spoiled() != 0
+    mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart), lost]
     theirs = [t.tolist() for t in _gathered(torch.tensor(mine, dtype=torch.int64), world_size)]
-    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _ in theirs]
-    if replica_sets.hold(holdings):
+    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _, _ in theirs]
+    if any(other[-1] for other in theirs) or replica_sets.hold(holdings):
         return None
     differing = list(range(len(rows)))
     if all(other[:2] == mine[:2] for other in theirs):
@@ -92,7 +95,7 @@ def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Diff
         some = sum(rows[i].numel() for i in differing)
         if 2 * some < sum(row.numel() for row in rows):  # most is replicated everywhere
             return Difference(differing, Replicas())
-    apart = any(other[-1] for other in theirs)
+    apart = any(other[-2] for other in theirs)
     sets = None if apart else replica_sets.find(holdings)
     if sets is None:
         return Difference(differing, Replicas())
