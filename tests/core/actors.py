@@ -54,6 +54,8 @@ class Rank:
     number: int
     node: int
     incarnation: int = 0
+    # a node that is given to a standby twice has two with the same incarnation
+    process: object = field(default_factory=object, repr=False)
     alive: bool = True
     mode: str = SETUP
     blank: bool = False  # a replacement without state
@@ -112,6 +114,7 @@ class Node:
     passing: bool = False  # the pause ends with the current manager
     for_move: bool = False  # and is for a move
     gone: bool = False  # its agent is dead
+    between: bool = False  # its processes are gone, those of a restart are not started yet
     cut: bool = False  # partitioned: it neither sends nor receives
     agent: str = ""
     sent: float = 0.0  # arrival of the last message, either way

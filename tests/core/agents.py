@@ -128,19 +128,23 @@ class Agents:
             self.stand(node, command.step if isinstance(command, to_rank.Pause) else None)
         elif (
             isinstance(command, to_agent.RestartAll)
-            and dict(command.epochs)[node.number] == node.epoch
+            and dict(command.epochs).get(node.number) == node.epoch
         ):
             if node.epoch == 3:  # --max_restarts
                 self.world.say(
                     node, from_agent.AgentLeft(node.number, False, "no restarts are left")
                 )
                 return
-            node.epoch += 1
+            node.epoch, node.between = node.epoch + 1, True
             for rank in node.ranks:
                 rank.alive = False
-            self.world.after(
-                self.world.chance.uniform(0.1, 2.0), lambda: self.world.cluster.start(node)
-            )
+            agent = node.agent
+
+            def start() -> None:
+                if node.agent == agent and not node.gone:
+                    self.world.cluster.start(node)
+
+            self.world.after(self.world.chance.uniform(0.1, 2.0), start)
 
     def stand(self, node: Node, pause: int | None) -> None:
         """Set the boundary, which ranks check when they begin a step; report ranks past it."""

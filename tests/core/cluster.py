@@ -42,11 +42,14 @@ class Cluster:
                 self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
             )
         node.protected, node.generation, node.pause = False, 0, None
+        node.between = False
         node.keepers, node.kept_by, node.unkept = (), (), None
         self.world.electorate.connect(node.agent)
         self.announce(node)
 
     def announce(self, node: Node) -> None:
+        if node.between:
+            return  # it registers when its processes start
         self.world.say(node, self.announcement(node))
         for rank in node.ranks:
             if rank.quit:

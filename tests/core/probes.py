@@ -39,14 +39,13 @@ class Probes:
                     and rank.mode != HUNG
                     and (rank.slow <= self.world.now or self.world.chance.random() < 0.5)
                 )
-                process = (rank.incarnation, node.epoch)
                 self.world.after(
                     0.001 if answers else 0.25,
-                    lambda r=rank, p=process, a=answers: self.present(r, p, call, a),
+                    lambda r=rank, p=rank.process, a=answers: self.present(r, p, call, a),
                 )
 
-    def present(self, rank: Rank, process: tuple[int, int], call: int, answers: bool) -> None:
-        if process != (rank.incarnation, self.world.nodes[rank.node].epoch):
+    def present(self, rank: Rank, process: object, call: int, answers: bool) -> None:
+        if process is not rank.process:
             return
         inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
         self.world.say(

@@ -1,10 +1,12 @@
-"""Whether a majority is reachable: not counted anew for each agent, and as if it were."""
+"""Whether a majority is reachable: not counted anew for each agent, and as if it were. What follows
+when a manager is in charge again."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.election import Election
 from taskd.core.election.roster import Roster, is_majority
@@ -46,3 +48,17 @@ def test_a_claim_is_made_when_a_majority_is_reachable(events):
         candidate = election.candidate
         if not (candidate.deposed or candidate.fresh):
             assert candidate.may_claim(election._looking, election._left) == plainly(election)
+
+
+def test_all_register_again_when_it_is_in_charge_again():
+    """A standby knew of a newer roster: until one had its members, this manager was not in charge,
+    and waited for a node that had registered in that moment until the job was restarted."""
+    election, roster = Election("next", successor=True), dict(zip(AGENTS, range(5), strict=True))
+    election.state(e.VoterStated("a", 1, "other", (1, 1), roster, False))
+    for agent in "abc":
+        election.voted(e.AgentVoted(agent, 2, True))
+    assert election.in_charge
+    assert election.state(e.VoterStated("d", 1, "other", (1, 2), {}, False)) == []
+    assert not election.in_charge
+    out = election.state(e.VoterStated("e", 1, "other", (1, 2), roster, False))
+    assert c.AskToRegister(("a", "d", "e")) in out

@@ -32,19 +32,10 @@ class Training:
 
     def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
         """Return `action` guarded: it runs only if the process is still the same."""
-        node, incarnation, epoch = (
-            self.world.nodes[rank.node],
-            rank.incarnation,
-            self.world.nodes[rank.node].epoch,
-        )
+        process = rank.process
 
         def act() -> None:
-            if (
-                rank.alive
-                and rank.incarnation == incarnation
-                and node.epoch == epoch
-                and not self.world.over
-            ):
+            if rank.alive and rank.process is process and not self.world.over:
                 action()
 
         return act

@@ -69,22 +69,27 @@ class Election:
             asked, self._unasked = self._unasked - candidate.votes, set()
             if asked:
                 out.append(c.RequestVotes(tuple(sorted(asked)), candidate.roster.stamp))
-        return out
+        return out + self._began()
 
     def voted(self, event: e.AgentVoted) -> list[c.Command]:
-        candidate = self.candidate
-        candidate.vote(event.agent, event.term, event.granted)
-        if self.in_charge and not self._was_in_charge:
-            self._was_in_charge = True
-            members = candidate.roster.members
-            counted = len(candidate.votes & members), len(members)
-            return [
-                c.TakeCharge(candidate.term, *counted),
-                c.AskToRegister(tuple(sorted(self._connected))),
-            ]
+        self.candidate.vote(event.agent, event.term, event.granted)
+        if began := self._began():
+            return began
         if self.in_charge and event.agent not in self._here:  # late
             return [c.AskToRegister((event.agent,))]
         return []
+
+    def _began(self) -> list[c.Command]:
+        """What follows once this manager is in charge. It is not, for a moment, after an agent has
+        reported a newer roster: what the others say then is lost, so they register again."""
+        was, self._was_in_charge = self._was_in_charge, self.in_charge
+        if was or not self.in_charge:
+            return []
+        candidate, members = self.candidate, self.candidate.roster.members
+        return [
+            c.TakeCharge(candidate.term, len(candidate.votes & members), len(members)),
+            c.AskToRegister(tuple(sorted(self._connected))),
+        ]
 
     def disconnected(self, agent: str) -> None:
         self._connected.discard(agent)
