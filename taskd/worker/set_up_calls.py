@@ -304,9 +304,12 @@ class SetUp:
             log.error("what the set-up of the rank's first process got cannot be read: %s", error)
 
     def _take(self, wanted: Result) -> Result:
+        return self._same(self.results.take, wanted)
+
+    def _same(self, take: Callable[[Any], Any], wanted: Any) -> Any:
         self.check()
         try:
-            return self.results.take(wanted)
+            return take(wanted)
         except NotTheSame as error:
             self.failed = error
             raise
@@ -329,20 +332,13 @@ class SetUp:
         """broadcast_object_list(), also for its root: the object that it made in the first process
         is the one that all ranks have."""
         channel = _channel(group if group is not None else dist.group.WORLD)
-        sizes = torch.frombuffer(bytearray(self._broadcast(channel)), dtype=torch.int64).tolist()
-        data, at = self._broadcast(channel), 0
+        take = self.results.take_broadcast
+        sizes = torch.frombuffer(bytearray(self._same(take, channel)), dtype=torch.int64).tolist()
+        data, at = self._same(take, channel), 0
         for i, size in enumerate(sizes):
             part = torch.frombuffer(bytearray(data[at : at + size]), dtype=torch.uint8)
             object_list[i] = c10d._tensor_to_object(part, size, group)
             at += size
-
-    def _broadcast(self, channel: str) -> bytes:
-        self.check()
-        try:
-            return self.results.take_broadcast(channel)
-        except NotTheSame as error:
-            self.failed = error
-            raise
 
 
 # -- what of a call is compared and kept -----------------------------------------------------------
