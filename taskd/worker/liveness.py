@@ -48,6 +48,7 @@ class Effect:
     reads: set[Key] = field(default_factory=set)
     kills: set[Key] = field(default_factory=set)
     writes: set[Key] = field(default_factory=set)
+    own: set[Key] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class Scope:
 
 class Analysis:
     """`own`: whether code with these globals is the script's; `follows`: whether attributes of an
-    object are looked at. `direct`: what the loop's own code assigns. `lines`: where a variable is
+    object are looked at. `direct`: what the loops' own code assigns; `ranges`: what `for` loops
+    read to begin. `lines`: where a variable is
     assigned, or read; `names`: how the script calls it; `objects`, `spaces`, `cells`: what the
     numbers in keys mean."""
 
@@ -89,6 +91,7 @@ class Analysis:
     ) -> None:
         self._own, self._follows = own, follows
         self.direct: set[Key] = set()
+        self.ranges: set[Key] = set()
         self.names: dict[Key, str] = {}
         self.lines: dict[Key, int] = {}
         self.objects: dict[int, Any] = {}
@@ -115,6 +118,8 @@ class Analysis:
             live = self._live(found, effects, body)[head]
             written = {key for i in body for key in effects[i].writes}
             carried |= live & written
+            self.direct |= {key for i in body for key in effects[i].own}
+            self.ranges = (self.ranges | _begins(found, effects, head)) - written
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
                 touched |= touches[i] - (written - live)
@@ -241,7 +246,7 @@ class Analysis:
                     touched.add(key)
                     self._noted(key, line)
                     if scope.locals_at >= 0:
-                        self.direct.add(key)
+                        effect.own.add(key)
                 else:
                     top, called = MISSING, None
                 if called is not None:
@@ -273,7 +278,7 @@ class Analysis:
                     touched.add(key)
                     self._noted(key, line)
                     if scope.locals_at >= 0:
-                        self.direct.add(key)
+                        effect.own.add(key)
                 continue
             if name in COPIES:
                 copied = top
@@ -382,3 +387,14 @@ class Analysis:
         return self.summary(
             Scope(code, value.__globals__, value.__globals__, cells=cells, bound=bound)
         )
+
+
+def _begins(found: Flow, effects: list[Effect], head: int) -> set[Key]:
+    """What the expression of a `for` loop reads."""
+    reads: set[Key] = set()
+    if found.instructions[head].opname == "FOR_ITER":
+        for i in range(head - 1, -1, -1):
+            if found.instructions[i].opname.startswith(("STORE", "POP", "RETURN", "RESUME")):
+                break
+            reads |= effects[i].reads
+    return reads

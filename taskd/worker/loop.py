@@ -30,6 +30,8 @@ from taskd.worker.suspicion import Suspicion
 
 log = logging.getLogger("taskd.worker")
 
+RANGES = " in a loop where "  # in a plan
+
 
 class Loop:
     """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
@@ -137,9 +139,14 @@ class Loop:
             what = f"job.batches{loading.plan(loader)}"
         return f"{what}, first step {self.start}" if self.start else what
 
-    def is_of(self, resumed: Resumed, plan: str) -> None:
-        """Raises Refused if the step that the repair resumes is not one of a pass over `plan`."""
+    def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
+        """Raises Refused if the step that the repair resumes is not one of a pass over `plan`.
+        `ranges`: Recorder.ranges; None: not known before the first call."""
         was = resumed.entry.plan if resumed.entry is not None else ""
+        if ranges is None:
+            was = was.partition(RANGES)[0]
+        else:
+            plan += ranges
         if was not in ("", plan):
             error = Refused(
                 f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"

@@ -98,6 +98,7 @@ class LoopVariables:
         self._names: set[str] | None = None  # those of the first loop
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
+        self.ranges = ""  # whole numbers that the first loop takes its range from
 
     def attach(self, function: Callable[..., Any] | None) -> None:
         """Look at the loop that runs this. `function`: what it calls by job.call. Raises
@@ -178,6 +179,7 @@ class LoopVariables:
         """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
         places: dict[str, Place] = {}
         named: list[str] = []
+        ranges: set[str] = set()
         own = _Own()
         analysis = Analysis(own.space, own.object)
         for depth, frame in enumerate(_script_frames(own)):
@@ -186,6 +188,9 @@ class LoopVariables:
             cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
             carried, touched = analysis.carried(scope, frame.f_lasti)
+            if self._names is None:
+                held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
+                ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
             for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
                 named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
@@ -215,6 +220,7 @@ class LoopVariables:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")
                     continue
                 places[name] = _place(analysis, key, name, where, inside, code)
+        self.ranges = self.ranges or ", ".join(sorted(ranges))
         return list(places.values()), named
 
 

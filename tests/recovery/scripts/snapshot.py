@@ -1,6 +1,6 @@
 """A script that goes on from a snapshot of its own, which it writes while it trains.
 
-snapshot.py OUT KIND STEPS once|always      KIND: steps, batches or call
+snapshot.py OUT KIND STEPS once|always      KIND: steps, batches, call or range
 """
 
 import os
@@ -77,6 +77,12 @@ with record.Record(out, rank) as log:
         for step in range(job.step, total):
             log.step(step, job.call(train, step, batch(step)))
             save(step + 1)
+        job.finish()
+    elif kind == "range":
+        for step in range(start + job.step, total):
+            log.step(step, job.call(train, step, batch(step)))
+            save(step + 1)
+            fault.at("between", step)
         job.finish()
     else:
         data = torch.randn(2 * 4 * LENGTH, 8, generator=torch.Generator().manual_seed(5))
