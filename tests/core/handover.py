@@ -64,6 +64,9 @@ class Handover:
             for rank, before in zip(node.ranks, former.ranks, strict=True):
                 rank.__dict__.update(before)
                 self.world.told_resets.pop(rank.number, None)  # the other machine's
+        else:
+            # what its agent has told meanwhile was ignored: it is asked to register again
+            self.world.wires[number].since = self.world.now
         for rank in node.ranks:
             self.world.invariants.newest[rank.number] = rank.incarnation
         if former.lost:
