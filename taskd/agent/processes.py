@@ -116,6 +116,8 @@ class Zygote:
                     unbuffered=True,
                 ),
                 pass_fds=[theirs.fileno()],
+                # a Ctrl-C is for the launcher, which ends the ranks
+                start_new_session=True,
                 env={**environment, process_title.SPARE[0]: process_title.SPARE[1]},
             )
 

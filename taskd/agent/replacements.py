@@ -110,7 +110,6 @@ class Replacements:
             "ticket": self._tickets,
             "env": order.environment,
             "command": list(order.arguments),
-            "cwd": os.getcwd(),
             "stdout": order.stdout,
             "stderr": order.stderr,
             "first": order.incarnation == 0,

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from taskd import raised
+from taskd import raised, settings
 from taskd.agent import environment, orphans
 from taskd.agent.agent import Agent
 from taskd.agent.device_info import DeviceInfo
@@ -49,6 +49,10 @@ class Supervisor:
         self.agent = Agent(keys, job, manager_wait, limits, unprotected, device_info)
         self._loop = Loop(self.agent)
         self._closing = False
+        # a script may change its directory: where this process is now counts
+        self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(os.environ))}
+        if resumed := settings.resume_path(os.environ):
+            self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
 
     # -- epochs ------------------------------------------------------------------------------------
 
@@ -61,7 +65,7 @@ class Supervisor:
         orphans.adopt()
         self._end_children()
         agent.drop_epochs()
-        common = {"TASKD_AGENT": agent.lines.name, **self._preloading()}
+        common = {"TASKD_AGENT": agent.lines.name, **self._places, **self._preloading()}
         agent.next = environment.make_epoch(
             number, agent.keys.records, agent.job, environments, common
         )

@@ -120,7 +120,6 @@ def become_rank(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     process_title.mark([f"{k}={os.environ[k]}" for k in process_title.MARKS if k in os.environ])
-    os.chdir(request["cwd"])
     for number, path in ((1, request["stdout"]), (2, request["stderr"])):
         if path:
             fd = logs.open_to_append(path, fresh=bool(request["first"]))

@@ -61,6 +61,11 @@ READ = (
     "the function of job.call reads it, and it is assigned between two calls: a call that is"
     " repeated may read the value of the next one. Pass it to job.call as an argument"
 )
+SHARED = (
+    "it is memory that processes share, and is not restored: a step that is repeated finds there"
+    " what it has already written. Keep what a step changes in a dict, list or tensor that is given"
+    " to protect()"
+)
 _CONSTANT = (
     types.ModuleType,
     types.FunctionType,
@@ -208,6 +213,9 @@ class LoopVariables:
                         with contextlib.suppress(TypeError):  # it takes no weak reference
                             self._drawn.append(weakref.ref(value))
                     continue
+                if inside and _is_shared(value):
+                    named.append(f"{name} ({where}): {SHARED}")
+                    continue
                 if inside and (id(value) in self._given or not is_changeable(value)):
                     continue
                 if not inside and function is not None and key in analysis.direct:
@@ -295,6 +303,14 @@ def _is_ours(value: Any) -> bool:
         frame = value.gi_frame
         return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")
     return isinstance(value, Drawn) or type(value).__module__.startswith("taskd.worker.")
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether it is a SharedMemory, or a Value or Array of multiprocessing."""
+    return type(value).__module__ in (
+        "multiprocessing.shared_memory",
+        "multiprocessing.sharedctypes",
+    )
 
 
 def _is_drawn(value: Any) -> bool:

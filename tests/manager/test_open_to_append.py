@@ -114,7 +114,7 @@ def _continuity(directory):
 
 
 def _rank(directory):
-    request = {"command": ["x"], "env": {}, "cwd": str(directory), "first": True}
+    request = {"command": ["x"], "env": {}, "first": True}
     paths = {"stdout": str(directory / "out"), "stderr": ""}
     if (pid := os.fork()) == 0:
         try:

@@ -42,6 +42,18 @@ def assert_goes_on(directory, place, world, script, *arguments, reference, step)
         assert result.final(rank) == reference.final(rank)
 
 
+def test_a_relative_place_counts_from_where_the_job_was_started(tmp_path, reference):
+    directory, script = tmp_path / "a", ("wandering.py", "20")
+    place = {"TASKD_DUMP_PATH": "dumps"}
+    result = dying(directory, 2, *script, faults="1:6:tail:kill", **place)
+    assert f"step 6 is at {directory / 'dumps' / 'step-6'}" in training.paragraph(result)
+    (directory / "again").mkdir()
+    shutil.move(directory / "dumps", directory / "again" / "dumps")
+    assert_goes_on(
+        directory / "again", "dumps", 2, *script, reference=reference(2, *script), step=6
+    )
+
+
 def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
     result = dying(tmp_path / "a", 4, "mlp.py", "62", faults="2:6:tail:kill")
     assert result.status == 1

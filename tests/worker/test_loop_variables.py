@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import multiprocessing
 import sys
 from collections import OrderedDict, defaultdict, deque
+from multiprocessing import shared_memory
 
 import numpy
 import pytest
@@ -206,7 +208,13 @@ def test_what_the_function_of_a_call_reads_and_is_assigned_between_calls_is_name
             batch = n + 1
             call(lambda x: x, batch)
 
+    def before():
+        factor = 2
+        for n in range(2):
+            call(lambda x: x * factor, n)
+
     argument()
+    before()
     assert not warnings(caplog)
     closure()
     attribute()
@@ -216,6 +224,55 @@ def test_what_the_function_of_a_call_reads_and_is_assigned_between_calls_is_name
         "not protected: Script.batch",
     }
     assert all("Pass it to job.call as an argument" in t for t in texts)
+
+
+def test_the_numbers_that_loops_begin_with():
+    """A replacement that has others makes other calls; those that a loop assigns are its own."""
+
+    def ranges(loop) -> str:
+        variables = LoopVariables([], refuses=False)
+        loop(lambda: variables.attach(None))
+        return variables.ranges
+
+    first, last, name, ratio = 3, 5, "x", 0.5
+
+    def nested(call):
+        skip = 0
+        for _ in range(first - 3, 2):
+            for _ in zip(range(skip + first, last), name * first, [ratio] * 9, strict=False):
+                call()
+            skip = 0
+
+    def plain_while(call):
+        left = last
+        while left:
+            left -= 1
+            call()
+
+    def listed(call):
+        for _ in [n + last for n in range(first)]:
+            call()
+
+    assert ranges(nested) == "first is 3, last is 5"
+    assert ranges(plain_while) == ""
+    assert ranges(listed) == "first is 3, last is 5"
+
+
+def test_memory_that_processes_share_is_named(caplog):
+    def loop(steps, block, number):
+        for attempt in steps:
+            with attempt:
+                block.buf[0] = number.value = 1
+
+    block = shared_memory.SharedMemory(create=True, size=8)
+    try:
+        loop(Steps(LoopVariables([], refuses=False)), block, multiprocessing.Value("i", 0))
+    finally:
+        block.close()
+        block.unlink()
+    texts = warnings(caplog)
+    assert {t.split(" (")[0] for t in texts} == {"not protected: block", "not protected: number"}
+    assert all("memory that processes share, and is not restored" in t for t in texts)
 
 
 def test_names_of_a_later_pass_are_those_of_the_first():
