@@ -11,6 +11,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 import torch.distributed.run
 import training
 
@@ -252,7 +253,9 @@ def test_ranks_inside_a_wrapper_script(tmp_path, reference):
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
 
 
-def test_sigterm_to_the_launcher_ends_everything(tmp_path):
+@pytest.mark.parametrize("ctrl_c", [False, True])
+def test_a_signal_to_the_launcher_ends_everything(tmp_path, ctrl_c):
+    """SIGTERM to it alone, or Ctrl-C: a SIGINT to all in the foreground."""
     directory = tmp_path / "job"
     directory.mkdir()
     env = training.environment(directory)
@@ -261,7 +264,7 @@ def test_sigterm_to_the_launcher_ends_everything(tmp_path):
         "run",
         "--nproc_per_node",
         "2",
-        str(training.SCRIPTS / "mlp.py"),
+        str(training.SCRIPTS / "lingering.py"),
         str(directory),
         "1000000",
     ]
@@ -280,12 +283,16 @@ def test_sigterm_to_the_launcher_ends_everything(tmp_path):
         )
         assert watch.returncode == 0, "the job did not begin to train"
         pids = [int(re.split(r"\s", (directory / f"rank-{r}").read_text())[2]) for r in range(2)]
-        process.send_signal(signal.SIGTERM)
+        if ctrl_c:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=60)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode not in (0, None)
     assert "SignalException" in output
+    assert "zygote has ended" not in output and "did not exit after SIGKILL" not in output
     assert not [p for p in pids if Path(f"/proc/{p}").exists()]
     assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
