@@ -110,6 +110,14 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._use_fresh_store(envs)
             self._epoch += 1
         stopping.starting()
+        if callable(entrypoint := self._worker_group.spec.entrypoint):
+            log.warning(
+                "not protected: the ranks run the function %s, which cannot be started again alone:"
+                " start a script, as by taskd run train.py",
+                getattr(entrypoint, "__qualname__", entrypoint),
+            )
+            self._prepared = False
+            return
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
             self._prepared = True

@@ -296,3 +296,27 @@ def test_a_signal_to_the_launcher_ends_everything(tmp_path, ctrl_c):
     assert "zygote has ended" not in output and "did not exit after SIGKILL" not in output
     assert not [p for p in pids if Path(f"/proc/{p}").exists()]
     assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
+
+
+def test_a_function_as_entrypoint_trains_unprotected(tmp_path):
+    """Nothing would start one of its ranks alone: they waited for the agent without an end."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, torch.distributed as dist, taskd\n"
+        "from pathlib import Path\n"
+        "dist.init_process_group('gloo')\n"
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "job = taskd.protect(model=model)\n"
+        "for attempt in job.steps(3):\n"
+        "    with attempt:\n"
+        "        model(torch.ones(1, 2)).sum().backward()\n"
+        "Path(sys.argv[1], f'done-{dist.get_rank()}').write_text(str(job.protected))\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "--run-path"]
+    result = training.run(
+        [*command, str(script), str(tmp_path)], tmp_path, training.environment(tmp_path)
+    )
+    assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["False", "False"]
+    assert "not protected: the ranks run the function run_script_path" in result.output
