@@ -94,7 +94,7 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.tell_end(rank)
             return
-        cause = describe(code, epoch.page.records(rank.local))
+        cause = describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in the middle of training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"

@@ -240,6 +240,8 @@ class Orders:
             return
         log.warning("rank %d is killed: %s", rank.number, order.reason)
 
+        rank.killed = order.reason
+
         def end() -> None:
             agent.processes.end(epoch, rank, order.incarnation)
 

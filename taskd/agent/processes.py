@@ -213,9 +213,10 @@ def noted_code(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if status else None
 
 
-def describe(code: int | None, records: list[dict[str, Any]]) -> str:
+def describe(code: int | None, records: list[dict[str, Any]], killed: str = "") -> str:
     """Why a process ended: its exit code if known, and what libtaskd's record adds. A record that
-    does not fit the code is of a signal that the process survived."""
+    does not fit the code is of a signal that the process survived. `killed`: why this agent has
+    killed it, if it has."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])
@@ -228,11 +229,9 @@ def describe(code: int | None, records: list[dict[str, Any]]) -> str:
         )
         return f"killed by {name} at address {fatal['addr']:#x}{lost}"
     if code is not None and code < 0:
-        return f"killed by {_signal_name(-code)}" + (
-            " (by another process, or by the kernel because memory ran out)"
-            if code == -signal.SIGKILL
-            else ""
-        )
+        by = killed and f"by its agent: {killed}"
+        by = by or "by another process, or by the kernel because memory ran out"
+        return f"killed by {_signal_name(-code)}" + (f" ({by})" if code == -signal.SIGKILL else "")
     if code is not None:
         return f"exited with status {code}"
     ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)

@@ -33,6 +33,7 @@ class Rank:
     handlers: bool = False  # its framework repairs itself, see from_rank.RankJoined
     groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas
     connected: bool = False  # its process group exists, see from_rank.GroupReady
+    killed: str = ""  # why this agent has killed its process
     over: str | None = None  # how its process ended
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
@@ -52,6 +53,7 @@ class Rank:
 
     def forget_process(self) -> None:
         """Close what belongs to the present process."""
+        self.killed = ""
         for line in (self.channel, self.control_thread):
             if line is not None:
                 line.close()

@@ -33,6 +33,8 @@ def test_who_hangs_is_replaced(tmp_path, reference):
     assert {i["strategy"] for i in result.incidents} == {"recover-in-place"}
     told = " ".join(fault for i in result.incidents for fault in i["faults"])
     assert "no progress for" in told and "it does not answer" in told, told
+    causes = result.log("agent-0.log")
+    assert "killed by SIGKILL (by its agent: " in causes and "by another process" not in causes
     stacks = stacks_of(result)
     for rank, _, _, kind in moments:
         words = "no stacks: stopped by a signal" if kind == "stop" else f"in {kind}"
