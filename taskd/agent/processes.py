@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import msgpack
 
 from taskd import start
-from taskd.agent import process_title
+from taskd.agent import orphans, process_title
 
 log = logging.getLogger("taskd.agent")
 
@@ -45,6 +46,21 @@ class Forked:
     def end(self, status: int) -> None:
         self.returncode = status
         self._over.set()
+
+    def adopt(self) -> None:
+        """The zygote that would report its end is gone: wait for it, as its parent now."""
+
+        def wait() -> None:
+            with contextlib.suppress(OSError):  # it is gone
+                pidfd = os.pidfd_open(self.pid)
+                ended = select.poll()
+                ended.register(pidfd, select.POLLIN)
+                ended.poll()
+                os.close(pidfd)
+            if self.returncode is None:
+                self.end(orphans.code(self.pid))
+
+        threading.Thread(target=wait, name="taskd-adopted", daemon=True).start()
 
     def poll(self) -> int | None:
         return self.returncode

@@ -191,6 +191,8 @@ class Replacements:
         self.zygote = None
         for pid in [p for p in self._forked if leaving(p)]:
             self._over(pid, orphans.code(pid))
+        for process in self._forked.values():
+            process.adopt()
         self._forked.clear()
         self._unsent.clear()
         # one that has left by itself would do so again: this job gets no other

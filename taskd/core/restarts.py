@@ -55,8 +55,10 @@ class Restarts:
         self._parts.forming.stop()
         self._parts.succession.stop()
         self.drop(f"all ranks are restarted: {reason}")
+        # what is still on its way from the processes of before ends none of the next
+        self._job.released = -1
         for rank in self._job.ranks.values():
-            rank.joined = False
+            rank.joined, rank.finished, rank.ended = False, None, False
         self._parts.forming.some_joined = False
 
     def _restart_all(self, reason: str) -> None:

@@ -253,9 +253,18 @@ def test_ranks_inside_a_wrapper_script(tmp_path, reference):
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
 
 
-@pytest.mark.parametrize("ctrl_c", [False, True])
-def test_a_signal_to_the_launcher_ends_everything(tmp_path, ctrl_c):
-    """SIGTERM to it alone, or Ctrl-C: a SIGINT to all in the foreground."""
+def _zygote_of(launcher: int) -> int:
+    for task in Path(f"/proc/{launcher}/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if b"taskd.agent.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+    raise AssertionError("there is no zygote")
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C", "no zygote"])
+def test_a_signal_to_the_launcher_ends_everything(tmp_path, how):
+    """SIGTERM to it alone, also after the loss of the zygote that has forked its ranks; or Ctrl-C:
+    a SIGINT to all in the foreground."""
     directory = tmp_path / "job"
     directory.mkdir()
     env = training.environment(directory)
@@ -283,7 +292,9 @@ def test_a_signal_to_the_launcher_ends_everything(tmp_path, ctrl_c):
         )
         assert watch.returncode == 0, "the job did not begin to train"
         pids = [int(re.split(r"\s", (directory / f"rank-{r}").read_text())[2]) for r in range(2)]
-        if ctrl_c:
+        if how == "no zygote":
+            os.kill(_zygote_of(process.pid), signal.SIGKILL)
+        if how == "Ctrl-C":
             os.killpg(process.pid, signal.SIGINT)
         else:
             process.send_signal(signal.SIGTERM)
@@ -293,8 +304,11 @@ def test_a_signal_to_the_launcher_ends_everything(tmp_path, ctrl_c):
             os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode not in (0, None)
     assert "SignalException" in output
-    assert "zygote has ended" not in output and "did not exit after SIGKILL" not in output
-    assert not [p for p in pids if Path(f"/proc/{p}").exists()]
+    assert how == "no zygote" or "zygote has ended" not in output
+    assert "did not exit after SIGKILL" not in output
+    stats = [Path(f"/proc/{p}/stat") for p in pids]
+    # init may be slow to reap what it has inherited
+    assert not [s for s in stats if s.exists() and ") Z " not in s.read_text()]
     assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
 
 
