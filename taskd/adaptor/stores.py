@@ -26,7 +26,7 @@ def make(
     `at_once`: see StorePeers.listen. Raises OSError."""
     # a listening socket of one family: with torch's own, of both, every client's address is looked
     # up by name, and a silent name server delays each rebuild by 5 s
-    listener, door = addresses.any_port(ports, lambda port: peers.listen((host, port), at_once))
+    listener = addresses.any_port(ports, lambda port: peers.listen((host, port), at_once))
     port = listener.getsockname()[1]
     kind: dict[str, Any] = {} if _libuv_takes_sockets() else {"use_libuv": False}
     store = dist.TCPStore(
@@ -37,8 +37,6 @@ def make(
         master_listen_fd=listener.detach(),
         **kind,
     )
-    if door is not None:
-        peers.keep(store, door)
     return store, (host, port)
 
 

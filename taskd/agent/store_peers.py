@@ -8,9 +8,7 @@ import errno
 import logging
 import socket
 import threading
-import weakref
 from collections.abc import Sequence
-from typing import Any
 
 from taskd.core.networks import Network, network
 from taskd.messages.values import HOSTS
@@ -31,39 +29,36 @@ class StorePeers:
     def __init__(self, also: Sequence[Network] | None) -> None:
         """`also`: who else may connect; None: everybody may."""
         self._also = also
-        # a store may be forgotten wherever this thread is
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self.hosts: tuple[str, ...] = ()  # addresses of this machine
         self._told: tuple[str, ...] | None = None  # by a manager: of the job's
         self._doors: list[Door] = []
         self._quiet_until = 0.0
 
-    def listen(self, address: Address, at_once: bool) -> tuple[socket.socket, Door | None]:
+    def listen(self, address: Address, at_once: bool) -> socket.socket:
         """Listen for a store, at `address`. Before a manager has told who is of the job, others are
-        kept away at once, or, for ranks that a manager need not know of, not yet. The door, if
-        there is one, has to be given to `keep`. Raises OSError."""
+        kept away at once, or, for ranks that a manager need not know of, not yet. Raises
+        OSError."""
         with self._lock:
+            self._sweep()
             self.hosts = _own(address[0])
             if self._also is not None:
                 given = self._let_in() if at_once or self._told is not None else None
                 try:
                     door = Door(address, given)
-                    return door.listener, door
+                    self._doors.append(door)
+                    return door.listener
                 except OSError as error:
                     if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                         raise
                     self._powerless(error)
         family = addresses.family(address[0])
-        return socket.create_server(address, family=family, backlog=BACKLOG), None
+        return socket.create_server(address, family=family, backlog=BACKLOG)
 
-    def keep(self, store: Any, door: Door) -> None:
-        """The door is that of `store`, and is renewed as long as that lives."""
-        with self._lock:
-            self._doors.append(door)
-        weakref.finalize(store, self._forget, door)
-
-    def _forget(self, door: Door) -> None:
-        with self._lock:
+    def _sweep(self) -> None:
+        """Close the doors of stores that are gone. That of torch's Python object does not tell: its
+        server lives on in a PrefixStore, and while the interpreter ends."""
+        for door in [d for d in self._doors if d.is_over()]:
             self._doors.remove(door)
             door.close()
 
@@ -71,7 +66,8 @@ class StorePeers:
         """A manager tells the addresses of the job's hosts."""
         with self._lock:
             self._told = tuple(hosts)
-            for door in list(self._doors):
+            self._sweep()
+            for door in self._doors:
                 try:
                     door.let_in(self._let_in())
                 except OSError as error:
@@ -80,7 +76,8 @@ class StorePeers:
     def look(self, now: float) -> None:
         """Close the connections of others, and log where they came from."""
         with self._lock:
-            found = sorted({host for door in list(self._doors) for host in door.kept_away()})
+            self._sweep()
+            found = sorted({host for door in self._doors for host in door.kept_away()})
         if found and now >= self._quiet_until:
             self._quiet_until = now + QUIET
             log.warning(

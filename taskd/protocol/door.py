@@ -5,12 +5,16 @@ asks a program of classic BPF, which sees the sender's address, which of the two
 for (SO_REUSEPORT, SO_ATTACH_REUSEPORT_CBPF). That takes no privileges, costs nothing once a
 connection is made, and the program can be replaced at any time. A packet filter on one socket
 (SO_ATTACH_FILTER) would do too, but newer kernels ask for CAP_NET_ADMIN.
+
+A socket that is left alone gets everybody, whatever the program says: the one for others has to be
+the last to go.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
@@ -97,6 +101,11 @@ class Door:
         except BaseException:
             self._outside.close()
             raise
+        # Python closes its sockets when it ends, while a thread of torch's still serves the one
+        # inside: a descriptor that it knows nothing of keeps the one outside until the process ends
+        self._kept = os.dup(self._outside.fileno())
+        self._inside = self.listener.fileno()
+        self._was = os.fstat(self._inside)
         self.listener.listen(BACKLOG)
 
     def let_in(self, networks: Iterable[Network] | None) -> None:
@@ -129,9 +138,18 @@ class Door:
                 found.append(str(host))
         return found
 
+    def is_over(self) -> bool:
+        """Whether the socket inside has been closed, by whoever had its descriptor."""
+        try:
+            return not os.path.samestat(os.fstat(self._inside), self._was)
+        except OSError:
+            return True
+
     def close(self) -> None:
-        """Close the socket for others; the one inside has another owner."""
+        """Close the socket for others, once the door is over: the one inside alone would let in
+        everybody."""
         self._outside.close()
+        os.close(self._kept)
 
 
 def _bound(address: Address, shared: bool) -> socket.socket:

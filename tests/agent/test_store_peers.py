@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import select
 import socket
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +96,43 @@ def test_nobody_is_kept_away_where_that_is_set_or_the_kernel_cannot(monkeypatch,
     assert "the kernel does not choose who reaches" in caplog.text
     peers.told(("127.0.0.8",))
     peers.look(0.0)
+
+
+def test_strangers_are_kept_away_as_long_as_a_store_serves():
+    """It does when Python has forgotten its object, and something of torch's has not."""
+    import torch.distributed as dist
+
+    peers = StorePeers(())
+    store, address = stores.make("127.0.0.1", None, peers)
+    peers.told(("127.0.0.7",))
+    holder = dist.PrefixStore("of torch's", store)
+    del store
+    gc.collect()
+    peers.look(0.0)
+    assert reaches(address, "127.0.0.7") and not reaches(address, "127.0.0.8")
+    peers.told(("127.0.0.8",))
+    assert reaches(address, "127.0.0.8") and not reaches(address, "127.0.0.7")
+    del holder
+    peers.look(0.0)
+    socket.create_server(address).close()
+
+
+# a launcher ends: what is registered first is done last
+ENDS = """
+import atexit
+atexit.register(lambda: print([t.reaches(address, f"127.0.0.{n}") for n in (7, 8)]))
+from tests.agent import test_store_peers as t
+t.door.LOOPBACK, t.store_peers._own = (), lambda host: (host,)
+peers = t.StorePeers(())
+store, address = t.stores.make("127.0.0.1", None, peers)
+peers.told(("127.0.0.7",))
+"""
+
+
+def test_strangers_are_kept_away_while_the_launcher_ends():
+    command, root = [sys.executable, "-c", ENDS], Path(__file__).parents[2]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=root, timeout=5 * LIMIT)
+    assert done.stdout == "[True, False]\n"
 
 
 def test_the_port_is_free_once_the_store_is_gone():
