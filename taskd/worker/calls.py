@@ -163,7 +163,9 @@ class Calls:
     def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
         """A replacement makes its first call: it must be the one that its predecessor made. Raises
         Refused, RuntimeError."""
-        self._loop.is_of(given, self._loop.plan(None, None), self._recorder.ranges)
+        # a job that goes on from a dump may have another end
+        ranges = self._recorder.ranges if self._loop.session.incarnation else None
+        self._loop.is_of(given, self._loop.plan(None, None), ranges)
         entry, recorder = given.entry, self._recorder
         if entry is None or given.kind == PROVISIONAL:
             return  # the predecessor had not got that far
