@@ -11,7 +11,7 @@ from hosts import Hosts
 from launchers import Launchers
 from training import LIMIT, SCRIPTS, Result, environment, incidents
 
-STEPS = "240"  # of steered.py in these tests
+STEPS = "480"  # of steered.py in these tests
 
 
 class Cluster(Launchers):

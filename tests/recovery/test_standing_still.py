@@ -16,15 +16,16 @@ LOST = 3.5
 
 
 def process(job: training.Running, module: str) -> int:
-    """Of the job, the one that runs `module`; what the zygote has forked leads a session of its
-    own."""
+    """Of the job, the one that runs `module`; what the zygote has forked shows its command line for
+    a moment."""
     found = [
-        p.pid
+        p
         for p in psutil.process_iter(["cmdline", "environ"])
         if any(module in word for word in p.info["cmdline"] or [])
         and (p.info["environ"] or {}).get("TASKD_LOG_PATH") == job.env["TASKD_LOG_PATH"]
     ]
-    (known,) = [pid for pid in found if module == "taskd.manager" or os.getsid(pid) != pid]
+    pids = {p.pid for p in found}
+    (known,) = [p.pid for p in found if p.ppid() not in pids]
     return known
 
 

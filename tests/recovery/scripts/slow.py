@@ -37,11 +37,14 @@ with record.Record(out, rank) as log:
             optimizer.step()
             mean = loss.detach().clone()
             dist.all_reduce(mean)
+            # together: a rank that has begun the next step would miss the others
+            stop = torch.tensor(float((out / "stop").exists()))
+            dist.all_reduce(stop, dist.ReduceOp.MAX)
             if step % 50 == 0 and rank == 0:
                 torch.save(net.state_dict(), out / "saved")
         if attempt.done:
             log.step(step, loss, mean)
-        if (out / "stop").exists():
+        if attempt.done and stop:
             os._exit(0)
     log.final(net, optimizer)
 record.leave(job)
