@@ -239,7 +239,6 @@ class Orders:
             agent.deaths.tell_end(rank)  # the manager knows it, or should
             return
         log.warning("rank %d is killed: %s", rank.number, order.reason)
-
         rank.killed = order.reason
 
         def end() -> None:

@@ -50,7 +50,7 @@ class RankProcesses:
             self._agent.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
-        rank.raised = ""
+        rank.raised = rank.killed = ""
         rank.blank, rank.ready, rank.restored = True, False, 0
         try:
             epoch.page.reset(rank.local)

@@ -53,7 +53,6 @@ class Rank:
 
     def forget_process(self) -> None:
         """Close what belongs to the present process."""
-        self.killed = ""
         for line in (self.channel, self.control_thread):
             if line is not None:
                 line.close()

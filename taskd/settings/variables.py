@@ -153,7 +153,8 @@ TASKD_DUMP_PATH = Parameter(
     kinds.text("a directory"),
     "./taskd_dump",
     "./taskd_dump",
-    "Where `dump` saves; the same directory on all nodes.",
+    "Where `dump` saves; the same directory on all nodes. A relative one counts from where the"
+    " launcher was started.",
 )
 TASKD_RESUME_PATH = Parameter(
     "TASKD_RESUME_PATH",

@@ -19,7 +19,7 @@ from taskd.worker import plain, private_state, replicas, set_up
 from taskd.worker.attempt import Attempt
 from taskd.worker.entry import Entry
 from taskd.worker.kept import EARLY, Keeper, Kept
-from taskd.worker.loop import RANGES, Loop
+from taskd.worker.loop import Loop
 from taskd.worker.outcomes import Resumed
 from taskd.worker.rejoin import NOWHERE
 
@@ -70,8 +70,6 @@ class Calls:
         if not self._looked:
             self._recorder.calls = self._looked = True
             self._loop.look_at_variables(function)
-            if ranges := self._loop.session.variables.ranges:
-                self._recorder.ranges = RANGES + ranges
         self._begin()
         step = self._target = self._loop.attempts.step
         call = _Call(function, self._keeper.keep((args, keywords)))
@@ -163,8 +161,9 @@ class Calls:
     def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
         """A replacement makes its first call: it must be the one that its predecessor made. Raises
         Refused, RuntimeError."""
+        session = self._loop.session
         # a job that goes on from a dump may have another end
-        ranges = self._recorder.ranges if self._loop.session.incarnation else None
+        ranges = session.variables.ranges if session.incarnation else None
         self._loop.is_of(given, self._loop.plan(None, None), ranges)
         entry, recorder = given.entry, self._recorder
         if entry is None or given.kind == PROVISIONAL:

@@ -42,8 +42,8 @@ FUNCTIONS = 500  # that are looked into
 
 @dataclass
 class Effect:
-    """What an instruction does to variables: `kills` are assigned for certain, `writes`
-    perhaps."""
+    """What an instruction does to variables: `kills` are assigned for certain, `writes` perhaps,
+    `own` by the instruction itself, in the code of the loop."""
 
     reads: set[Key] = field(default_factory=set)
     kills: set[Key] = field(default_factory=set)
@@ -82,9 +82,8 @@ class Scope:
 class Analysis:
     """`own`: whether code with these globals is the script's; `follows`: whether attributes of an
     object are looked at. `direct`: what the loops' own code assigns; `ranges`: what `for` loops
-    read to begin. `lines`: where a variable is
-    assigned, or read; `names`: how the script calls it; `objects`, `spaces`, `cells`: what the
-    numbers in keys mean."""
+    read to begin. `lines`: where a variable is assigned, or read; `names`: how the script calls it;
+    `objects`, `spaces`, `cells`: what the numbers in keys mean."""
 
     def __init__(
         self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]

@@ -19,7 +19,7 @@ from taskd.worker.damage import survey
 from taskd.worker.entry import Entry
 from taskd.worker.finite import FiniteCheck
 from taskd.worker.given import Refused
-from taskd.worker.loop_variables import NAME
+from taskd.worker.loop_variables import NAME, RANGES
 from taskd.worker.outcomes import LeftAlone, Resumed
 from taskd.worker.patience import Patience
 from taskd.worker.recorder import Recorder
@@ -29,8 +29,6 @@ from taskd.worker.session import RepairSession
 from taskd.worker.suspicion import Suspicion
 
 log = logging.getLogger("taskd.worker")
-
-RANGES = " in a loop where "  # in a plan
 
 
 class Loop:
@@ -141,7 +139,7 @@ class Loop:
 
     def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
         """Raises Refused if the step that the repair resumes is not one of a pass over `plan`.
-        `ranges`: Recorder.ranges; None: not known before the first call."""
+        `ranges`: LoopVariables.ranges; None: not known yet, or not compared."""
         was = resumed.entry.plan if resumed.entry is not None else ""
         if ranges is None:
             was = was.partition(RANGES)[0]

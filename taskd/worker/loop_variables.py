@@ -42,6 +42,7 @@ from taskd.worker.values import (
 log = logging.getLogger("taskd.worker")
 
 NAME = "(variables of the loop)"  # among the small objects
+RANGES = " in a loop where "  # before `LoopVariables.ranges` in a plan
 
 KEEP = (
     "it is read in a step before it is assigned, and is not restored: after a repair it may have"
@@ -103,7 +104,7 @@ class LoopVariables:
         self._names: set[str] | None = None  # those of the first loop
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
-        self.ranges = ""  # whole numbers that the first loop takes its range from
+        self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
 
     def attach(self, function: Callable[..., Any] | None) -> None:
         """Look at the loop that runs this. `function`: what it calls by job.call. Raises
@@ -193,9 +194,8 @@ class LoopVariables:
             cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
             carried, touched = analysis.carried(scope, frame.f_lasti)
-            if self._names is None:
-                held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
-                ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
+            held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
+            ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
             for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
                 named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
@@ -228,7 +228,8 @@ class LoopVariables:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")
                     continue
                 places[name] = _place(analysis, key, name, where, inside, code)
-        self.ranges = self.ranges or ", ".join(sorted(ranges))
+        if self._names is None and ranges:
+            self.ranges = RANGES + ", ".join(sorted(ranges))
         return list(places.values()), named
 
 

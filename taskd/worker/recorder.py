@@ -61,7 +61,6 @@ class Recorder:
         self._repaired = -1  # the step at which the last repair resumed
         self._structure = session.state.structure()
         self.plan = ""  # of the pass
-        self.ranges = ""  # of the script's loop over job.call, see loop_variables.py
         # per DDP, see buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
         self._ready = [buckets.listener(ddp) for ddp in session.state.ddps]
@@ -359,7 +358,7 @@ class Recorder:
             draws=record.draws,
             origins=self.draws.origins(),
             committed=self._committed[1] if again else b"",
-            plan=self.plan + self.ranges,
+            plan=self.plan + (self._session.variables.ranges if self.calls else ""),
             replica_set=self._session.state.replicas.of,
             gradients=entries.rows(left.rows),
         )

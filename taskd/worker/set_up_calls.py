@@ -307,6 +307,7 @@ class SetUp:
         return self._same(self.results.take, wanted)
 
     def _same(self, take: Callable[[Any], Any], wanted: Any) -> Any:
+        """What `take` gives for a call. Raises NotTheSame, at every later call too."""
         self.check()
         try:
             return take(wanted)

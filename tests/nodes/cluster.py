@@ -11,7 +11,8 @@ from hosts import Hosts
 from launchers import Launchers
 from training import LIMIT, SCRIPTS, Result, environment, incidents
 
-STEPS = "480"  # of steered.py in these tests
+# of steered.py in these tests: 38 s at least, in which processes import torch on a busy machine
+STEPS = "480"
 
 
 class Cluster(Launchers):

@@ -9,10 +9,9 @@ import subprocess
 import sys
 
 import training
-from cluster import Cluster
+from cluster import STEPS, Cluster
 
 LIMIT = 100
-STEPS = "600"  # the job must not end while a process imports torch to read from its store
 STRATEGY = "retry,recover-in-place,recover"
 # what a stranger does: connects, and asks for the keys
 READS = """
@@ -48,7 +47,9 @@ def stores(job):
     return [address for address in found if address[1] != "0"]
 
 
-def test_a_stranger_reaches_no_store_and_a_standby_with_a_new_address_does(hosts, tmp_path):
+def test_a_stranger_reaches_no_store_and_a_standby_with_a_new_address_does(
+    hosts, tmp_path, reference
+):
     with Cluster(
         (machines := hosts(5)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
     ) as job:
@@ -70,7 +71,6 @@ def test_a_stranger_reaches_no_store_and_a_standby_with_a_new_address_does(hosts
         assert second[0] in (machines.address(2), machines.address(3))
         assert reads(machines, job, second, 2, 3, 4) == ["keys", "keys", "nothing"]
         result = job.end(0, 1)
-    reference = training.References(tmp_path)(4, "steered.py", STEPS)
     training.assert_equal(result, reference, 4)
     said = result.log("agent*.log")
     assert f"rendezvous store from {machines.address(4)} were closed" in said, said[-3000:]

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from taskd.worker import holders, plain, values
 from taskd.worker.given import Refused
-from taskd.worker.loop_variables import LoopVariables, assign
+from taskd.worker.loop_variables import RANGES, LoopVariables, assign
 from taskd.worker.stored_attributes import put_attribute, value_of_attribute
 from taskd.worker.values import NotRecordable
 
@@ -232,7 +232,7 @@ def test_the_numbers_that_loops_begin_with():
     def ranges(loop) -> str:
         variables = LoopVariables([], refuses=False)
         loop(lambda: variables.attach(None))
-        return variables.ranges
+        return variables.ranges.removeprefix(RANGES)
 
     first, last, name, ratio = 3, 5, "x", 0.5
 
