@@ -110,8 +110,16 @@ def test_a_network_that_is_named_reaches_a_store(hosts, tmp_path):
 
 def test_a_rank_that_is_kept_away_ends_the_job_with_a_word(hosts, tmp_path):
     """Its host sends from an address that it has been given since: no agent has told that one."""
+    # without `recover`: where every rebuild fails before its limit of 20 s, which takes luck, that
+    # waits for a standby
     with Cluster(
-        (machines := hosts(2)), tmp_path / "job", 2, 1, "steered.py", STEPS, strategy=STRATEGY
+        (machines := hosts(2)),
+        tmp_path / "job",
+        2,
+        1,
+        "steered.py",
+        STEPS,
+        strategy="retry,recover-in-place",
     ) as job:
         job.trains()
         machines.send_from(1, "10.213.7.200")
