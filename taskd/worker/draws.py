@@ -21,12 +21,13 @@ Section = tuple[int, bool]  # step, inside the attempt (else before it)
 
 @dataclass(frozen=True)
 class Place:
-    """How many batches were drawn, the fingerprint of the last one, and the generators' states
-    before it was fetched."""
+    """How many batches were drawn, the fingerprint of the last one, and the generators' states and
+    the source's own (see loading.state) before it was fetched."""
 
     count: int = 0
     print: int = 0
     before: bytes = b""
+    state: bytes = b""
 
 
 @dataclass
@@ -84,6 +85,8 @@ class Drawn(Iterator[Any]):
 
     def _fetch(self) -> _Item:
         before = self._random.take()
+        # of a source that has not begun, the beginning is known
+        state = loading.state(self._source) if self.iterator is not None else b""
         try:
             value = next(self._open())
         except StopIteration:
@@ -93,7 +96,7 @@ class Drawn(Iterator[Any]):
                 self.iterator = None  # what it drew from the generators as it began is drawn again
             raise
         kept = self._keeper.keep(value)
-        place = Place(self.place.count + 1, kept.print, before)
+        place = Place(self.place.count + 1, kept.print, before, state)
         return _Item(kept, place, self._random.take())
 
     def _open(self) -> Iterator[Any]:
@@ -129,7 +132,7 @@ class Drawn(Iterator[Any]):
         self.origin, self.counters = origin, counters
         present = self._random.take()
         try:
-            if not (self._goes_on(whole=False) or self._goes_on(whole=True)):
+            if not any(map(self._goes_on, loading.ways(place.state))):
                 raise RuntimeError(
                     f"{type(self._source).__name__}, given to job.iterate(), gave another batch"
                     f" number {place.count - 1} than this rank's previous process got, so the"
@@ -140,15 +143,14 @@ class Drawn(Iterator[Any]):
         finally:
             self._random.put(present)
 
-    def _goes_on(self, whole: bool) -> bool:
-        """Begin behind the batch before the place; whether it is that batch. `whole`: load
-        everything before it."""
+    def _goes_on(self, way: str) -> bool:
+        """Begin behind the batch before the place; whether it is that batch."""
         source = self._source
-        if whole and self.iterator is source:
+        if way == loading.WHOLE and self.iterator is source:
             return False  # it cannot begin anew
         self._random.put(self.origin)
         loading.put_place(source, self.counters)
-        self.iterator = loading.begin(source, self.place.count - 1, whole)
+        self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
             self._random.put(self.place.before)
         return loading.fingerprint(next(self.iterator, None)) == self.place.print
@@ -195,7 +197,7 @@ class Draws:
         if not self._all:
             return b""
         places = [d.place for d in self._all]
-        return plain.encode([(p.count, p.print, p.before) for p in places])
+        return plain.encode([(p.count, p.print, p.before, p.state) for p in places])
 
     def origins(self) -> bytes:
         """How all began, for a record; seldom changes."""

@@ -26,7 +26,8 @@ class Entry:
     """One record's fields. `pass_number`, `index`: the loop's position. `random`: generators'
     states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
     `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
-    fingerprints of the step's batch and of the one before. `settings`, `structure`: see state.py.
+    fingerprints of the step's batch and of the one before; `place`: the loader's before the latter,
+    see batches.py. `settings`, `structure`: see state.py.
     `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
     see replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters
     and optimizer state, None in a record that stays in its process, where they are untouched.
@@ -57,6 +58,7 @@ class Entry:
     origins: bytes = b""
     committed: bytes = b""
     plan: str = ""
+    place: bytes = b""
     replica_set: int = 0
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
@@ -69,7 +71,7 @@ _BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # `layout` holds what rarely changes between steps, and describes the gradients
 _LARGE = (
     *("random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
-    *("shards", "draws", "origins", "committed", "plan"),
+    *("shards", "draws", "origins", "committed", "plan", "place"),
 )
 _SECTIONS = ("layout", *_LARGE)
 _LAYOUT = ("orders", "synced", "skipped", "gradients")
@@ -124,6 +126,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.origins,
         entry.committed,
         _bytes(entry.plan),
+        entry.place,
         *memories,
     ]
     return seal.close(step, numbers, sections, entry.replica_set)
@@ -154,7 +157,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, every, batch, previous, there = _NUMBERS.unpack(data)
     layout, random, fetch, pass_random, loader, settings, structure, private, *rest = sections[:own]
-    shards, draws, origins, committed, plan = rest
+    shards, draws, origins, committed, plan, place = rest
     try:
         orders, synced, skipped, described = plain.decode(layout)
     except (plain.Unreadable, TypeError, ValueError) as error:
@@ -194,6 +197,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         origins=bytes(origins),
         committed=bytes(committed),
         plan=bytes(plan).decode(errors="replace"),
+        place=bytes(place),
         replica_set=sealed.replica_set(payload),
         gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
     )

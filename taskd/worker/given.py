@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from taskd.worker import loading
 from taskd.worker.adapters import adapt
@@ -70,6 +71,8 @@ class Given:
                     raise NotProtectable(f"{name}: {why}")
                 self.split.add(f"{name}.optim")
                 self.optimizers[f"{name}.optim"] = zero.share(value)
+        elif isinstance(value, DataLoader):
+            pass  # the loop that iterates over it knows its place
         elif loading.is_generator(value):
             self.generators[name] = value
         elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):
@@ -107,4 +110,6 @@ def _is_stateful(value: Any) -> bool:
     itself."""
     if isinstance(value, (list, tuple)):
         return any(_is_stateful(item) for item in value)
-    return hasattr(value, "state_dict") or loading.is_generator(value)
+    return (
+        isinstance(value, DataLoader) or hasattr(value, "state_dict") or loading.is_generator(value)
+    )

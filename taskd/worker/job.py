@@ -241,7 +241,10 @@ class Job:
         Raises:
             RuntimeError: An attempt has begun, or a replacement's source gives other batches.
         """
-        return self.loop.recorder.draws.add(source) if self.loop is not None else iter(source)
+        if self.loop is None:
+            return iter(source)
+        self.loop.session.state.leave(source)
+        return self.loop.recorder.draws.add(source)
 
     def finish(self) -> None:
         """Wait until every rank has committed its last `job.call`, and repeat it if one fails

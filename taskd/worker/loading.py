@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import random
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -16,6 +18,12 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sa
 from taskd.cython_api import memory
 from taskd.worker import plain
 
+log = logging.getLogger("taskd.worker")
+
+# the ways to begin a loader in the middle: by its own state, by its sampler, by drawing all again
+MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
+SAY_EVERY = 5.0  # seconds of drawing again
+STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
 DEPTH, OBJECTS = 5, 200  # how far around a loader to search for its generators
 SAMPLE = 4096  # bytes that a fingerprint reads at each of PLACES places of a tensor
 PLACES = 16
@@ -41,15 +49,30 @@ def has_workers(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
-def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any]:
+def ways(state: bytes) -> list[str]:
+    """The ways to begin a loader in the middle, the fastest first."""
+    return [MOVED, SKIPPED, WHOLE] if state else [SKIPPED, WHOLE]
+
+
+def begin(
+    loader: Iterable[Any], skip: int, way: str = SKIPPED, state: bytes = b""
+) -> Iterator[Any]:
     """An iterator over `loader` whose first item is number `skip`.
 
-    A map-style torch DataLoader is moved through its sampler, unless `whole`. Anything else is
-    iterated, and the items before are dropped.
+    MOVED: by its own `load_state_dict`, to what `state` returned. SKIPPED: a map-style torch
+    DataLoader through its sampler. Anything else, and WHOLE, is iterated, and the items before are
+    dropped.
     """
+    if way == MOVED:
+        # without an item, the next way is tried
+        return iter(loader) if _load(loader, state) else iter(())
     if skip == 0:
         return iter(loader)
-    if type(loader) is DataLoader and not whole and not isinstance(loader.dataset, IterableDataset):
+    if (
+        way == SKIPPED
+        and type(loader) is DataLoader
+        and not isinstance(loader.dataset, IterableDataset)
+    ):
         if loader.num_workers == 0:
             iterator: Any = iter(loader)
             # after iter(), so that seeds are drawn in the same order
@@ -67,9 +90,49 @@ def begin(loader: Iterable[Any], skip: int, whole: bool = False) -> Iterator[Any
             object.__setattr__(loader, name, original)
             later.skip = 0  # persistent workers keep it for later passes
     iterator = iter(loader)
-    for _ in islice(iterator, skip):
-        pass
+    _draw_again(iterator, skip, type(loader).__name__)
     return iterator
+
+
+def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:
+    began = said = time.monotonic()
+    for drawn, _ in enumerate(islice(iterator, count), 1):
+        if (now := time.monotonic()) - said >= SAY_EVERY:
+            said = now
+            log.warning(
+                "%s: %d of %d batches are drawn again to reach this rank's place, for %.0f s so"
+                " far; a loader with state_dict() and load_state_dict() is moved there instead",
+                name,
+                drawn,
+                count,
+                now - began,
+            )
+
+
+def _load(loader: Any, state: bytes) -> bool:
+    try:
+        loader.load_state_dict(plain.decode(state))
+        return True
+    except Exception as error:  # the script's code
+        log.warning(
+            "%s cannot be moved by its load_state_dict(): %s: %s",
+            type(loader).__name__,
+            type(error).__name__,
+            error,
+        )
+        return False
+
+
+def state(loader: Any) -> bytes:
+    """The state_dict() of a loader in the middle of a pass; b"" if it has none that can be
+    recorded."""
+    if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):
+        return b""
+    try:
+        data = plain.encode(loader.state_dict())
+    except Exception:  # the script's code; the loader is drawn from again
+        return b""
+    return data if len(data) <= STATE_LIMIT else b""
 
 
 # -- what a loader keeps from pass to pass ---------------------------------------------------------
@@ -112,14 +175,16 @@ def is_generator(value: Any) -> bool:
 
 def place(loader: Any) -> bytes:
     """The counters of a loader and its samplers (`epoch`, `iteration`), which a replacement lacks,
-    since it has not iterated the earlier passes."""
-    return plain.encode([_atoms(value) for value in _around(loader) if _counts(value)])
+    since it has not iterated the earlier passes; and its own state. torch's loaders have none
+    between two passes: they would begin one to tell it."""
+    counters = [_atoms(value) for value in _around(loader) if _counts(value)]
+    return plain.encode([counters, b"" if isinstance(loader, DataLoader) else state(loader)])
 
 
 def put_place(loader: Any, data: bytes) -> None:
     """Restore what `place` returned. Raises RuntimeError if the replacement's loader is built
     differently."""
-    kept, here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
+    (kept, own), here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
     if not isinstance(kept, list) or len(kept) != len(here):
         raise RuntimeError(
             f"the loader {type(loader).__name__} is built differently from that of the rank's"
@@ -130,6 +195,8 @@ def put_place(loader: Any, data: bytes) -> None:
         for name, atom in atoms.items():
             if name not in present or present[name] != atom:
                 object.__setattr__(value, name, atom)
+    if own:
+        _load(loader, own)
 
 
 def _counts(value: Any) -> bool:

@@ -48,7 +48,8 @@ class Loop:
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
         self._loads_from = -1  # the first step of the pass whose batch this process can load
-        self._iterator: Iterator[Any] | None = None  # of the current pass
+        self._loader: Iterable[Any] | None = None  # of the current pass
+        self._iterator: Iterator[Any] | None = None
 
     def run(
         self, loader: Iterable[Any] | None, total: int | None
@@ -64,6 +65,7 @@ class Loop:
             raise
         if loader is not None:
             session.random.watch(loading.generators(loader))
+            session.state.leave(loader)
         if not recorder.calls:
             self.look_at_variables()
         # a replacement skips the passes that its predecessor had finished
@@ -202,7 +204,7 @@ class Loop:
             iterator = iter(loader)
         if iterator is not None:
             self._loads_from = self.attempts.step
-        self._iterator = iterator
+        self._loader, self._iterator = loader, iterator
         return True
 
     def _fetch(self) -> tuple[bytes, bytes] | None:
@@ -216,12 +218,13 @@ class Loop:
             random.put(self.batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
+            state, oldest = loading.state(self._loader), self.recorder.pace.oldest(step)
             try:
                 batch = next(self._iterator)
             except StopIteration:
                 self._end = step
                 return None
-            self.batches.keep(step, batch, before, random.take(), self.recorder.pace.oldest(step))
+            self.batches.keep(step, batch, before, random.take(), oldest, state)
         return self.batches.fetched(step)
 
     def _ended(self, error: BaseException | None) -> Ending:

@@ -345,6 +345,7 @@ class Recorder:
             loader=self.loader_place,
             batch=self._batches.fingerprint(step) if kind == FINAL else None,
             previous=self._batches.fingerprint(step - 1),
+            place=self._batches.place(step - 1),
             settings=record.settings,
             structure=self._structure,
             orders=self._orders,

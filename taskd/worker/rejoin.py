@@ -14,7 +14,7 @@ from typing import Any
 
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
-from taskd.worker import buckets, loading, private_state, set_up
+from taskd.worker import buckets, loading, plain, private_state, set_up
 from taskd.worker import entry as entries
 from taskd.worker.batches import Batches
 from taskd.worker.entry import Entry
@@ -117,17 +117,17 @@ class Rejoin:
         if loader is None:
             return None
         present = session.random.take()
-        # first by moving the sampler, which is fast; if that gives a different batch, by loading
-        # everything before it too
-        for whole in (False, True):
-            iterator, exact = self._try(loader, entry, resumed, present, whole)
+        # the fast ways first; if one gives a different batch, the next one
+        for way in loading.ways(entry.place):
+            iterator, exact = self._try(loader, entry, resumed, present, way)
             if exact:
                 session.random.put(present)
                 return iterator
             log.warning(
-                "rank %d: %s gave a different batch than before; reloading the whole pass",
+                "rank %d: %s (%s) gave a different batch than before",
                 session.rank,
                 _name(loader),
+                way,
             )
         raise RuntimeError(
             f"{_name(loader)} gave a different batch for step {resumed.step} than this rank's"
@@ -136,22 +136,32 @@ class Rejoin:
         )
 
     def _try(
-        self, loader: Iterable[Any], entry: Entry, resumed: Resumed, present: bytes, whole: bool
+        self, loader: Iterable[Any], entry: Entry, resumed: Resumed, present: bytes, way: str
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
-        previous process got. `whole`: load everything before it."""
+        previous process got. `way`: see loading.begin."""
         session, kind = self._session, resumed.kind
         session.random.put(entry.pass_random)
         loading.put_place(loader, entry.loader)
         before = entry.fetch or entry.random
-        # a batch loaded by a worker process depends on what that process loaded before; one loaded
-        # here depends only on the step's random numbers
-        look_back = entry.previous is not None and entry.index > 0 and loading.has_workers(loader)
+        # a batch loaded by a worker process depends on what that process loaded before, and what a
+        # loader's own state means is known to it alone; else a batch depends only on the step's
+        # random numbers
+        moved = way == loading.MOVED
+        look_back = (
+            entry.previous is not None
+            and entry.index > 0
+            and (moved or loading.has_workers(loader))
+        )
+        state, then = plain.decode(entry.place) if moved else (b"", b"")
         # loaders that agree on random numbers at the start of a pass (Accelerate's) would address
         # peers that did so long ago
-        with session.communicators.aside(), self._patience.extended(LOADING if whole else 0.0):
-            iterator = loading.begin(loader, entry.index - look_back, whole)
-            if look_back and loading.fingerprint(next(iterator)) != entry.previous:
+        patience = LOADING if way == loading.WHOLE else 0.0
+        with session.communicators.aside(), self._patience.extended(patience):
+            iterator = loading.begin(loader, entry.index - look_back, way, state)
+            if moved:
+                session.random.put(then)
+            if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
                 return iterator, False
             session.random.put(before)
             if kind == FINAL:

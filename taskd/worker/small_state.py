@@ -27,6 +27,7 @@ class SmallState:
         self._alone: tuple[bytes, bytes] | None = None
         # recorded state of objects that this process does not have yet
         self._waiting: dict[str, Any] = {}
+        self._left: set[str] = set()  # names, see leave()
 
     def add(self, name: str, value: Any) -> None:
         """Record a small object of taskd's own too, from now on; `name` has parentheses, which no
@@ -34,6 +35,14 @@ class SmallState:
         self._given.small[name] = value
         if name in self._waiting:
             value.load_state_dict(self._waiting.pop(name))
+
+    def leave(self, value: Any) -> None:
+        """Leave `value`, if it is one of the small objects, to the loop that iterates over it: it
+        has fetched ahead of what a record says."""
+        small = self._given.small
+        for name in [name for name, held in small.items() if held is value]:
+            del small[name]
+            self._left.add(name)
 
     def refresh(self) -> None:
         """Look again, after tensors have changed."""
@@ -115,6 +124,8 @@ class SmallState:
             for index, values in of_parameters.items():
                 optimizer.state[parameters_of(optimizer)[index]].update(values)
         for name, value in small.items():
+            if name in self._left:
+                continue
             if name[0] == "(" and name not in given.small:
                 self._waiting[name] = value
                 continue

@@ -188,6 +188,10 @@ class TrainingState:
         """Also record a small object of taskd's own, see `SmallState.add`."""
         self._small_state.add(name, value)
 
+    def leave(self, value: Any) -> None:
+        """The loop itself puts `value` to its place, see `SmallState.leave`."""
+        self._small_state.leave(value)
+
     def settings(self) -> bytes:
         """The small state that changes between steps; the same object if nothing has changed.
         Raises UnsupportedState, which names the value, for one that cannot be recorded."""

@@ -7,7 +7,7 @@ import pytest
 import training
 
 
-@pytest.mark.parametrize("kind", ["distributed", "random", "synced", "workers"])
+@pytest.mark.parametrize("kind", ["distributed", "random", "synced", "workers", "stateful", "own"])
 def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch,
     inside, and between the passes."""
@@ -26,6 +26,17 @@ def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     )
     result = training.taskd(tmp_path / "job", 2, "loader.py", kind, "3", faults=faults)
     training.assert_equal(result, reference(2, "loader.py", kind, "3"), 2)
+
+
+@pytest.mark.parametrize("kind", ["stateful", "own"])
+def test_a_loader_with_a_state_is_moved(tmp_path, reference, kind):
+    """Not drawn from again; and a survivor, whose loader is given to protect(), is not moved."""
+    faults = "1:20:begin:kill,0:23:tail:kill,1:30:between:kill"
+    result = training.taskd(tmp_path / "job", 2, "loader.py", kind, "3", faults=faults)
+    training.assert_equal(result, reference(2, "loader.py", kind, "3"), 2)
+    drawn = [(tmp_path / "job" / f"drawn-{rank}").read_text().split() for rank in range(2)]
+    # the batch before its place and the one at it, which its predecessor may have had too
+    assert all(72 <= len(pids) <= 72 + 2 * 2 for pids in drawn)
 
 
 def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):

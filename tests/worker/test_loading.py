@@ -19,3 +19,56 @@ def test_the_passes_after_it_are_whole(workers, persistent):
     rest = [batch.tolist() for batch in loading.begin(loader, 2)]
     assert rest == [[6, 7, 8], [9, 10, 11]]
     assert [batch.tolist() for batch in loader] == torch.tensor(DATA).reshape(4, 3).tolist()
+
+
+class Stream:
+    """A loader that goes on where it is."""
+
+    def __init__(self) -> None:
+        self.place, self.drawn = 0, 0
+
+    def __iter__(self):
+        while self.place < 12:
+            self.place, self.drawn = self.place + 1, self.drawn + 1
+            yield self.place
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def test_a_loader_with_a_state_is_moved():
+    first, second = Stream(), Stream()
+    batches = iter(first)
+    assert [next(batches) for _ in range(5)] == [1, 2, 3, 4, 5]
+    state = loading.state(first)
+    assert loading.ways(state)[0] == loading.MOVED
+    assert next(loading.begin(second, 5, loading.MOVED, state)) == 6 and second.drawn == 1
+
+
+class Refusing(Stream):
+    def load_state_dict(self, state):
+        raise KeyError("epoch")
+
+
+def test_a_loader_that_cannot_be_moved_says_so_and_is_drawn_from(caplog):
+    loader = Refusing()
+    state = loading.state(loader)
+    assert next(loading.begin(loader, 5, loading.MOVED, state), None) is None
+    assert "Refusing cannot be moved by its load_state_dict(): KeyError: 'epoch'" in caplog.text
+    assert next(loading.begin(loader, 5, loading.ways(state)[1], state)) == 6
+
+
+@pytest.mark.parametrize("state", [object(), b"x" * (loading.STATE_LIMIT + 1)])
+def test_a_state_that_cannot_be_recorded_is_none(state):
+    loader = Stream()
+    loader.state_dict = lambda: state
+    assert loading.state(loader) == b"" and loading.MOVED not in loading.ways(b"")
+
+
+def test_drawing_again_is_shown(caplog, monkeypatch):
+    monkeypatch.setattr(loading, "SAY_EVERY", 0.0)
+    loading.begin(Stream(), 3)
+    assert "Stream: 3 of 3 batches are drawn again to reach this rank's place" in caplog.text

@@ -33,6 +33,7 @@ ENTRY = Entry(
     synced=(True, False),
     skipped=(2,),
     mark=11,
+    place=b"place",
     private=b"buffers",
     gradients=[
         (0, "grad", torch.arange(6.0).reshape(2, 3)),
@@ -72,10 +73,10 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(sealed, "VERSION", 6)
+    monkeypatch.setattr(sealed, "VERSION", 7)
     later = b"".join(SEAL.close(9, b"what is to come"))
     monkeypatch.undo()
-    with pytest.raises(BadRecord, match="format 6, this taskd reads 5"):
+    with pytest.raises(BadRecord, match="format 7, this taskd reads 6"):
         SEAL.open(later, 9)
 
 

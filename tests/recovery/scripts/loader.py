@@ -1,13 +1,14 @@
 """Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what
 would have been without.
 
-loader.py OUT distributed|random|synced|hidden|workers EPOCHS [NAP]
+loader.py OUT distributed|random|synced|hidden|workers|stateful|own EPOCHS [NAP]
 
 NAP: seconds that each step of a protected run takes longer, until OUT/hurry is there.
 
 synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's
 loaders do. hidden: what the data set gives depends on the process. workers: what is loaded in a
-worker depends on what that has loaded before.
+worker depends on what that has loaded before. stateful: a loader whose iterator has the state, as
+torchdata's; own: one that is its own iterator. Both are given to protect() and can be moved.
 """
 
 import os
@@ -84,6 +85,74 @@ class Synced(DataLoader):
         self.iteration += 1
 
 
+class Stateful(DataLoader):
+    """Draws a seed when an iterator is made, which state_dict() does too."""
+
+    iterator = then = None
+
+    def __iter__(self):
+        if self.iterator is None or self.iterator.begun:
+            self.iterator = Batches(self, self.then)
+            self.then = None
+        self.iterator.begun = True
+        return self.iterator
+
+    def state_dict(self):
+        if self.iterator is None:
+            self.iterator = Batches(self, self.then)
+        return {"order": self.iterator.order, "next": self.iterator.next}
+
+    def load_state_dict(self, state):
+        self.iterator, self.then = None, state
+
+
+class Batches:
+    def __init__(self, loader, then):
+        self.data, self.begun = loader.dataset, False
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        order = torch.randperm(96, generator=torch.Generator().manual_seed(seed))
+        self.order, self.next = (then["order"], then["next"]) if then else (order, 0)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.next == 24:
+            raise StopIteration
+        drawn()
+        chosen = self.order[4 * self.next : 4 * self.next + 4].tolist()
+        self.next += 1
+        x, y = zip(*(self.data[i] for i in chosen), strict=True)
+        return torch.stack(x), torch.stack(y)
+
+
+class Own:
+    """A stream without an end, of which each pass is a part."""
+
+    def __init__(self, data):
+        self.data, self.place = data, 0
+
+    def __iter__(self):
+        while True:
+            drawn()
+            self.place += 1
+            x, y = zip(*(self.data[(7 * self.place + i) % 96] for i in range(4)), strict=True)
+            yield torch.stack(x), torch.stack(y)
+            if self.place % 24 == 0:
+                return
+
+    def state_dict(self):
+        return {"place": self.place}
+
+    def load_state_dict(self, state):
+        self.place = state["place"]
+
+
+def drawn() -> None:
+    with (out / f"drawn-{rank}").open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
 class Plain(Dataset):
     def __len__(self) -> int:
         return 96
@@ -100,7 +169,11 @@ loader = DataLoader(
 if kind == "synced":
     order = torch.utils.data.RandomSampler(data, generator=torch.Generator().manual_seed(11))
     loader = Synced(data, batch_size=4, sampler=order)
-job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
+if kind in ("stateful", "own"):
+    loader = Stateful(data, batch_size=4) if kind == "stateful" else Own(data)
+    job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+else:
+    job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
 fault.at("protected", int(os.environ.get("TASKD_INCARNATION", "0")))
 with record.Record(out, rank) as log:
     for epoch in range(epochs):
