@@ -51,6 +51,8 @@ SWAPS = {"SWAP", "ROT_TWO", "ROT_THREE"}
 _ENDS = {"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"}
 RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _ALWAYS = {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+# in Python 3.10 any jump may lead back
+_BACKWARD = {dis.opmap[name] for name in dis.opmap if "BACKWARD" in name} or set(dis.hasjabs)
 _WITHS = {"SETUP_WITH", "SETUP_ASYNC_WITH"}
 
 
@@ -107,6 +109,11 @@ def flow(code: types.CodeType) -> Flow:
             if start <= one.offset < end:
                 after[i].append(handler)
     return Flow(found, after, _lines(code, found), frozenset(joins), at)
+
+
+def has_loops(code: types.CodeType) -> bool:
+    """Whether any of its instructions may jump back; a quick look."""
+    return not _BACKWARD.isdisjoint(code.co_code[::2])
 
 
 def _handlers(code: types.CodeType) -> Iterable[tuple[int, int, int]]:

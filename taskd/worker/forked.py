@@ -34,6 +34,12 @@ def warm() -> None:
             importlib.import_module(name)
     import torch
 
+    from taskd.worker import reach, set_up
+
+    # all modules are looked at here, not in each fork
+    set_up.know_places()
+    reach.know_modules()
+    torch.manual_seed(0)  # reads sources for a stack that it keeps
     # the first optimizer also registers things; built on one element it runs no parallel region
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
 

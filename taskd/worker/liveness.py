@@ -28,6 +28,7 @@ from taskd.worker.bytecode import (
     Unknown,
     comprehensions,
     flow,
+    has_loops,
     is_hidden,
     loops,
     reach,
@@ -104,6 +105,8 @@ class Analysis:
     def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
         """(what the loops around this instruction carry, what else they name and do not assign
         first). Raises Unknown."""
+        if not has_loops(scope.code):
+            return set(), set()
         found = flow(scope.code)
         # a call may point behind its instruction, into its inline cache
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import inspect
 import logging
+import os
 import sys
 import types
 import weakref
@@ -233,16 +234,18 @@ class LoopVariables:
         return list(places.values()), named
 
 
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+
+
 class _Own:
     """What is the script's own."""
 
     def __init__(self) -> None:
-        self._installed = reach.installed()
         self._known: dict[str, bool] = {}
 
     def module(self, name: str) -> bool:
         if name not in self._known:
-            self._known[name] = reach.is_own(name, sys.modules.get(name), self._installed)
+            self._known[name] = reach.is_own(name, sys.modules.get(name))
         return self._known[name]
 
     def space(self, space: dict[str, Any]) -> bool:
@@ -259,7 +262,8 @@ def _script_frames(own: _Own) -> list[types.FrameType]:
     found, frame = [], sys._getframe(1)
     at: types.FrameType | None = frame
     while at is not None:
-        if own.space(at.f_globals):
+        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
+        if own.space(at.f_globals) and not at.f_code.co_filename.startswith(_PACKAGE):
             found.append(at)
         at = at.f_back
     return found

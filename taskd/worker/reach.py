@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import sysconfig
 import types
@@ -67,11 +68,29 @@ def of_caller() -> list[Root]:
         ):
             roots.append((found.f_code.co_name, variables(found)))
         found = found.f_back
-    directories = installed()
-    for name, module in list(sys.modules.items()):
-        if is_own(name, module, directories):
-            roots.append(("" if name == "__main__" else name, vars(module)))
-    return roots
+    return roots + own_modules()
+
+
+def own_modules() -> list[Root]:
+    """The script's own modules."""
+    main = sys.modules.get("__main__")
+    roots = [("", vars(main))] if main is not None else []
+    found = (row for row in (*_own, *new_modules()) if row[0] != "__main__" and is_own(*row))
+    return roots + [(name, vars(module)) for name, module in found]
+
+
+def new_modules() -> list[Root]:
+    """All modules; in a fork those that the zygote had not loaded. To look at the others again
+    would copy the memory that they are in."""
+    later = itertools.takewhile(lambda name: name != _last, reversed(sys.modules))
+    return [(name, sys.modules[name]) for name in reversed(list(later))]
+
+
+def know_modules() -> None:
+    """Called by the zygote, which has loaded what it will load."""
+    global _last, _own
+    _own = [row for row in new_modules() if is_own(*row)]
+    _last = next(reversed(sys.modules))
 
 
 def variables(frame: types.FrameType) -> dict[str, Any]:
@@ -92,13 +111,8 @@ def variables(frame: types.FrameType) -> dict[str, Any]:
     return found
 
 
-def installed() -> tuple[str, ...]:
-    """The directories of installed code."""
-    return tuple(sysconfig.get_paths()[k] for k in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-def is_own(name: str, module: Any, directories: tuple[str, ...]) -> bool:
-    """Whether the user wrote this module. `directories`: those of installed code."""
+def is_own(name: str, module: Any) -> bool:
+    """Whether the user wrote this module."""
     if name == "__main__":
         return True
     if type(module) is not types.ModuleType or name.partition(".")[0] in _OURS:
@@ -106,7 +120,7 @@ def is_own(name: str, module: Any, directories: tuple[str, ...]) -> bool:
     file = module.__dict__.get("__file__")
     return (
         isinstance(file, str)
-        and not file.startswith(directories)
+        and not file.startswith(_INSTALLED)
         and "-packages/" not in file
         and file[:1] != "<"
     )
@@ -220,4 +234,8 @@ def _slots(kind: type) -> list[tuple[str, Any]]:
     return _members[kind]
 
 
+_paths = sysconfig.get_paths()  # takes 2 ms
+_INSTALLED = tuple(_paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_last = ""  # of the zygote's modules
+_own: list[Root] = []  # the script's own among them
 _members: dict[type, list[tuple[str, Any]]] = {}

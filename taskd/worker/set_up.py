@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.worker import groups
+from taskd.worker import groups, reach
 from taskd.worker.groups import FAKE
 from taskd.worker.set_up_calls import FILLING, GIVE, OFF, RECORD, SetUp
 
@@ -315,14 +315,17 @@ def stand_in() -> None:
 
     broadcast = c10d.broadcast_object_list
     objects = inspect.signature(broadcast)
-    replaced: dict[int, Any] = {
-        id(initialize): init_process_group,
-        id(broadcast): functools.wraps(broadcast)(broadcast_object_list),
-        id(c10d._store_based_barrier): lambda *args, **more: None,
-    }
-    for name in STORES:
-        replaced[id(getattr(dist, name))] = _no_store(getattr(dist, name))
-    _replace(replaced)
+    instead = (
+        init_process_group,
+        functools.wraps(broadcast)(broadcast_object_list),
+        lambda *args, **more: None,
+        *(_no_store(getattr(dist, name)) for name in STORES),
+    )
+    replaced = dict(zip(map(id, _originals()), instead, strict=True))
+    for names, key in places():
+        if (new := replaced.get(id(names.get(key)))) is not None:
+            _restore.append(functools.partial(names.__setitem__, key, names[key]))
+            names[key] = new
     c10d._new_process_group_helper = new_process_group_helper  # type: ignore[assignment]
     _restore.append(functools.partial(setattr, c10d, "_new_process_group_helper", helper))
 
@@ -338,17 +341,32 @@ def _no_store(kind: type) -> type:
     return Unconnected
 
 
-def _replace(replaced: dict[int, Any]) -> None:
-    """Put functions in the place of torch's wherever a module has them by name. Other modules of
-    torch's, some 1,500, use the attributes of these."""
-    for name, module in list(sys.modules.items()):
+def places() -> list[tuple[dict[str, Any], str]]:
+    """Where modules have what a replacement gets instead, by name: (the module's names, the name).
+    Other modules of torch's, some 1,500, use the attributes of these."""
+    wanted = {id(value) for value in _originals()}
+    found = list(_known)
+    for name, module in reach.new_modules():
         if name.startswith("torch.") and not name.startswith("torch.distributed"):
             continue
         names: Any = getattr(module, "__dict__", None)
-        for key, value in list(names.items()) if type(names) is dict else ():
-            if (new := replaced.get(id(value))) is not None:
-                names[key] = new
-                _restore.append(functools.partial(names.__setitem__, key, value))
+        rows = list(names.items()) if type(names) is dict else ()
+        found += [(names, key) for key, value in rows if id(value) in wanted]
+    return found
+
+
+def know_places() -> None:
+    """Called by the zygote: a fork looks at modules that came later only."""
+    global _known
+    _known = places()
+
+
+def _originals() -> tuple[Any, ...]:
+    functions = (c10d.init_process_group, c10d.broadcast_object_list, c10d._store_based_barrier)
+    return (*functions, *(getattr(dist, name) for name in STORES))
+
+
+_known: list[tuple[dict[str, Any], str]] = []
 
 
 def reload() -> None:

@@ -133,8 +133,8 @@ def test_the_callers_own_variables_are_roots():
     assert found[id(mine)].endswith("test_the_callers_own_variables_are_roots.mine")
 
 
-def test_modules_of_others_are_no_roots():
-    installed = ("/usr/lib/python3",)
+def test_modules_of_others_are_no_roots(monkeypatch):
+    monkeypatch.setattr(reach, "_INSTALLED", ("/usr/lib/python3",))
     for file, own in (
         ("/home/me/data.py", True),
         ("/usr/lib/python3/random.py", False),
@@ -142,8 +142,8 @@ def test_modules_of_others_are_no_roots():
     ):
         module = ModuleType("data")
         module.__file__ = file
-        assert reach.is_own("data", module, installed) is own
-    assert not reach.is_own("torch.random", torch.random, installed)
+        assert reach.is_own("data", module) is own
+    assert not reach.is_own("torch.random", torch.random)
 
 
 # -- what works on what is protected ---------------------------------------------------------------
