@@ -4,6 +4,7 @@
 from libc.string cimport memcmp
 
 _SCALARS = frozenset((type(None), bool, int, float, complex, str, bytes))
+_NUMBERS = frozenset((type(None), bool, int, float, complex))
 cdef int _DEEPEST = 50
 
 
@@ -68,6 +69,14 @@ cdef class Frozen:
     cdef bint holds(self, Py_ssize_t i, item) except -1:
         known = self.inner[i]
         return (<Frozen>known).equals(item) if type(known) is Frozen else _equal(item, known)
+
+
+def all_numbers(values):
+    """Whether all items of an iterable are numbers, bools or None."""
+    for value in values:
+        if type(value) not in _NUMBERS:
+            return False
+    return True
 
 
 cdef class Groups:

@@ -32,6 +32,7 @@ from taskd.worker.liveness import Analysis, Key, Scope
 from taskd.worker.stored_attributes import MISSING, put_attribute, value_of_attribute
 from taskd.worker.values import (
     ITEMS,
+    LONGEST,
     NotRecordable,
     into,
     is_changeable,
@@ -49,6 +50,10 @@ KEEP = (
     "it is read in a step before it is assigned, and is not restored: after a repair it may have"
     " another value. Keep it in a dict, list or tensor that is given to protect() and changed in"
     " place, or assign it inside the attempt before it is read"
+)
+GROWN = (
+    "it is not copied in every step and not restored: after a repair it may hold something else."
+    " Keep less of it, or give it to protect(), which copies it whatever it costs"
 )
 DRAWN = (
     "the script draws from it by itself, so a repeated step gets something else: draw with next()"
@@ -147,9 +152,10 @@ class LoopVariables:
             value = _value(place, frames)
             if value is not MISSING:
                 try:
-                    found[place.name] = recordable(value)
+                    found[place.name] = recordable(value, ITEMS if place.inside else LONGEST)
                 except NotRecordable as error:
-                    self._say([f"{place.name} ({place.where}) is {error}: {KEEP}"])
+                    why = GROWN if place.inside else KEEP
+                    self._say([f"{place.name} ({place.where}) is {error}: {why}"])
         return found
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
@@ -223,7 +229,9 @@ class LoopVariables:
                     named.append(f"{name} ({where}): {CALLS}")
                     continue
                 try:
-                    recordable(value, ITEMS if inside else None)
+                    # what is this long already is data that the script reads
+                    most = ITEMS if inside else LONGEST
+                    recordable(value, most, most)
                 except NotRecordable as error:
                     if not inside:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")

@@ -18,7 +18,7 @@ from taskd.worker import holders, plain, values
 from taskd.worker.given import Refused
 from taskd.worker.loop_variables import RANGES, LoopVariables, assign
 from taskd.worker.stored_attributes import put_attribute, value_of_attribute
-from taskd.worker.values import NotRecordable
+from taskd.worker.values import ITEMS, LONGEST, NotRecordable
 
 
 class Attempt:
@@ -141,6 +141,24 @@ def test_what_cannot_be_recorded_is_named_once(caplog, value, why):
     (text,) = warnings(caplog)
     assert text.startswith("not protected: kept (line ") and why in text
     assert "given to protect()" in text
+
+
+@pytest.mark.parametrize(("item", "most"), [(0.5, LONGEST), ("text", ITEMS)])
+def test_what_grows_too_long_is_named(caplog, item, most):
+    def loop(steps, history):
+        for attempt in steps:
+            with attempt:
+                history.append(item)
+        history += [item] * (most - len(history))
+        assert variables.state_dict() == {"history": history} and not warnings(caplog)
+        history.append(item)
+        assert variables.state_dict() == {} == variables.state_dict()
+
+    variables = LoopVariables([], refuses=False)
+    loop(Steps(variables), [])
+    (text,) = warnings(caplog)
+    assert text.startswith("not protected: history (line ")
+    assert f"is a list of {most + 1} items: it is not copied in every step" in text
 
 
 def test_a_file_that_is_written_is_no_source(caplog, tmp_path):
