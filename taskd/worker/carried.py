@@ -129,6 +129,8 @@ def compare(
         if (
             type(value) is torch.Tensor
             and (node := _graph(value)) is not None
+            # made since: what an earlier step has made and is only held reaches nowhere
+            and node._sequence_nr() > before.node
             and _oldest(node) <= before.node
         ):
             found.append((value, "graph"))

@@ -76,14 +76,30 @@ def test_a_result_whose_graph_reaches_back():
     assert text.startswith("main.self.sum (") and "detach()" in text
 
 
+def test_a_result_that_is_only_held_reaches_nowhere():
+    """As what `loss = job.call(train)` has assigned, until the next call returns."""
+    script, losses = Script(), []
+
+    def body():
+        losses.append(script.step())
+        return losses[-1]
+
+    assert script.found(body, losses=losses) == []
+
+
 def test_a_view_whose_node_torch_refuses_to_name():
     script = Script()
     base = torch.zeros(4)
     with torch.no_grad():
         view = base.view(2, 2)
     base.add_(torch.ones(4, requires_grad=True))
-    (text,) = script.found(script.step, view=view, base=base)
-    assert text.startswith("main.base ("), text
+
+    def body():
+        script.sum = script.step() + base.sum()
+        return script.sum
+
+    (text,) = script.found(body, view=view, base=base)
+    assert text.startswith("main.self.sum ("), text
 
 
 def test_a_loader_that_the_script_steps():
