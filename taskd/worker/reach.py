@@ -82,8 +82,9 @@ def own_modules() -> list[Root]:
 def new_modules() -> list[Root]:
     """All modules; in a fork those that the zygote had not loaded. To look at the others again
     would copy the memory that they are in."""
-    later = itertools.takewhile(lambda name: name != _last, reversed(sys.modules))
-    return [(name, sys.modules[name]) for name in reversed(list(later))]
+    # without bytecode, so that no thread imports meanwhile
+    later = list(itertools.takewhile(_last.__ne__, reversed(sys.modules)))
+    return [(name, sys.modules.get(name)) for name in reversed(later)]
 
 
 def know_modules() -> None:
