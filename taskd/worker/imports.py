@@ -27,6 +27,7 @@ from taskd.worker.sources import Kept, Sources, is_project
 log = logging.getLogger("taskd.worker")
 
 _sources: Sources | None = None
+_DECODER = msgspec.msgpack.Decoder(Kept)
 
 
 def begin(late: bool = False) -> Sources:
@@ -67,9 +68,9 @@ def _record() -> Kept:
     """What the predecessor has loaded, and beside it what other ranks of the node have."""
     directory, local, rank = _us()
     kept = _read(Start(directory, local, rank)) or Kept()
-    for file in sorted(directory.glob("start-*")):
-        number = file.name.removeprefix("start-")
-        if number.isdigit() and int(number) != local:
+    for name in sorted(os.listdir(directory)):
+        number = name.removeprefix("start-")
+        if name != number and number.isdigit() and int(number) != local:
             other = _read(Start(directory, int(number), rank - local + int(number)))
             if other is not None:
                 kept.add(other)
@@ -81,7 +82,7 @@ def _read(start: Start) -> Kept | None:
     if section is None:
         return None
     try:
-        return msgspec.msgpack.decode(section, type=Kept)
+        return _DECODER.decode(section)
     except msgspec.MsgspecError as error:
         log.error("rank %d: the record of its sources is not used: %s", start.seal.rank, error)
         return None

@@ -58,6 +58,10 @@ class Result(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return f"{self.call}{detail}" + (f" of {shapes}" if shapes else "")
 
 
+# building one takes as long as decoding
+_DECODER = msgspec.msgpack.Decoder(tuple[int, list[Result]])
+
+
 @dataclass
 class Results:
     """The results of one rank. `missed`: how many collectives its first process had made before it
@@ -103,7 +107,7 @@ class Results:
     def load(self, data: bytes) -> None:
         """Replace all results by those of `data`; what was given again stays given. Raises
         msgspec.ValidationError, msgspec.DecodeError."""
-        self.missed, self.made = msgspec.msgpack.decode(data, type=tuple[int, list[Result]])
+        self.missed, self.made = _DECODER.decode(data)
         channels = defaultdict(list)
         for result in self.made:
             channels[result.channel].append(result)

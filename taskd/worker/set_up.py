@@ -277,13 +277,12 @@ def stand_in() -> None:
     _install()
     asked: dict[str, Any] = {}  # for the default group
     initialize, helper = c10d.init_process_group, c10d._new_process_group_helper
-    signature = inspect.signature(initialize)
 
     @functools.wraps(initialize)
     def init_process_group(*args: Any, **more: Any) -> None:
         if not _active():
             return initialize(*args, **more)
-        given = signature.bind(*args, **more).arguments
+        given = _INITIALIZE.bind(*args, **more).arguments
         asked.update(backend=given.get("backend"), timeout=given.get("timeout"))
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         return initialize(FAKE, store=dist.HashStore(), rank=rank, world_size=size)
@@ -305,7 +304,7 @@ def stand_in() -> None:
         return made
 
     def broadcast_object_list(object_list: list[Any], *args: Any, **more: Any) -> Any:
-        given = objects.bind(object_list, *args, **more).arguments
+        given = _OBJECTS.bind(object_list, *args, **more).arguments
         group = given.get("group")
         if not _active() or c10d._rank_not_in_group(group):
             return broadcast(object_list, *args, **more)
@@ -314,7 +313,6 @@ def stand_in() -> None:
         return _now.objects(group, object_list)
 
     broadcast = c10d.broadcast_object_list
-    objects = inspect.signature(broadcast)
     instead = (
         init_process_group,
         functools.wraps(broadcast)(broadcast_object_list),
@@ -366,6 +364,8 @@ def _originals() -> tuple[Any, ...]:
     return (*functions, *(getattr(dist, name) for name in STORES))
 
 
+_INITIALIZE = inspect.signature(c10d.init_process_group)
+_OBJECTS = inspect.signature(c10d.broadcast_object_list)
 _known: list[tuple[dict[str, Any], str]] = []
 
 
