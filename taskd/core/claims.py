@@ -55,9 +55,10 @@ class Claims:
             del self._held[event.node]
         return found
 
-    def overdue(self, now: float) -> list[from_agent.AgentJoined]:
-        """Return the registrations that have waited for too long."""
-        if self.deadline is None or now < self.deadline:
+    def overdue(self, now: float, gathered: bool) -> list[from_agent.AgentJoined]:
+        """Return the registrations that have waited for too long. `gathered`: the time for the
+        agents is over, so that the nodes of these would count as lost."""
+        if self.deadline is None or (now < self.deadline and not gathered):
             return []
         for event in self._held.values():
             self._job.note(f"nothing is heard of the standby to which node {event.node} moved")

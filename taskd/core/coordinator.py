@@ -388,7 +388,7 @@ class Coordinator:
     # -- time --------------------------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
-        if overdue := self.claims.overdue(now):
+        if overdue := self.claims.overdue(now, self.succession.is_due(now)):
             return [*overdue]
         if not (self.forming.tick(now) or self.succession.tick(now)):
             self.recovery.tick(now)

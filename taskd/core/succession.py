@@ -92,9 +92,13 @@ class Succession:
         if self._claims.interrupted:
             incident.rungs = self._claims.rungs(bool(self._new))
 
+    def is_due(self, now: float) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and now >= self.deadline
+
     def tick(self, now: float) -> bool:
         """Act if the deadline has passed; return whether it has."""
-        if self.deadline is None or now < self.deadline:
+        if not self.is_due(now):
             return False
         if not self._without_missing_nodes(now):
             job = self._job
