@@ -89,9 +89,9 @@ def link_drop(run: Run, control: Control, dice: random.Random) -> dict[str, Figu
     records = [toy.Steps(run.directory, rank, "raised") for rank in range(run.world)]
     known, begun = len(run.incidents()), _neighbours(run, control, dice, "drop")
     incident = run.incident(known + 1)
-    reported = min(
-        monotonic(incident["began"]), *(r[1] for s in records for r in s.read(s.after(begun)))
-    )
+    # no rank raised: the kernel's report came between two steps
+    raised = [r[1] for s in records for r in s.read(s.after(begun))]
+    reported = min([monotonic(incident["began"]), *raised])
     return {
         "link drop: kernel's report to next step": Figure(
             _done(run, incident, reported), run.usual(begun)
