@@ -191,6 +191,12 @@ class Agent:
                 self._old = self.epoch
             self.epoch = None
 
+    def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
+        """Put a process where the launcher finds it: it ends what is there once it stops those of
+        `epoch`. False if it does already, or what `put` returns."""
+        with self._lock:
+            return self.epoch is epoch and put()
+
     def epochs(self) -> list[Epoch]:
         """Those whose shared memory is there. From any thread."""
         known = {id(e): e for e in (self.epoch, self._old, self.next) if e is not None}

@@ -98,7 +98,7 @@ class RankProcesses:
 
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has
-        been ordered since."""
+        been ordered since, or the launcher is about to stop."""
         epoch = self._agent.epoch
         rank = (
             next((r for r in epoch.ranks.values() if r.number == order.rank), None)
@@ -114,12 +114,19 @@ class RankProcesses:
         ):
             process.send_signal(signal.SIGKILL)
             return
-        if not self._agent.starts:
+        local = rank.local
+
+        def put() -> bool:
             handlers = self._agent.context.subprocess_handlers
-            if not isinstance(handlers[rank.local], Handler):
-                handlers[rank.local] = Handler(process, rank.local)
-            elif not handlers[rank.local].take(process):
-                return
+            if isinstance(handlers[local], Handler):
+                return bool(handlers[local].take(process))
+            handlers[local] = Handler(process, local)
+            return True
+
+        assert epoch is not None
+        if not self._agent.starts and not self._agent.unless_stopping(epoch, put):
+            process.send_signal(signal.SIGKILL)
+            return
         rank.process, rank.pidfd = process, pidfd(process.pid)
         what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
         log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
