@@ -56,6 +56,7 @@ class Training:
         if not rank.blank:
             at = rank.position() if node.protected else None
             rank.left = at.but(clean=None) if at else None
+            rank.record = self.world.cluster.kept(rank) if at else rank.record
         rank.alive, rank.died = False, self.world.now
         self.world.counts["deaths"] += 1
         told = None if rank.blank and self.world.chance.random() < 0.5 else rank.left
@@ -73,7 +74,7 @@ class Training:
         if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
             return
         at = rank.position()
-        rank.left = at.but(clean=None)
+        rank.left, rank.record = at.but(clean=None), self.world.cluster.kept(rank)
         rank.alive, rank.quit = False, True
         self.world.say(
             node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
