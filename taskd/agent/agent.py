@@ -192,8 +192,9 @@ class Agent:
             self.epoch = None
 
     def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
-        """Put a process where the launcher finds it: it ends what is there once it stops those of
-        `epoch`. False if it does already, or what `put` returns."""
+        """Run `put`, which hands a process to the launcher, and return its result; False if the
+        launcher is already stopping the processes of `epoch`. What was handed over before is
+        stopped with them."""
         with self._lock:
             return self.epoch is epoch and put()
 

@@ -96,10 +96,9 @@ class Handler:
 
     def take(self, proc: Forked | subprocess.Popen[bytes]) -> bool:
         """Take the process that was started. False if the launcher has ended the placeholder by
-        then: the process is killed."""
+        then."""
         with self._lock:
             if isinstance(self.proc, Ordered) and self.proc.returncode is not None:
-                proc.send_signal(signal.SIGKILL)
                 return False
             self.proc = proc
             return True

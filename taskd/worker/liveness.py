@@ -105,15 +105,13 @@ class Analysis:
     def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
         """(what the loops around this instruction carry, what else they name and do not assign
         first). Raises Unknown."""
+        carried, touched = set[Key](), set[Key]()
         if not has_loops(scope.code):
-            return set(), set()
+            return carried, touched
         found = flow(scope.code)
         # a call may point behind its instruction, into its inline cache
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
-        around = loops(found, at)
-        carried: set[Key] = set()
-        touched: set[Key] = set()
-        if not around:
+        if not (around := loops(found, at)):
             return carried, touched
         effects, touches = self._effects(scope, found)
         for head, body in around:
