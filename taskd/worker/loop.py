@@ -367,5 +367,6 @@ class Loop:
         """Announce a replacement and take part in its repair: see `Rejoin.announce`."""
         resumed = self.rejoin.announce()
         if resumed is not None:
+            set_up.came_back(between=resumed.kind == PASS_END)
             self._take_up(resumed)
         return resumed

@@ -107,12 +107,10 @@ class Results:
     def load(self, data: bytes) -> None:
         """Replace all results by those of `data`; what was given again stays given. Raises
         msgspec.ValidationError, msgspec.DecodeError."""
-        self.missed, self.made = _DECODER.decode(data)
-        channels = defaultdict(list)
-        for result in self.made:
-            channels[result.channel].append(result)
+        self.missed, made = _DECODER.decode(data)
+        self._hold(made)
+        for result in made:
             self.fits(sum(map(len, result.data or ())))
-        self._channels = dict(channels)
 
     def take(self, wanted: Result) -> Result:
         """The result of the next call on a channel, which must be `wanted`. Raises
@@ -145,14 +143,30 @@ class Results:
         self._given[wanted.channel] = self._given.get(wanted.channel, 0) + 1
         return found
 
-    def cut(self) -> None:
-        """Forget what has not been given again: this process makes these calls itself now."""
-        left, made = dict(self._given), []
+    @property
+    def left(self) -> bool:
+        """Whether there is something that has not been given again."""
+        return len(self.made) > sum(self._given.values())
+
+    def come_back(self, between: bool) -> None:
+        """This process is where the previous one was: forget what has not been given again, which
+        it makes itself. `between`: but for what followed the last pass."""
+        count, made, rest = dict(self._given), list[Result](), list[Result]()
         for result in self.made:
-            if left.get(result.channel, 0) > 0:
-                left[result.channel] -= 1
+            if count.get(result.channel, 0) > 0:
+                count[result.channel] -= 1
                 made.append(result)
-        self.made = made
+                if result.channel == LOOPS:
+                    rest.clear()
+            else:
+                rest.append(result)
+        self._hold(made + (rest if between else []))
+
+    def _hold(self, made: list[Result]) -> None:
+        self.made, channels = made, defaultdict(list)
+        for result in made:
+            channels[result.channel].append(result)
+        self._channels = dict(channels)
 
     def _says(self, wanted: Result, but: str) -> str:
         number = self._given.get(wanted.channel, 0) + 1

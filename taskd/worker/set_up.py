@@ -32,7 +32,8 @@ import torch.distributed.distributed_c10d as c10d
 
 from taskd.worker import groups, reach
 from taskd.worker.groups import FAKE
-from taskd.worker.set_up_calls import FILLING, GIVE, OFF, RECORD, SetUp
+from taskd.worker.set_up_calls import GIVE, OFF, RECORD, SetUp
+from taskd.worker.set_up_values import FILLING
 
 log = logging.getLogger("taskd.worker")
 
@@ -217,6 +218,9 @@ def step_asked() -> None:
 def stop(calls: bool) -> None:
     """A pass of the loop begins: its collectives are real and repeated with their step. `calls`: by
     job.call."""
+    if _now.mode == GIVE and _now.rest:  # the predecessor had called more; its peers are here
+        _now.come_back(between=False)
+        _now.mode = RECORD
     if _now.mode == RECORD:
         _now.settle()
         _now.begin_loop(calls)
@@ -238,7 +242,7 @@ def left_to_framework() -> None:
 def again() -> None:
     """A pass is over: what the script learns until the next one begins is recorded."""
     if _now.mode == OFF and "TASKD_VAULT" in os.environ and not _now.results.full:
-        _now.mode = RECORD
+        _now.between()
         _install()
 
 
@@ -385,4 +389,9 @@ def real() -> None:
     if _now.mode == GIVE:
         _now.mode = OFF
         _uninstall()
-        _now.results.cut()
+
+
+def came_back(between: bool) -> None:
+    """This replacement is where its predecessor was; `between`: between two passes, where it may
+    have got something already."""
+    _now.come_back(between)

@@ -1,14 +1,16 @@
 """The calls of a rank's set-up, one by one: noted with what they return in the rank's first
 process, answered from these notes in a replacement. `set_up.py` brings them here.
 
-Private names of torch are those of groups.py, and the methods in FILLING.
+Private names of torch are those of groups.py, and the methods in set_up_values.FILLING.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,34 +24,20 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from taskd.records.start import SETUP, Start
 from taskd.worker import plain
 from taskd.worker.results import LOOPS, SMALL, NotTheSame, Result, Results
+from taskd.worker.set_up_values import (
+    FILLING,
+    channel_of,
+    contents,
+    detail,
+    fill,
+    group_name,
+    is_plain,
+    shape,
+    tensors,
+)
 
 log = logging.getLogger("taskd.worker")
 
-# methods of ProcessGroup that fill the tensors of their first argument
-FILLING = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "broadcast",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-)
 RECORD, GIVE, OFF = "record", "give", "off"
 
 
@@ -95,29 +83,50 @@ class _Pending(NamedTuple):
 
 
 class SetUp:
-    """This process's. `mode`: what is done with a call; `failed`: how the set-up differed."""
+    """This process's. `mode`: what is done with a call; `failed`: how the set-up differed. `rest`:
+    what followed the last pass is being given again."""
 
     def __init__(self) -> None:
         self.mode = OFF
         self.results = Results()
         self.failed: NotTheSame | None = None
         self.theirs = False  # set_up.left_to_framework()
+        self.rest = False
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
         self._filled: list[tuple[Result, list[StorageWeakRef]]] = []  # by large results
         self._kept = 0  # results that have been written
+        self._keep_from = math.inf  # when they may be written again, by time.monotonic()
         self.mark: int | None = None  # results before the script last read `job.step`
+
+    @property
+    def gives(self) -> bool:
+        """Whether a call gets what it got before. Between passes the previous process may have got
+        less far than its peers: from there on the calls are made."""
+        if self.mode == GIVE and self.rest and not self.results.left:
+            self.mode, self.rest = RECORD, False
+        return self.mode == GIVE
+
+    def come_back(self, between: bool) -> None:
+        """This process is where the previous one was; `between`: between two passes."""
+        self.results.come_back(between)
+        self.rest = between and self.results.left
+
+    def between(self) -> None:
+        """A pass is over. What is learnt now is kept as it comes: a process that ends here cannot
+        be asked later."""
+        self.mode = GIVE if self.rest else RECORD
 
     # -- calls -------------------------------------------------------------------------------------
 
     def collective(
         self, original: Callable[..., Any], name: str, handle: Any, args: Any, more: Any
     ) -> Any:
-        outputs = list(_tensors(args[0])) if name in FILLING and args else []
+        outputs = list(tensors(args[0])) if name in FILLING and args else []
         wanted = Result(
-            _channel(handle), name.strip("_"), _detail(name, args), [_shape(t) for t in outputs]
+            channel_of(handle), name.strip("_"), detail(name, args), [shape(t) for t in outputs]
         )
-        if self.mode == GIVE:
+        if self.gives:
             return self._give(wanted, name, outputs)
         result = self._record(wanted)
         work = original(handle, *args, **more)
@@ -129,6 +138,10 @@ class SetUp:
             self._coalesced = []
         elif not outputs:
             result.data = []
+            if work is None:
+                self._keep_soon()
+            else:  # kept when it is over
+                self._pending[id(work)] = _Pending(work, [])
         elif work is None:  # its work is that of _end_coalescing
             self._coalesced.append((result, outputs))
         else:
@@ -136,10 +149,10 @@ class SetUp:
         return work
 
     def functional(self, original: Callable[..., Any], name: str, args: Any, more: Any) -> Any:
-        given = list(_tensors(args[0]))
-        channel = _group_name(more.get("group_name", args[-1] if args else ""))
-        wanted = Result(channel, f"functional {name}", "", [_shape(t) for t in given])
-        if self.mode == GIVE:
+        given = list(tensors(args[0]))
+        channel = group_name(more.get("group_name", args[-1] if args else ""))
+        wanted = Result(channel, f"functional {name}", "", [shape(t) for t in given])
+        if self.gives:
             found = self._take(wanted)
             sizes = msgspec.msgpack.decode(found.answer, type=list[tuple[str, tuple[int, ...]]])  # type: ignore[arg-type]
             made = [
@@ -147,7 +160,7 @@ class SetUp:
                 for dtype, size in sizes
             ]
             for tensor, data in zip(made, found.data or (), strict=True):
-                _fill(tensor, data)
+                fill(tensor, data)
             if name.endswith("_") and not name.startswith("_"):
                 args[0].copy_(made[0])
                 return args[0]
@@ -155,9 +168,10 @@ class SetUp:
         result = self._record(wanted)
         out = original(*args, **more)
         if result is not None:
-            filled = [torch.ops._c10d_functional.wait_tensor(t) for t in _tensors(out)]
-            result.answer = msgspec.msgpack.encode([_shape(t) for t in filled])
+            filled = [torch.ops._c10d_functional.wait_tensor(t) for t in tensors(out)]
+            result.answer = msgspec.msgpack.encode([shape(t) for t in filled])
             self._know(result, filled, aliases=False)
+            self._keep_soon()
         return out
 
     def store(
@@ -165,11 +179,12 @@ class SetUp:
     ) -> Any:
         key = repr(args[0] if args else more.get("key", more.get("keys", "")))[:300]
         wanted = Result("the stores", f"store.{name}", key, [], [])
-        if self.mode == GIVE:
+        if self.gives:
             return self._take(wanted).answer
         result, answer = self._record(wanted), original(store, *args, **more)
         if result is not None:
             self._keep_answer(result, answer)
+            self._keep_soon()
         return answer
 
     def _keep_answer(self, result: Result, answer: Any) -> None:
@@ -187,7 +202,7 @@ class SetUp:
         """Run `function` in a rank's first process only. Raises TypeError for a result that cannot
         be kept, and ValueError for one that is too large."""
         wanted = Result("taskd.once", name, "", [], [])
-        if self.mode == GIVE:
+        if self.gives:
             return plain.decode(self._take(wanted).answer)  # type: ignore[arg-type]
         value = function()
         try:
@@ -205,11 +220,12 @@ class SetUp:
             )
         if (result := self._record(wanted)) is not None:
             result.answer = data
+            self._keep_soon()
         return value
 
     def plan(self, text: str) -> None:
         wanted = Result(LOOPS, text, "", [], [])
-        if self.mode == GIVE:
+        if self.gives:
             self._take(wanted)
         else:
             self._record(wanted)
@@ -233,14 +249,16 @@ class SetUp:
             if result.call == "recv_anysource":
                 result.answer = work._source_rank()
             self._know(result, outputs)
+        if pending is not None:
+            self._keep_soon()
 
     def _know(self, result: Result, outputs: list[torch.Tensor], aliases: bool = True) -> None:
         size = sum(t.numel() * t.element_size() for t in outputs)
-        if not all(_is_plain(t) for t in outputs):
+        if not all(is_plain(t) for t in outputs):
             result.unknown = "it is in tensors that are not dense"
             return
         if self.results.fits(size):
-            result.data = [_bytes(t) for t in outputs]
+            result.data = [contents(t) for t in outputs]
         else:
             result.unknown = f"its {size / 2**20:.1f} MiB are too many to be kept"
         if size > SMALL and aliases:
@@ -255,7 +273,7 @@ class SetUp:
                 self.over(pending.work)
         self._pending.clear()
         self._coalesced.clear()
-        restored = {StorageWeakRef(t.untyped_storage()) for t in protected if _is_plain(t)}
+        restored = {StorageWeakRef(t.untyped_storage()) for t in protected if is_plain(t)}
         for result, storages in self._filled if restored else ():
             if all(storage in restored for storage in storages):
                 self.results.drop(result)
@@ -277,8 +295,15 @@ class SetUp:
             made[mark:] = [result for result in made[mark:] if result.channel == LOOPS]
             self._kept = -1
 
+    def _keep_soon(self) -> None:
+        """Keep what is new, in at most a twentieth of the time."""
+        if self.mode == RECORD and (began := time.monotonic()) >= self._keep_from:
+            self.keep()
+            self._keep_from = time.monotonic() + 20 * (time.monotonic() - began)
+
     def keep(self) -> None:
         """Write what is new where a replacement finds it."""
+        self._keep_from = 0.0
         if len(self.results.made) == self._kept:
             return
         self._kept = len(self.results.made)
@@ -324,7 +349,7 @@ class SetUp:
         result = self._take(wanted)
         if not result.restored:
             for tensor, data in zip(outputs, result.data or (), strict=True):
-                _fill(tensor, data)
+                fill(tensor, data)
         if name in ("monitored_barrier", "_start_coalescing"):
             return None
         return _Over(outputs, result.answer if isinstance(result.answer, int) else -1)
@@ -332,7 +357,7 @@ class SetUp:
     def objects(self, group: Any, object_list: list[Any]) -> None:
         """broadcast_object_list(), also for its root: the object that it made in the first process
         is the one that all ranks have."""
-        channel = _channel(group if group is not None else dist.group.WORLD)
+        channel = channel_of(group if group is not None else dist.group.WORLD)
         take = self.results.take_broadcast
         sizes = torch.frombuffer(bytearray(self._same(take, channel)), dtype=torch.int64).tolist()
         data, at = self._same(take, channel), 0
@@ -340,57 +365,6 @@ class SetUp:
             part = torch.frombuffer(bytearray(data[at : at + size]), dtype=torch.uint8)
             object_list[i] = c10d._tensor_to_object(part, size, group)
             at += size
-
-
-# -- what of a call is compared and kept -----------------------------------------------------------
-
-
-def _channel(handle: Any) -> str:
-    return _group_name(c10d._world.pg_names.get(handle, "?"))
-
-
-def _group_name(name: Any) -> str:
-    if isinstance(name, dist.ProcessGroup):
-        return _channel(name)
-    return f"process group {name}"
-
-
-def _detail(name: str, args: Any) -> str:
-    """The root or the peer of a call."""
-    for option in args[1:]:
-        if (root := getattr(option, "rootRank", None)) is not None:
-            return f"root {root}"
-    if name in ("send", "recv") and len(args) > 1:
-        return f"rank {args[1]} of the group"
-    return ""
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from _tensors(inner)
-
-
-def _shape(tensor: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes()
-
-
-def _fill(tensor: torch.Tensor, data: bytes) -> None:
-    if data:
-        found = torch.frombuffer(bytearray(data), dtype=tensor.dtype).reshape(tensor.shape)
-        with torch.no_grad():
-            tensor.copy_(found)
 
 
 def _start_record() -> Start:

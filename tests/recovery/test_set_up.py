@@ -16,6 +16,17 @@ def test_collectives_of_the_set_up_and_between_passes_give_what_they_gave(tmp_pa
     assert len({line for name in names for line in name.splitlines()}) == 1
 
 
+def test_a_death_after_the_last_collective_between_passes(tmp_path, reference):
+    """The others are in the next pass, or on their way there; what the dead rank had got is given
+    to its replacement, which then goes on with them."""
+    faults = (
+        "2:0:ready:kill,1:0:evaluated:kill,0:1:evaluated:kill,0:14:begin:kill,3:2:evaluated:kill"
+    )
+    result = training.taskd(tmp_path / "job", 4, "learning.py", "4", faults=faults)
+    training.assert_equal(result, reference(4, "learning.py", "4"), 4)
+    assert [len(result.pids(rank)) for rank in range(4)] == [3, 2, 1, 2]
+
+
 KINDS = ("steps", "batches", "call", "range")
 
 

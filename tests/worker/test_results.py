@@ -113,8 +113,24 @@ def test_what_a_replacement_makes_itself_takes_the_place_of_what_was_left():
     made = [Result("g", "allreduce", "", [], [b"1"]), Result("g", "broadcast", "", [], [b"2"])]
     again = kept([*made, Result("h", "barrier", "", [], [])])
     again.take(wanted(made[0]))
-    again.cut()
+    again.come_back(between=False)
     assert again.made == made[:1]
+
+
+def test_between_passes_what_followed_the_last_pass_is_left():
+    set_up, skipped, after = (
+        Result("g", "allreduce", "", [], [b"1"]),
+        Result("h", "barrier", "", [], []),
+        [Result("g", "allreduce", "", [], [b"2"]), Result("h", "barrier", "", [], [])],
+    )
+    passes = [Result(LOOPS, "job.batches", "", [], [])] * 2
+    again = kept([set_up, skipped, passes[0], *after, passes[1]])
+    again.take(wanted(set_up))
+    again.take(wanted(passes[0]))
+    again.come_back(between=True)
+    assert again.made == [set_up, passes[0], *after, passes[1]] and again.left
+    assert [again.take(wanted(r)) for r in (*after, passes[1])] == [*after, passes[1]]
+    assert not again.left
 
 
 def test_only_so_many_calls_are_kept(monkeypatch):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from taskd.records import sealed
 from taskd.worker import set_up
-from taskd.worker.set_up_calls import FILLING
+from taskd.worker.set_up_values import FILLING
 
 START = """
 import os, torch, torch.distributed as dist

@@ -63,6 +63,7 @@ loader = DataLoader(data, batch_size=4, sampler=sampler)
 torch.manual_seed(50 + rank)
 job = taskd.protect(model=model, optimizer=optimizer)
 dist.barrier()
+fault.at("ready", 0)
 with record.Record(out, rank) as log:
     for epoch in range(passes):
         sampler.set_epoch(epoch)
@@ -81,5 +82,6 @@ with record.Record(out, rank) as log:
         dist.all_reduce(value)
         for group in optimizer.param_groups:  # what is learnt here decides how training goes on
             group["lr"] = 0.05 / (1 + value.item() % 1)
+        fault.at("evaluated", epoch)
     log.final(net, optimizer)
 record.leave(job)
