@@ -102,8 +102,17 @@ class Cluster(Launchers):
         return self.host_of_process(self.result().pids(rank)[-1])
 
     def emptied(self, host: int) -> None:
-        """Wait until nothing of the job runs there."""
-        self.until(f"host {host} was empty", lambda: not self.hosts.pids(host), 30.0)
+        """Wait until nothing of the job runs there. Torch gives a rank 30 s to end before it is
+        killed."""
+        try:
+            self.until(f"host {host} was empty", lambda: not self.hosts.pids(host), LIMIT)
+        except AssertionError as error:
+            pids = ",".join(map(str, self.hosts.pids(host)))
+            columns = "pid,stat,etime,wchan:20,args"
+            left = subprocess.run(
+                ["ps", "-ww", "-o", columns, "-p", pids], capture_output=True, text=True
+            )
+            raise AssertionError(f"{left.stdout}\n{error}") from None
 
     def end(self, *gone: int) -> Result:
         """Wait for all launchers but those of the hosts that are gone; the highest status of them,
