@@ -87,6 +87,16 @@ class Ordered(Forked):
         self.end(-number)
 
 
+def signal_group(process: Forked | subprocess.Popen[bytes], number: int) -> None:
+    """Signal a rank's process and those of its group. One that has just been forked has no group
+    before it has begun its session: a signal that is lost then costs the launcher 30 s."""
+    if process.pid != 0:  # a placeholder's, which would name our own group
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+            return
+    process.send_signal(number)
+
+
 class Handler:
     """Takes the place of torch's SubprocessHandler; its process may come later."""
 
@@ -105,11 +115,7 @@ class Handler:
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         with self._lock:
-            if self.proc.pid == 0:  # not a process: the number would name our own group
-                self.proc.send_signal(death_sig or signal.SIGTERM)
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+            signal_group(self.proc, death_sig or signal.SIGTERM)
 
 
 class Zygote:

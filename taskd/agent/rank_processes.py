@@ -13,7 +13,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from taskd.agent.children import marks
-from taskd.agent.processes import Forked, Handler
+from taskd.agent.processes import Forked, Handler, signal_group
 from taskd.agent.ranks import Epoch, Rank, pidfd
 from taskd.agent.replacements import Order
 
@@ -93,8 +93,7 @@ class RankProcesses:
 
     def kill(self, rank: Rank) -> None:
         if rank.process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(rank.process.pid, signal.SIGKILL)
+            signal_group(rank.process, signal.SIGKILL)
 
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has

@@ -1,4 +1,4 @@
-"""A replacement that starts while the launcher stops its processes ends with them."""
+"""A replacement that starts while the launcher or the agent stops processes ends with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.agent import Agent
-from taskd.agent.processes import Forked, Handler
+from taskd.agent.processes import Forked, Handler, Ordered
 from taskd.agent.ranks import Epoch, Rank
 from taskd.agent.watchdog import Limits
 from taskd.cython_api.page import Page
@@ -67,3 +67,22 @@ def test_else_the_launcher_finds_it(agent, process):
     assert agent.context.subprocess_handlers[0].proc is process and process.poll() is None
     assert agent.epoch.ranks[0].process is process
     agent.epoch.ranks[0].forget_process()
+
+
+def test_a_process_that_has_no_group_yet_is_signaled(agent, process):
+    """As one that the zygote has just forked."""
+    Handler(process, 0).close(signal.SIGTERM)
+    assert process.wait(20.0) == -signal.SIGTERM
+
+
+def test_a_process_that_has_no_group_yet_is_killed(agent, process):
+    rank = agent.epoch.ranks[0]
+    rank.process = process
+    agent.processes.end(agent.epoch, rank, incarnation=1)
+    assert process.wait(20.0) == -signal.SIGKILL
+
+
+def test_a_placeholder_is_ended():
+    handler = Handler(Ordered(), 0)
+    handler.close(signal.SIGTERM)
+    assert handler.proc.wait(0.0) == -signal.SIGTERM
