@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +26,9 @@ from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from ports import free_port
 
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0  # a guard against hanging, never a measure
@@ -173,12 +176,6 @@ class Running:
         for agent in agents:
             assert agent.receive().step == 0
         return agents
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 @pytest.fixture

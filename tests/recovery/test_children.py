@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import training
 
-STEPS = "60"
+STEPS = "200"  # 10 s at least, in which processes die and start on a busy machine
 KINDS = "plain,session,daemon,manager"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 import urllib.request
 from collections import Counter
@@ -19,12 +18,6 @@ from taskd.journal.reading import Reader
 
 WORLD, STEPS = 3, "400"
 SECRET = "a secret that nobody may be told"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def scraped(port: int) -> dict[tuple[str, ...], float]:
@@ -44,14 +37,14 @@ def told(path: Path) -> list[dict]:
 
 
 def test_a_job_that_is_watched(tmp_path):
-    directory, port, got = tmp_path / "job", free_port(), tmp_path / "got"
+    directory, port, got = tmp_path / "job", training.free_port(), tmp_path / "got"
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ncat >> {got}; echo >> {got}\n")
     program.chmod(0o755)
     watched = {
         "TASKD_METRICS_PORT": str(port),
         # nobody listens at the second one, and the job neither waits for it nor says where it is
-        "TASKD_NOTIFY": f"exec:{program}, http://127.0.0.1:{free_port()}/token",
+        "TASKD_NOTIFY": f"exec:{program}, http://127.0.0.1:{training.free_port()}/token",
         "TASKD_SECRET": SECRET,
     }
     with training.start(directory, WORLD, "steered.py", STEPS, **watched) as job:

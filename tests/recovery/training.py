@@ -237,8 +237,13 @@ class Running:
     _known = 0
 
     def pid(self, rank: int) -> int:
-        """Of the rank's present process, which has committed a step."""
-        return self.result().pids(rank)[-1]
+        """Of the rank's present process, once it has written down a step: a repair is over before
+        that."""
+        self.until(f"rank {rank} went on", lambda: bool(self._alive(rank)))
+        return self._alive(rank)[-1]
+
+    def _alive(self, rank: int) -> list[int]:
+        return [pid for pid in self.result().pids(rank)[-1:] if psutil.pid_exists(pid)]
 
     def manager(self) -> int:
         """The manager's process."""
