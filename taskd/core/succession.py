@@ -26,6 +26,7 @@ class Succession:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self._claims = claims
         self.deadline: float | None = None  # for the last agent
+        self._limit = 0.0  # what it was set to
         # node -> its keepers, each with the newest step of its records, as reported by agents
         self._keeps: dict[int, dict[int, int]] = {}
         # replacements ordered by an earlier manager that have no state yet
@@ -54,7 +55,8 @@ class Succession:
         settings = self._job.settings
         if not self._job.protected and self.deadline is None:
             patient = "recover" not in settings.ladder  # a missing node could not be replaced
-            self.deadline = now + (settings.form if patient else settings.gather)
+            self._limit = settings.form if patient else settings.gather
+            self.deadline = now + self._limit
 
     def stop(self) -> None:
         self.deadline = None
@@ -101,16 +103,15 @@ class Succession:
         if not self.is_due(now):
             return False
         if not self._without_missing_nodes(now):
-            job = self._job
-            missing = [
-                r
-                for r, rank in job.ranks.items()
-                if job.topology.node_of(r) is None or not rank.joined
-            ]
-            job.restart = (
-                f"a new manager has heard nothing from ranks [{abbreviate(missing)}] within"
-                f" {job.settings.form:.0f} s"
-            )
+            job, when = self._job, f"within {self._limit:.0f} s"
+            missing = [n for n in range(job.settings.nodes) if n not in job.topology.nodes]
+            if missing:  # in a restart of all ranks, launchers would wait for these nodes too
+                nodes = abbreviate(missing)
+                job.exhausted = f"nodes [{nodes}] have not registered with the new manager {when}"
+            else:
+                ranks = abbreviate(r for r, rank in job.ranks.items() if not rank.joined)
+                job.restart = f"a new manager has heard nothing from ranks [{ranks}] {when}"
+            self.stop()
         return True
 
     def _without_missing_nodes(self, now: float) -> bool:
