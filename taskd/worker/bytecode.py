@@ -154,6 +154,17 @@ def loops(flow: Flow, index: int) -> list[tuple[int, set[int]]]:
     return sorted(found.items(), key=lambda row: len(row[1]))
 
 
+def beginning(found: Flow, head: int) -> list[int]:
+    """The expression of a `for` loop."""
+    out: list[int] = []
+    if found.instructions[head].opname == "FOR_ITER":
+        for i in range(head - 1, -1, -1):
+            if found.instructions[i].opname.startswith(("STORE", "POP", "RETURN", "RESUME")):
+                break
+            out.append(i)
+    return out
+
+
 def reach(start: Iterable[int], edges: list[list[int]], without: int) -> set[int]:
     seen, todo = set(), [i for i in start if i != without]
     while todo:

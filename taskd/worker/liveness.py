@@ -26,6 +26,7 @@ from taskd.worker.bytecode import (
     SWAPS,
     Flow,
     Unknown,
+    beginning,
     comprehensions,
     flow,
     has_loops,
@@ -113,13 +114,15 @@ class Analysis:
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
         if not (around := loops(found, at)):
             return carried, touched
-        effects, touches = self._effects(scope, found)
+        inside = {i for head, body in around for i in (*body, *beginning(found, head))}
+        effects, touches = self._effects(scope, found, inside)
         for head, body in around:
             live = self._live(found, effects, body)[head]
             written = {key for i in body for key in effects[i].writes}
             carried |= live & written
             self.direct |= {key for i in body for key in effects[i].own}
-            self.ranges = (self.ranges | _begins(found, effects, head)) - written
+            begins = {key for i in beginning(found, head) for key in effects[i].reads}
+            self.ranges = (self.ranges | begins) - written
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
                 touched |= touches[i] - (written - live)
@@ -194,7 +197,7 @@ class Analysis:
                 before[j].append(i)
         returns = [i for i, one in enumerate(found.instructions) if one.opname in RETURNS]
         inside = reach(returns, before, -1) & reach([0], found.after, -1)
-        effects, touches = self._effects(scope, found)
+        effects, touches = self._effects(scope, found, inside)
         self._summaries[which] = made = Summary(
             frozenset(self._live(found, effects, inside).get(0, set())),
             frozenset(self._certain(found, effects, inside)),
@@ -205,7 +208,10 @@ class Analysis:
 
     # -- instructions ------------------------------------------------------------------------------
 
-    def _effects(self, scope: Scope, found: Flow) -> tuple[list[Effect], list[set[Key]]]:
+    def _effects(
+        self, scope: Scope, found: Flow, inside: set[int]
+    ) -> tuple[list[Effect], list[set[Key]]]:
+        """What each instruction does, and what it names; nothing for those not `inside`."""
         effects: list[Effect] = []
         touches: list[set[Key]] = []
         hidden = comprehensions(found)
@@ -216,8 +222,10 @@ class Analysis:
             effect, touched = Effect(), set[Key]()
             effects.append(effect)
             touches.append(touched)
-            if i in found.joins:
+            if i in found.joins or i not in inside:
                 top, after_call = MISSING, set()
+            if i not in inside:
+                continue
             name = one.opname
             if after_call and (name == "POP_TOP" or name.startswith(("STORE", "RETURN", "POP_JU"))):
                 effect.kills |= after_call
@@ -387,14 +395,3 @@ class Analysis:
         return self.summary(
             Scope(code, value.__globals__, value.__globals__, cells=cells, bound=bound)
         )
-
-
-def _begins(found: Flow, effects: list[Effect], head: int) -> set[Key]:
-    """What the expression of a `for` loop reads."""
-    reads: set[Key] = set()
-    if found.instructions[head].opname == "FOR_ITER":
-        for i in range(head - 1, -1, -1):
-            if found.instructions[i].opname.startswith(("STORE", "POP", "RETURN", "RESUME")):
-                break
-            reads |= effects[i].reads
-    return reads
