@@ -26,6 +26,15 @@ mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))  # makes the
 rank = dist.get_rank()
 out, passes = Path(sys.argv[1]), int(sys.argv[2])
 fault = faults.Injector(out, rank)
+
+
+def behind(collective: str) -> None:
+    """Wait until all ranks have left it: a death before that is one inside the collective."""
+    (out / f"behind-{collective}-{rank}").touch()
+    while len(list(out.glob(f"behind-{collective}-*"))) < 4:
+        time.sleep(0.005)
+
+
 assert dist.get_backend() in ("undefined", "gloo")  # never that of the stand-in
 dist.monitored_barrier(dist.new_group(backend="gloo"))
 
@@ -63,6 +72,7 @@ loader = DataLoader(data, batch_size=4, sampler=sampler)
 torch.manual_seed(50 + rank)
 job = taskd.protect(model=model, optimizer=optimizer)
 dist.barrier()
+behind("barrier")
 fault.at("ready", 0)
 with record.Record(out, rank) as log:
     for epoch in range(passes):
@@ -82,6 +92,7 @@ with record.Record(out, rank) as log:
         dist.all_reduce(value)
         for group in optimizer.param_groups:  # what is learnt here decides how training goes on
             group["lr"] = 0.05 / (1 + value.item() % 1)
+        behind(f"evaluation-{epoch}")
         fault.at("evaluated", epoch)
     log.final(net, optimizer)
 record.leave(job)
