@@ -20,6 +20,7 @@ from taskd.kubernetes.access import CONNECT, READ, Access
 from taskd.kubernetes.configmaps import PREFIX, SYSTEM
 
 KEY = "ManuallySeparateNPU"
+LAST_WORDS = 2 * (CONNECT + READ)  # seconds; an object is read, and patched
 ATTEMPTS = 5  # in a row, at an object that others change
 CHANGED = (409, 422)  # it is another one by now; what a failed test of a patch is answered with
 
@@ -52,7 +53,7 @@ class Separations:
         self._over = True
         self._changed.set()
         if self._thread is not None:
-            self._thread.join(CONNECT)
+            self._thread.join(LAST_WORDS)
 
     # -- the thread --------------------------------------------------------------------------------
 
@@ -61,8 +62,9 @@ class Separations:
         while True:
             self._changed.wait(pause or None)
             self._changed.clear()
+            over = self._over  # before what is wanted is read: nothing is asked for after it
             failed = [node for node, chips in self._wanted.items() if not self._done(node, chips)]
-            if self._over:
+            if over:
                 return
             longer = min(max(2 * pause, watching.AGAIN), watching.AGAIN_AT_MOST)
             pause = longer if failed else 0.0

@@ -3,12 +3,14 @@ device."""
 
 from __future__ import annotations
 
+from threading import Event, Thread
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.kubernetes import configmaps
-from taskd.kubernetes.separations import KEY, added
+from taskd.kubernetes.separations import KEY, Separations, added
 from taskd.manager import device_info_line
 from taskd.manager.continuity import Continuity
 from taskd.manager.device_codes import DeviceCodes
@@ -19,6 +21,7 @@ from tests.manager.conftest import fake_agent  # noqa: F401
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 NAME = configmaps.PREFIX + "node-1"
+LIMIT = 20.0  # seconds; of a hang
 
 
 @pytest.fixture
@@ -206,6 +209,28 @@ def test_what_another_has_written_meanwhile_is_kept(cluster, manage, occur):
     cluster.wait("it is written", lambda: "Ascend910-5" in names(cluster))
     assert names(cluster) == "Ascend910-7,Ascend910-5"
     assert [each[0] for each in cluster.asked].count("patch") == 2
+
+
+def test_what_is_asked_for_last_is_written_while_something_else_is(monkeypatch):
+    separations, begun, go, written = Separations(None), Event(), Event(), []
+
+    def done(node, chips):
+        begun.set()
+        assert go.wait(LIMIT)
+        written.append(node)
+        return True
+
+    monkeypatch.setattr(separations, "_done", done)
+    separations.want({"first": frozenset({"chip"})})
+    assert begun.wait(LIMIT)
+    separations.want({"last": frozenset({"chip"})})
+    closing = Thread(target=separations.close)
+    closing.start()
+    while not separations._over:
+        closing.join(0.001)
+    go.set()
+    closing.join(LIMIT)
+    assert written == ["first", "last"]
 
 
 def test_what_ends_the_job_is_written(cluster, manage):
