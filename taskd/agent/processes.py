@@ -88,9 +88,9 @@ class Ordered(Forked):
 
 
 def signal_group(process: Forked | subprocess.Popen[bytes], number: int) -> None:
-    """Signal a rank's process and those of its group. One that has just been forked has no group
-    before it has begun its session: a signal that is lost then costs the launcher 30 s."""
-    if process.pid != 0:  # a placeholder's, which would name our own group
+    """Signal a rank's process and its group. A process that has just been forked has no group until
+    it calls setsid(): it is signaled alone, else the launcher would wait 30 s for it."""
+    if process.pid != 0:  # 0 is a placeholder; for killpg() it is our own group
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
             return

@@ -26,7 +26,6 @@ class Succession:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self._claims = claims
         self.deadline: float | None = None  # for the last agent
-        self._limit = 0.0  # what it was set to
         # node -> its keepers, each with the newest step of its records, as reported by agents
         self._keeps: dict[int, dict[int, int]] = {}
         # replacements ordered by an earlier manager that have no state yet
@@ -52,11 +51,15 @@ class Succession:
 
     def gather(self, now: float) -> None:
         """An agent of a running job has joined: set the deadline for the others."""
-        settings = self._job.settings
         if not self._job.protected and self.deadline is None:
-            patient = "recover" not in settings.ladder  # a missing node could not be replaced
-            self._limit = settings.form if patient else settings.gather
             self.deadline = now + self._limit
+
+    @property
+    def _limit(self) -> float:
+        """Seconds for the agents to register."""
+        settings = self._job.settings
+        patient = "recover" not in settings.ladder  # a missing node could not be replaced
+        return settings.form if patient else settings.gather
 
     def stop(self) -> None:
         self.deadline = None

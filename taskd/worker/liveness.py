@@ -114,14 +114,15 @@ class Analysis:
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
         if not (around := loops(found, at)):
             return carried, touched
-        inside = {i for head, body in around for i in (*body, *beginning(found, head))}
+        starts = {head: beginning(found, head) for head, _ in around}
+        inside = {i for head, body in around for i in (*body, *starts[head])}
         effects, touches = self._effects(scope, found, inside)
         for head, body in around:
             live = self._live(found, effects, body)[head]
             written = {key for i in body for key in effects[i].writes}
             carried |= live & written
             self.direct |= {key for i in body for key in effects[i].own}
-            begins = {key for i in beginning(found, head) for key in effects[i].reads}
+            begins = {key for i in starts[head] for key in effects[i].reads}
             self.ranges = (self.ranges | begins) - written
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):

@@ -378,9 +378,7 @@ class Invariants:
 
     def _check_paragraph(self, reason: str) -> None:
         # neither is the end of an incident
-        if reason.startswith("The job ends: ClusterD orders it"):
-            return
-        if "have not registered with the new manager" in reason:
+        if reason.startswith(("The job ends: ClusterD orders it", "The job ends: nodes [")):
             return
         parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
         for part in parts:

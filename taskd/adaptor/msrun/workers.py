@@ -95,16 +95,16 @@ class Workers:
         """Kill all workers with the processes that they have started, and wait for their ends.
         `forked`: pids of those that msrun did not start, by local rank."""
         self._pids.update(forked)
-        ends = {pid: fd for pid in self._pids.values() if (fd := pidfd(pid)) is not None}
+        ends = [fd for pid in self._pids.values() if (fd := pidfd(pid)) is not None]
         for pid in self._pids.values():
             # msrun does not kill what a dead worker leaves behind
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
-        for fd in ends.values():  # one that has just been forked has no group yet
+        for fd in ends:  # one that has just been forked has no group yet
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
         due = time.monotonic() + DYING
-        for fd in ends.values():
+        for fd in ends:
             poll = select.poll()
             poll.register(fd, select.POLLIN)
             poll.poll(max(due - time.monotonic(), 0.0) * 1000)
