@@ -119,7 +119,7 @@ class Batches:
     def __next__(self):
         if self.next == 24:
             raise StopIteration
-        drawn()
+        drawn(self.next)
         chosen = self.order[4 * self.next : 4 * self.next + 4].tolist()
         self.next += 1
         x, y = zip(*(self.data[i] for i in chosen), strict=True)
@@ -134,7 +134,7 @@ class Own:
 
     def __iter__(self):
         while True:
-            drawn()
+            drawn(self.place % 24)
             self.place += 1
             x, y = zip(*(self.data[(7 * self.place + i) % 96] for i in range(4)), strict=True)
             yield torch.stack(x), torch.stack(y)
@@ -148,9 +148,10 @@ class Own:
         self.place = state["place"]
 
 
-def drawn() -> None:
+def drawn(batch: int) -> None:
+    """`batch`: which one of its pass."""
     with (out / f"drawn-{rank}").open("a") as file:
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {batch}\n")
 
 
 class Plain(Dataset):
