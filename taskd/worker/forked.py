@@ -34,11 +34,14 @@ def warm() -> None:
             importlib.import_module(name)
     import torch
 
-    from taskd.worker import reach, set_up
+    from taskd.records import sealed
+    from taskd.worker import loop_variables, reach, set_up
 
     # all modules are looked at here, not in each fork
-    set_up.know_places()
+    set_up.rehearse()
     reach.know_modules()
+    loop_variables.rehearse()
+    sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
     torch.manual_seed(0)  # reads sources for a stack that it keeps
     # the first optimizer also registers things; built on one element it runs no parallel region
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)

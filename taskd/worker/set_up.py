@@ -357,10 +357,12 @@ def places() -> list[tuple[dict[str, Any], str]]:
     return found
 
 
-def know_places() -> None:
+def rehearse() -> None:
     """Called by the zygote: a fork looks at modules that came later only."""
     global _known
     _known = places()
+    _install()  # torch makes its operators as they are asked for
+    _uninstall()
 
 
 def _originals() -> tuple[Any, ...]:

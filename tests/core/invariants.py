@@ -302,7 +302,8 @@ class Invariants:
 
     def _allowed(self, incident: Incident | None) -> tuple[str, ...]:
         """The strategies that an incident may use: one that ends an interrupted move has more than
-        are configured."""
+        are configured. The event that is handled may have ended it."""
+        incident = incident or self._incident
         rungs = (incident.rungs if incident is not None else ()) or self.world.settings.ladder
         # what is configured counts under ClusterD's strategies too
         return (*rungs, *(self.world.settings.ladder if self.world.clusterd != "off" else ()))
