@@ -152,11 +152,16 @@ class JobState:
     def know_hosts(self, agent: str, hosts: tuple[str, ...]) -> None:
         """The agent has registered, from a host with these addresses."""
         self.store_peers.learn(agent, hosts)
+        self.tell_hosts()
+
+    def tell_hosts(self) -> None:
+        """Tell the agent where ranks are to meet whom to let in, as soon as that is known: the
+        order that sends ranks there reaches other agents by other ways, perhaps sooner."""
         self.out += self.store_peers.order()
 
     def store(self) -> Address:
-        """Where ranks are to meet; its agent is told whom to let in."""
-        self.out += self.store_peers.order()
+        """Where ranks are to meet."""
+        self.tell_hosts()
         host = self.topology.store_host()
         return self.topology.nodes[host].store if host is not None else ("", 0)
 
