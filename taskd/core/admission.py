@@ -313,9 +313,9 @@ class Admission:
             event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
         )
         topology.moved = True
-        job.tell_hosts()
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
+        job.tell_hosts()
         for rank, left in zip(node.ranks, event.left, strict=True):
             state = job.ranks[rank]
             # another machine has other devices
