@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -101,6 +102,14 @@ class Start:
             with contextlib.suppress(OSError):
                 os.unlink(fresh)
             raise
+
+
+def others(directory: Path, local_rank: int, rank: int) -> Iterator[Start]:
+    """Those of the other ranks of this node. Parameters as for `Start`."""
+    for name in sorted(os.listdir(directory)):
+        number = name.removeprefix("start-")
+        if name != number and number.isdigit() and int(number) != local_rank:
+            yield Start(directory, int(number), rank - local_rank + int(number))
 
 
 def path(directory: Path, local_rank: int) -> Path:

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from taskd.records.start import CODE, Start
+from taskd.records.start import CODE, Start, others
 from taskd.worker.sources import Kept, Sources, is_project
 
 log = logging.getLogger("taskd.worker")
@@ -66,14 +66,11 @@ def _us() -> tuple[Path, int, int]:
 
 def _record() -> Kept:
     """What the predecessor has loaded, and beside it what other ranks of the node have."""
-    directory, local, rank = _us()
-    kept = _read(Start(directory, local, rank)) or Kept()
-    for name in sorted(os.listdir(directory)):
-        number = name.removeprefix("start-")
-        if name != number and number.isdigit() and int(number) != local:
-            other = _read(Start(directory, int(number), rank - local + int(number)))
-            if other is not None:
-                kept.add(other)
+    us = _us()
+    kept = _read(Start(*us)) or Kept()
+    for start in others(*us):
+        if (other := _read(start)) is not None:
+            kept.add(other)
     return kept
 
 

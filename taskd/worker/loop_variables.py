@@ -153,9 +153,11 @@ class LoopVariables:
             if value is not MISSING:
                 try:
                     found[place.name] = recordable(value, ITEMS if place.inside else LONGEST)
-                except NotRecordable as error:
-                    why = GROWN if place.inside else KEEP
-                    self._say([f"{place.name} ({place.where}) is {error}: {why}"])
+                except NotRecordable as error:  # in each step, and it may grow in each
+                    if place.name not in self._said:
+                        self._said.add(place.name)
+                        why = GROWN if place.inside else KEEP
+                        self._say([f"{place.name} ({place.where}) is {error}: {why}"])
         return found
 
     def load_state_dict(self, values: dict[str, Any]) -> None:

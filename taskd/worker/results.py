@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import msgspec
 
@@ -29,6 +30,17 @@ REMEDY = (
     " there: the set-up has to make the same calls in the same order in every process"
     " (taskd.replacement is True in a replacement)"
 )
+
+PENDING = "it was not waited for before the loop"  # why a result is not known
+# calls that give every rank of a group the same
+ALIKE = {
+    *("all_gather_single", "all_gather_single_coalesced", "allgather", "allgather_base"),
+    *("allgather_coalesced", "allgather_into_tensor_coalesced", "allreduce", "allreduce_coalesced"),
+    *("barrier", "broadcast", "monitored_barrier", "functional all_gather_into_tensor"),
+    *("functional all_reduce", "functional all_reduce_", "functional broadcast"),
+    "functional broadcast_",
+}
+BY_TWO = {"send", "recv", "recv_anysource"}  # and the others of their group may know nothing of it
 
 Shapes = list[tuple[str, tuple[int, ...]]]  # of the tensors that a call fills: dtype and size
 Answer = None | bool | int | bytes | list[bytes]
@@ -143,6 +155,31 @@ class Results:
         self._given[wanted.channel] = self._given.get(wanted.channel, 0) + 1
         return found
 
+    def of_peer(self, wanted: Result, peer: Results) -> Result | None:
+        """What the next call gave a peer that got further than this rank's previous process; None
+        if it has not got to its end either. Raises NotTheSame where this rank's part in it is not
+        what the peer got."""
+        if wanted.call in BY_TWO:
+            return None
+        ours, theirs = (
+            [r for r in rank.made if r.channel == wanted.channel and r.call not in BY_TWO]
+            for rank in (self, peer)
+        )
+        if len(ours) >= len(theirs):
+            return None
+        found = theirs[len(ours)]
+        if found.unknown or (found.data is None and found.answer is None):
+            return None
+        same = (found.call, found.detail, found.shapes)
+        if same != (wanted.call, wanted.detail, wanted.shapes) or found.call not in ALIKE:
+            raise NotTheSame(
+                f"the script calls {wanted} on {wanted.channel} between two passes, where this"
+                f" rank's previous process ended and other ranks got to the end of {found}: what"
+                " this rank would have got is not known. Make such calls inside an attempt, where"
+                " they are repeated"
+            )
+        return found
+
     @property
     def left(self) -> bool:
         """Whether there is something that has not been given again."""
@@ -160,7 +197,9 @@ class Results:
                     rest.clear()
             else:
                 rest.append(result)
-        self._hold(made + (rest if between else []))
+        # what was under way there is made, or a peer has it
+        over = takewhile(lambda result: result.unknown != PENDING, rest)
+        self._hold(made + (list(over) if between else []))
 
     def _hold(self, made: list[Result]) -> None:
         self.made, channels = made, defaultdict(list)

@@ -222,6 +222,7 @@ def stop(calls: bool) -> None:
         _now.come_back(between=False)
         _now.mode = RECORD
     if _now.mode == RECORD:
+        _now.asks = False
         _now.settle()
         _now.begin_loop(calls)
         if "TASKD_VAULT" in os.environ:

@@ -21,9 +21,9 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from taskd.records.start import SETUP, Start
+from taskd.records.start import SETUP, Start, others
 from taskd.worker import plain
-from taskd.worker.results import LOOPS, SMALL, NotTheSame, Result, Results
+from taskd.worker.results import LOOPS, PENDING, SMALL, NotTheSame, Result, Results
 from taskd.worker.set_up_values import (
     FILLING,
     channel_of,
@@ -84,14 +84,15 @@ class _Pending(NamedTuple):
 
 class SetUp:
     """This process's. `mode`: what is done with a call; `failed`: how the set-up differed. `rest`:
-    what followed the last pass is being given again."""
+    what followed the last pass is being given again; `asks`: behind that, peers may have got
+    further than this rank's previous process."""
 
     def __init__(self) -> None:
         self.mode = OFF
         self.results = Results()
         self.failed: NotTheSame | None = None
         self.theirs = False  # set_up.left_to_framework()
-        self.rest = False
+        self.rest = self.asks = False
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
         self._filled: list[tuple[Result, list[StorageWeakRef]]] = []  # by large results
@@ -110,7 +111,7 @@ class SetUp:
     def come_back(self, between: bool) -> None:
         """This process is where the previous one was; `between`: between two passes."""
         self.results.come_back(between)
-        self.rest = between and self.results.left
+        self.rest, self.asks = between and self.results.left, between
 
     def between(self) -> None:
         """A pass is over. What is learnt now is kept as it comes: a process that ends here cannot
@@ -126,8 +127,8 @@ class SetUp:
         wanted = Result(
             channel_of(handle), name.strip("_"), detail(name, args), [shape(t) for t in outputs]
         )
-        if self.gives:
-            return self._give(wanted, name, outputs)
+        if (known := self._known(wanted)) is not None:
+            return self._give(known, name, outputs)
         result = self._record(wanted)
         work = original(handle, *args, **more)
         if result is None:
@@ -152,8 +153,7 @@ class SetUp:
         given = list(tensors(args[0]))
         channel = group_name(more.get("group_name", args[-1] if args else ""))
         wanted = Result(channel, f"functional {name}", "", [shape(t) for t in given])
-        if self.gives:
-            found = self._take(wanted)
+        if (found := self._known(wanted)) is not None:
             sizes = msgspec.msgpack.decode(found.answer, type=list[tuple[str, tuple[int, ...]]])  # type: ignore[arg-type]
             made = [
                 torch.empty(size, dtype=getattr(torch, dtype), device=given[0].device)
@@ -237,7 +237,7 @@ class SetUp:
 
     def _expect(self, work: Any, results: list[tuple[Result, list[torch.Tensor]]]) -> None:
         for result, _ in results:
-            result.unknown = "it was not waited for before the loop"
+            result.unknown = PENDING
         if work is not None and results:
             self._pending[id(work)] = _Pending(work, results)
 
@@ -345,8 +345,26 @@ class SetUp:
         if self.failed is not None:
             raise NotTheSame(str(self.failed))
 
-    def _give(self, wanted: Result, name: str, outputs: list[torch.Tensor]) -> Any:
-        result = self._take(wanted)
+    def _known(self, wanted: Result) -> Result | None:
+        """What a call gets without being made; None: it is made."""
+        if self.gives:
+            return self._take(wanted)
+        return self._same(self._of_peers, wanted) if self.asks else None
+
+    def _of_peers(self, wanted: Result) -> Result | None:
+        """What the call gave ranks of this node that left it before this rank's previous process
+        ended in it: they are in the next pass."""
+        for start in others(*_us()):
+            peer = Results()
+            try:
+                peer.load(start.read().get(SETUP, b""))
+            except (OSError, msgspec.DecodeError):  # it has kept nothing
+                continue
+            if (found := self.results.of_peer(wanted, peer)) is not None:
+                return self.results.add(found)
+        return None
+
+    def _give(self, result: Result, name: str, outputs: list[torch.Tensor]) -> Any:
         if not result.restored:
             for tensor, data in zip(outputs, result.data or (), strict=True):
                 fill(tensor, data)
@@ -368,5 +386,9 @@ class SetUp:
 
 
 def _start_record() -> Start:
+    return Start(*_us())
+
+
+def _us() -> tuple[Path, int, int]:
     place = os.environ
-    return Start(Path(place["TASKD_VAULT"]), int(place["TASKD_LOCAL_RANK"]), int(place["RANK"]))
+    return Path(place["TASKD_VAULT"]), int(place["TASKD_LOCAL_RANK"]), int(place["RANK"])

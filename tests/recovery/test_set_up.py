@@ -27,6 +27,15 @@ def test_a_death_after_the_last_collective_between_passes(tmp_path, reference):
     assert [len(result.pids(rank)) for rank in range(4)] == [3, 2, 1, 2]
 
 
+def test_a_death_in_a_collective_between_passes_that_others_have_left(tmp_path, reference):
+    """They are in the next pass: what they got is given to the replacement, and to its own."""
+    result = training.taskd(
+        tmp_path / "job", 4, "learning.py", "4", "2", faults="2:0:inside:kill,2:2:inside:segv"
+    )
+    training.assert_equal(result, reference(4, "learning.py", "4", "2"), 4)
+    assert [len(result.pids(rank)) for rank in range(4)] == [1, 1, 3, 1]
+
+
 KINDS = ("steps", "batches", "call", "range")
 
 

@@ -152,7 +152,9 @@ def test_what_grows_too_long_is_named(caplog, item, most):
         history += [item] * (most - len(history))
         assert variables.state_dict() == {"history": history} and not warnings(caplog)
         history.append(item)
-        assert variables.state_dict() == {} == variables.state_dict()
+        assert variables.state_dict() == {}
+        history.append(item)  # it is named once
+        assert variables.state_dict() == {}
 
     variables = LoopVariables([], refuses=False)
     loop(Steps(variables), [])

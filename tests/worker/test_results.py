@@ -152,3 +152,42 @@ def test_other_bytes_are_no_results(data):
         Results().load(data)
     except msgspec.DecodeError:
         return
+
+
+def rank(*calls: tuple[str, list[bytes] | None, str]) -> Results:
+    made = Results()
+    for call, data, unknown in calls:
+        made.add(Result("process group 0", call, "", [], data, unknown))
+    return made
+
+
+SUM = Result("process group 0", "allreduce", "", [])
+
+
+def test_a_peer_that_got_further_knows_what_the_call_gave():
+    """What two of the ranks have sent each other counts for neither."""
+    ours = rank(("allreduce", [b"1"], ""))
+    assert ours.of_peer(SUM, rank(("allreduce", [b"1"], ""))) is None
+    assert ours.of_peer(SUM, rank()) is None
+    under_way = rank(("allreduce", [b"1"], ""), ("allreduce", None, results.PENDING))
+    assert ours.of_peer(SUM, under_way) is None
+    ahead = rank(("send", [], ""), ("allreduce", [b"1"], ""), ("allreduce", [b"2"], ""))
+    found = ours.of_peer(SUM, ahead)
+    assert found is not None and found.data == [b"2"]
+    assert ours.of_peer(Result("process group 1", "allreduce", "", []), ahead) is None
+    assert ours.of_peer(Result("process group 0", "recv", "", []), ahead) is None
+
+
+@pytest.mark.parametrize("call", ["broadcast", "reduce_scatter"])
+def test_what_a_peer_cannot_know_is_refused_by_name(call):
+    """It is at another call, or each rank gets something else there."""
+    wanted = SUM if call == "broadcast" else Result("process group 0", call, "", [])
+    with pytest.raises(NotTheSame, match=f"calls {wanted.call} .* the end of {call}.*an attempt"):
+        rank().of_peer(wanted, rank((call, [b"1"], "")))
+
+
+def test_what_was_under_way_between_passes_is_not_given():
+    known, waiting = ("allreduce", [b"1"], ""), ("allreduce", None, results.PENDING)
+    again = kept(rank(known, waiting, known).made)
+    again.come_back(between=True)
+    assert again.take(SUM).data == [b"1"] and not again.left

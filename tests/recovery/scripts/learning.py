@@ -1,6 +1,9 @@
 """A script whose set-up, and whose code between passes, learn by collectives what training needs.
 
-learning.py OUT PASSES      6 steps each
+learning.py OUT PASSES [VICTIM]     6 steps each
+
+VICTIM: a rank that leaves the evaluation's collective last, all the others being on their way to
+the next pass.
 """
 
 import os
@@ -25,6 +28,7 @@ torch.set_num_threads(1)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))  # makes the default group
 rank = dist.get_rank()
 out, passes = Path(sys.argv[1]), int(sys.argv[2])
+victim = int(sys.argv[3]) if len(sys.argv) > 3 else None
 fault = faults.Injector(out, rank)
 
 
@@ -89,10 +93,17 @@ with record.Record(out, rank) as log:
                 log.step(step, loss)
         with torch.no_grad():
             value = net(torch.full((4, 8), rank + 1.0)).square().mean()
-        dist.all_reduce(value)
+        work = dist.all_reduce(value, async_op=True)
+        if rank == victim:
+            while len(list(out.glob(f"left-{epoch}-*"))) < 3:
+                time.sleep(0.005)
+            fault.at("inside", epoch)
+        work.wait()
+        (out / f"left-{epoch}-{rank}").touch()
         for group in optimizer.param_groups:  # what is learnt here decides how training goes on
             group["lr"] = 0.05 / (1 + value.item() % 1)
-        behind(f"evaluation-{epoch}")
+        if victim is None:
+            behind(f"evaluation-{epoch}")
         fault.at("evaluated", epoch)
     log.final(net, optimizer)
 record.leave(job)
