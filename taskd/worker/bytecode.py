@@ -53,6 +53,13 @@ RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _ALWAYS = {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 # in Python 3.10 any jump may lead back
 _BACKWARD = {dis.opmap[name] for name in dis.opmap if "BACKWARD" in name} or set(dis.hasjabs)
+# between a value and the jump that tests it
+_PALE = {"TO_BOOL", "CACHE", "EXTENDED_ARG", "NOP"}
+# methods of lists, dicts, sets and deques
+_CHANGING = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop"),
+    *("popitem", "popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update"),
+}
 _WITHS = {"SETUP_WITH", "SETUP_ASYNC_WITH"}
 
 
@@ -163,6 +170,33 @@ def beginning(found: Flow, head: int) -> list[int]:
                 break
             out.append(i)
     return out
+
+
+def only_where(found: Flow, head: int, body: set[int], attribute: str) -> set[int]:
+    """The instructions of a loop that run only where an object's `attribute` is true."""
+    after = found.after.copy()
+    for i in body:
+        one = found.instructions[i]
+        if one.opname != "LOAD_ATTR" or one.argval != attribute:
+            continue
+        test = next(
+            j for j in range(i + 1, len(after)) if found.instructions[j].opname not in _PALE
+        )
+        jump = found.instructions[test].opname
+        if "JUMP" in jump and "IF_" in jump:
+            target = found.at[found.instructions[test].argval]
+            true = target if "IF_TRUE" in jump else test + 1
+            after[test] = [j for j in after[test] if j != true]
+    return body - reach([head], after, -1)
+
+
+def changes(found: Flow, i: int) -> bool:
+    """Whether what the variable holds that instruction `i` names is changed by what follows: by a
+    method such as append(), or by `variable[key] = …`."""
+    names = [one for one in found.instructions[i + 1 : i + 9] if one.opname not in _PALE][:3]
+    if names and names[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
+        return names[0].argval in _CHANGING
+    return len(names) > 1 and names[1].opname in ("STORE_SUBSCR", "DUP_TOP_TWO", "COPY")
 
 
 def reach(start: Iterable[int], edges: list[list[int]], without: int) -> set[int]:

@@ -16,24 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.worker.bytecode import (
-    COPIES,
-    DELETES,
-    LOADS,
-    PAIRS,
-    RETURNS,
-    STORES,
-    SWAPS,
-    Flow,
-    Unknown,
-    beginning,
-    comprehensions,
-    flow,
-    has_loops,
-    is_hidden,
-    loops,
-    reach,
-)
+from taskd.worker import bytecode
+from taskd.worker.bytecode import COPIES, DELETES, LOADS, PAIRS, RETURNS, STORES, SWAPS, Flow
 from taskd.worker.stored_attributes import MISSING, method_of, value_of_attribute
 
 # ("local", depth of the frame, name), ("global", id of the dict, name), ("cell", id, ""),
@@ -84,8 +68,9 @@ class Scope:
 class Analysis:
     """`own`: whether code with these globals is the script's; `follows`: whether attributes of an
     object are looked at. `direct`: what the loops' own code assigns; `ranges`: what `for` loops
-    read to begin. `lines`: where a variable is assigned, or read; `names`: how the script calls it;
-    `objects`, `spaces`, `cells`: what the numbers in keys mean."""
+    read to begin; `once`: what changes only where `attempt.committed` is true. `lines`: where a
+    variable is assigned, or read; `names`: how the script calls it; `objects`, `spaces`, `cells`:
+    what the numbers in keys mean."""
 
     def __init__(
         self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]
@@ -93,6 +78,7 @@ class Analysis:
         self._own, self._follows = own, follows
         self.direct: set[Key] = set()
         self.ranges: set[Key] = set()
+        self.once: set[Key] = set()
         self.names: dict[Key, str] = {}
         self.lines: dict[Key, int] = {}
         self.objects: dict[int, Any] = {}
@@ -107,14 +93,14 @@ class Analysis:
         """(what the loops around this instruction carry, what else they name and do not assign
         first). Raises Unknown."""
         carried, touched = set[Key](), set[Key]()
-        if not has_loops(scope.code):
+        if not bytecode.has_loops(scope.code):
             return carried, touched
-        found = flow(scope.code)
+        found = bytecode.flow(scope.code)
         # a call may point behind its instruction, into its inline cache
         at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
-        if not (around := loops(found, at)):
+        if not (around := bytecode.loops(found, at)):
             return carried, touched
-        starts = {head: beginning(found, head) for head, _ in around}
+        starts = {head: bytecode.beginning(found, head) for head, _ in around}
         inside = {i for head, body in around for i in (*body, *starts[head])}
         effects, touches = self._effects(scope, found, inside)
         for head, body in around:
@@ -124,6 +110,10 @@ class Analysis:
             self.direct |= {key for i in body for key in effects[i].own}
             begins = {key for i in starts[head] for key in effects[i].reads}
             self.ranges = (self.ranges | begins) - written
+            for i in bytecode.only_where(found, head, body, "committed"):
+                self.once |= effects[i].writes | (
+                    touches[i] if bytecode.changes(found, i) else set()
+                )
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
                 touched |= touches[i] - (written - live)
@@ -188,16 +178,16 @@ class Analysis:
         if which in self._summaries:
             return self._summaries[which]
         if len(self._summaries) >= FUNCTIONS:
-            raise Unknown("it calls too many functions")
+            raise bytecode.Unknown("it calls too many functions")
         self._summaries[which] = Summary()  # of a function that calls itself
         self._kept.append(scope)
-        found = flow(scope.code)
+        found = bytecode.flow(scope.code)
         before: list[list[int]] = [[] for _ in found.after]
         for i, following in enumerate(found.after):
             for j in following:
                 before[j].append(i)
         returns = [i for i, one in enumerate(found.instructions) if one.opname in RETURNS]
-        inside = reach(returns, before, -1) & reach([0], found.after, -1)
+        inside = bytecode.reach(returns, before, -1) & bytecode.reach([0], found.after, -1)
         effects, touches = self._effects(scope, found, inside)
         self._summaries[which] = made = Summary(
             frozenset(self._live(found, effects, inside).get(0, set())),
@@ -215,7 +205,7 @@ class Analysis:
         """What each instruction does, and what it names; nothing for those not `inside`."""
         effects: list[Effect] = []
         touches: list[set[Key]] = []
-        hidden = comprehensions(found)
+        hidden = bytecode.comprehensions(found)
         top: Any = MISSING  # the object that was loaded last
         copied: Any = MISSING  # of `self.x += 1`, until it is stored
         after_call: set[Key] = set()  # assigned by a function that is about to be called
@@ -239,7 +229,11 @@ class Analysis:
             else:
                 steps = []
             for kind, variable in steps:
-                key = None if is_hidden(hidden, variable, one) else self._key(scope, kind, variable)
+                key = (
+                    None
+                    if bytecode.is_hidden(hidden, variable, one)
+                    else self._key(scope, kind, variable)
+                )
                 if kind in LOADS:
                     top = self._loaded(scope, kind, variable, key)
                     if key is not None:

@@ -68,6 +68,11 @@ READ = (
     "the function of job.call reads it, and it is assigned between two calls: a call that is"
     " repeated may read the value of the next one. Pass it to job.call as an argument"
 )
+ONCE = (
+    "it changes where attempt.committed is true; a repair takes it back with its step, and a step"
+    " that is repeated is not committed again. Change it inside the attempt, or where attempt.done"
+    " is true"
+)
 SHARED = (
     "it is memory that processes share, and is not restored: a step that is repeated finds there"
     " what it has already written. Keep what a step changes in a dict, list or tensor that is given"
@@ -238,6 +243,8 @@ class LoopVariables:
                     if not inside:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")
                     continue
+                if key in analysis.once:
+                    named.append(f"{name} ({where}): {ONCE}")
                 places[name] = _place(analysis, key, name, where, inside, code)
         if self._names is None and ranges:
             self.ranges = RANGES + ", ".join(sorted(ranges))

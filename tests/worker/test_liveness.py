@@ -15,7 +15,7 @@ from taskd.worker.liveness import Analysis, Scope
 
 
 class Attempt:
-    committed = True
+    committed = done = True
 
     def __enter__(self):
         return 0
@@ -28,7 +28,7 @@ class Steps:
     """Looks at the loop that draws from it, before its first pass."""
 
     def __init__(self, passes: int = 1) -> None:
-        self.left, self.carried, self.touched = passes, None, None
+        self.left, self.carried, self.touched, self.once = passes, None, None, None
         self.lines: dict[str, int] = {}
 
     def __iter__(self):
@@ -51,6 +51,7 @@ class Steps:
         names = {key: analysis.names[key].removeprefix(f"{module}.") for key in touched | carried}
         self.carried = {names[key] for key in carried}
         self.touched = {names[key] for key in touched}
+        self.once = {names[key] for key in analysis.once if key in names}
         self.lines = {names[key]: analysis.lines[key] - first for key in carried}
 
 
@@ -89,6 +90,42 @@ def test_what_is_read_before_it_is_assigned():
     """
     names = {"batch", "mean", "best", "total"}
     assert carried(source, batch=1, mean=0.0, best=9, total=0, loss=0, last=0) == names
+
+
+ONCE = [
+    ("if attempt.committed:\n    total += 1\n    print(best)", {"total"}),
+    ("if attempt.committed and step % 2 == 0 and best:\n    total = total + best", {"total"}),
+    ("if step and not attempt.committed:\n    continue\ntotal += 1", set()),
+    ("if not attempt.committed:\n    continue\ntotal += 1\nbest = min(best, 3)", {"total", "best"}),
+    ("if attempt.committed:\n    history.append(best)\n    table['n'] += 1", {"history", "table"}),
+    ("if attempt.committed:\n    table[step] = history[-1:]", {"table"}),
+    ("if attempt.committed:\n    print(history[0], len(table), table.get('n'))", set()),
+    ("if attempt.committed:\n    add(history)\ntotal += 1", {"meter.value"}),
+    ("if attempt.done:\n    total += 1\nif attempt.committed:\n    last = total", set()),
+    ("total += 1\nif attempt.committed:\n    total += 1", {"total"}),
+]
+
+
+@pytest.mark.parametrize(("between", "names"), ONCE, ids=str)
+def test_what_changes_only_where_a_step_is_committed(between, names):
+    inside = "total, best, held = total + 0, best + 0, (history, table)"
+    body = f"for attempt in steps:\n    with attempt as step:\n        {inside}\n"
+    body += textwrap.indent(between, "    ")
+    script = """
+def add(what):
+    meter.value += len(what)
+
+def loop(steps, total, best, history, table):
+"""
+    steps, meter = Steps(3), Meter()
+    space = {"__name__": __name__, "steps": steps, "meter": meter, "print": lambda *_: None}
+    exec(compile(script + textwrap.indent(body, "    "), "script", "exec"), space)
+    space["loop"](steps, 1, 1, [1], {"n": 0})
+    assert steps.once == names
+
+
+class Meter:
+    value = 0
 
 
 def test_what_each_step_assigns_first_is_not_carried():

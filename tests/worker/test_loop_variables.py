@@ -22,6 +22,8 @@ from taskd.worker.values import ITEMS, LONGEST, NotRecordable
 
 
 class Attempt:
+    committed = True
+
     def __enter__(self):
         return self
 
@@ -141,6 +143,28 @@ def test_what_cannot_be_recorded_is_named_once(caplog, value, why):
     (text,) = warnings(caplog)
     assert text.startswith("not protected: kept (line ") and why in text
     assert "given to protect()" in text
+
+
+def test_what_changes_where_a_step_is_committed_is_restored_and_named(caplog):
+    def loop(steps):
+        count, history, total = 0, [], 0
+        for attempt in steps:
+            with attempt:
+                total += 1
+            if attempt.committed:
+                count += 1
+                history.append(total)
+        return count, history, total
+
+    assert loop(Steps(LoopVariables([], refuses=False))) == (2, [1, 2], 2)
+    texts = warnings(caplog)
+    assert [text.partition(" (")[0] for text in texts] == [
+        "not protected: count",
+        "not protected: history",
+    ]
+    assert all("where attempt.done is true" in text for text in texts)
+    with pytest.raises(Refused, match=r"count \(line .* not committed again.*; history"):
+        loop(Steps(LoopVariables([], refuses=True)))
 
 
 @pytest.mark.parametrize(("item", "most"), [(0.5, LONGEST), ("text", ITEMS)])
