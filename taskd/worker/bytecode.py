@@ -8,6 +8,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 LARGEST = 20_000  # instructions of one function: ~0.1 s
 
@@ -55,12 +56,16 @@ _ALWAYS = {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_I
 _BACKWARD = {dis.opmap[name] for name in dis.opmap if "BACKWARD" in name} or set(dis.hasjabs)
 # between a value and the jump that tests it
 _PALE = {"TO_BOOL", "CACHE", "EXTENDED_ARG", "NOP"}
+_CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"}
 # methods of lists, dicts, sets and deques
 _CHANGING = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop"),
     *("popitem", "popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update"),
 }
 _WITHS = {"SETUP_WITH", "SETUP_ASYNC_WITH"}
+
+
+Load = tuple[str, str] | None  # an instruction's name and that of a variable
 
 
 class Unknown(Exception):
@@ -76,6 +81,7 @@ class Flow:
     lines: list[int]
     joins: frozenset[int]  # instructions that are reached by a jump
     at: dict[int, int]  # offset -> index
+    constants: tuple[Any, ...]
 
 
 @lru_cache(maxsize=1000)
@@ -115,7 +121,7 @@ def flow(code: types.CodeType) -> Flow:
         for i, one in enumerate(found):
             if start <= one.offset < end:
                 after[i].append(handler)
-    return Flow(found, after, _lines(code, found), frozenset(joins), at)
+    return Flow(found, after, _lines(code, found), frozenset(joins), at, code.co_consts)
 
 
 def has_loops(code: types.CodeType) -> bool:
@@ -197,6 +203,37 @@ def changes(found: Flow, i: int) -> bool:
     if names and names[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
         return names[0].argval in _CHANGING
     return len(names) > 1 and names[1].opname in ("STORE_SUBSCR", "DUP_TOP_TWO", "COPY")
+
+
+def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:
+    """What a call of what instruction `i` loads is given by the names of variables: by position, as
+    far as all before it are simple, and by keyword. None stands for a constant."""
+    given: list[Load] = []
+    keywords: tuple[str, ...] = ()
+    constant: Any = ()
+    for one in found.instructions[i + 1 :]:
+        name = one.opname
+        if name in PAIRS and PAIRS[name][1] in LOADS and PAIRS[name][0] in LOADS:
+            given += zip(PAIRS[name], one.argval, strict=True)
+        elif name in LOADS:
+            given.append((name, one.argval))
+        elif name == "LOAD_CONST":
+            given.append(None)
+            constant = one.argval
+        elif name == "KW_NAMES":
+            keywords = found.constants[one.arg or 0]  # dis does not say
+        elif name in _CALLS:
+            if name in ("CALL_KW", "CALL_FUNCTION_KW"):
+                given.pop()
+                keywords = constant
+            more = len(given) - (one.arg or 0)
+            if more:  # an inner call: what it calls stands before its arguments
+                return given[: max(more - 1, 0)], {}
+            at = len(given) - len(keywords)
+            return given[:at], dict(zip(keywords, given[at:], strict=True))
+        elif name not in _PALE and name not in ("PUSH_NULL", "PRECALL"):
+            return given[:-1], {}  # the last is a part of an expression
+    return [], {}
 
 
 def reach(start: Iterable[int], edges: list[list[int]], without: int) -> set[int]:

@@ -19,10 +19,8 @@ from typing import Any
 from taskd.worker import bytecode
 from taskd.worker.bytecode import COPIES, DELETES, LOADS, PAIRS, RETURNS, STORES, SWAPS, Flow
 from taskd.worker.stored_attributes import MISSING, method_of, value_of_attribute
+from taskd.worker.variables import Key, Scope, Variables
 
-# ("local", depth of the frame, name), ("global", id of the dict, name), ("cell", id, ""),
-# ("attribute", id of the object, name)
-Key = tuple[str, int, str]
 FUNCTIONS = 500  # that are looked into
 
 
@@ -48,46 +46,23 @@ class Summary:
     touches: frozenset[Key] = frozenset()
 
 
-@dataclass(frozen=True)
-class Scope:
-    """Where names of a code object lead. `locals_at`: number of the frame whose variables are
-    looked at, -1 for a function that is only called; `named`: the dict of its LOAD_NAME; `cells`:
-    by name; `outer`: of the code that makes this function; `bound`: local variables that are known
-    objects."""
-
-    code: types.CodeType
-    named: dict[str, Any]
-    globals: dict[str, Any]
-    locals_at: int = -1
-    variables: dict[str, Any] = field(default_factory=dict)
-    cells: dict[str, types.CellType] = field(default_factory=dict)
-    outer: Scope | None = None
-    bound: dict[str, Any] = field(default_factory=dict)
-
-
-class Analysis:
-    """`own`: whether code with these globals is the script's; `follows`: whether attributes of an
-    object are looked at. `direct`: what the loops' own code assigns; `ranges`: what `for` loops
-    read to begin; `once`: what changes only where `attempt.committed` is true. `lines`: where a
-    variable is assigned, or read; `names`: how the script calls it; `objects`, `spaces`, `cells`:
-    what the numbers in keys mean."""
+class Analysis(Variables):
+    """`own`: whether code with these globals is the script's. `direct`: what the loops' own code
+    assigns; `ranges`: what `for` loops read to begin; `once`: what changes only where
+    `attempt.committed` is true. `lines`: where a variable is assigned, or read."""
 
     def __init__(
         self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]
     ) -> None:
-        self._own, self._follows = own, follows
+        super().__init__(follows)
+        self._own = own
         self.direct: set[Key] = set()
         self.ranges: set[Key] = set()
         self.once: set[Key] = set()
-        self.names: dict[Key, str] = {}
         self.lines: dict[Key, int] = {}
-        self.objects: dict[int, Any] = {}
-        self.spaces: dict[int, dict[str, Any]] = {}
-        self.cells: dict[int, types.CellType] = {}
         self._summaries: dict[Any, Summary] = {}
         self._kept: list[Any] = []  # ids in the keys of summaries stay theirs
         self._assigned: set[Key] = set()  # those whose line is that of an assignment
-        self._called_by: dict[int, str] = {}  # id of an object -> the script's name for it
 
     def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
         """(what the loops around this instruction carry, what else they name and do not assign
@@ -241,7 +216,7 @@ class Analysis:
                         if key not in effect.kills:
                             effect.reads.add(key)
                         self.lines.setdefault(key, line)
-                    called = self._called(top)
+                    called = self._called(top, scope, found, i)
                 elif key is not None:
                     top, called = MISSING, None
                     effect.kills.add(key)
@@ -262,7 +237,7 @@ class Analysis:
                     continue
                 method = method_of(held, one.argval)
                 if method is not None:
-                    called = self._called(types.MethodType(method, held))
+                    called = self._called(types.MethodType(method, held), scope, found, i)
                     if called is not None:
                         after_call |= self._take(called, effect, touched)
                     continue
@@ -311,82 +286,35 @@ class Analysis:
             self._assigned.add(key)
             self.lines[key] = line
 
-    # -- names -------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
-    def _key(self, scope: Scope, kind: str, name: str) -> Key | None:
-        if kind.endswith("_NAME"):
-            return self._global(scope.named, name)
-        if kind.endswith(("_GLOBAL", "_GLOBALS")):
-            return self._global(scope.globals, name)
-        if name in scope.cells:
-            cell = scope.cells[name]
-            self.cells[id(cell)] = cell
-            key = ("cell", id(cell), "")
-            self.names.setdefault(key, name)
-            return key
-        if scope.locals_at >= 0:
-            key = ("local", scope.locals_at, name)
-            self.names.setdefault(key, name)
-            return key
-        # a function that is made in the code of `outer`
-        if scope.outer is not None and name in scope.code.co_freevars:
-            return self._key(scope.outer, "LOAD_DEREF", name)
-        return None
-
-    def _global(self, space: dict[str, Any], name: str) -> Key | None:
-        self.spaces[id(space)] = space
-        key = ("global", id(space), name)
-        module = space.get("__name__", "__main__")
-        self.names.setdefault(key, name if module == "__main__" else f"{module}.{name}")
-        return key
-
-    def _attribute(self, holder: Any, name: str) -> Key:
-        self.objects[id(holder)] = holder
-        key = ("attribute", id(holder), name)
-        self.names.setdefault(
-            key, f"{self._called_by.get(id(holder), type(holder).__name__)}.{name}"
-        )
-        return key
-
-    def _loaded(self, scope: Scope, kind: str, name: str, key: Key | None) -> Any:
-        if key is None:
-            value = scope.bound.get(name, MISSING)
-        else:
-            value = self.value(key, scope)
-            if value is not MISSING and self._follows(value):
-                self._called_by.setdefault(id(value), self.names[key])
-        return value
-
-    def value(self, key: Key, scope: Scope) -> Any:
-        """What a variable holds, MISSING if it is not bound."""
-        kind, where, name = key
-        if kind == "global":
-            return self.spaces[where].get(name, MISSING)
-        if kind == "cell":
-            try:
-                return self.cells[where].cell_contents
-            except ValueError:
-                return MISSING
-        if kind == "attribute":
-            return value_of_attribute(self.objects[where], name)
-        at: Scope | None = scope
-        while at is not None and at.locals_at != where:
-            at = at.outer
-        return at.variables.get(name, MISSING) if at is not None else MISSING
-
-    def _called(self, value: Any) -> Summary | None:
-        """What a call of `value` does, if it is a function of the script."""
-        bound: dict[str, Any] = {}
+    def _called(
+        self, value: Any, scope: Scope | None = None, found: Flow | None = None, at: int = 0
+    ) -> Summary | None:
+        """What a call of `value` does, if it is a function of the script. `at`: the instruction in
+        `scope` that loads it, for a call that follows."""
+        first: list[Any] = []
         if type(value) is types.MethodType:
-            function = value.__func__
-            if type(function) is types.FunctionType and function.__code__.co_argcount:
-                self._kept.append(value.__self__)
-                bound = {function.__code__.co_varnames[0]: value.__self__}
-            value = function
+            first, value = [value.__self__], value.__func__
         if type(value) is not types.FunctionType or not self._own(value.__globals__):
             return None
         code = value.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        bound = dict(zip(names[: code.co_argcount], first, strict=False))
+        if scope is not None and found is not None:
+            given, named = bytecode.arguments(found, at)
+            positions = zip(names[len(first) : code.co_argcount], given, strict=False)
+            for name, load in (*positions, *named.items()):
+                if load is not None and name in names:
+                    held = self._loaded(scope, *load, self._key(scope, *load))
+                    if held is not MISSING and (self._follows(held) or _is_function(held)):
+                        bound[name] = held
+        self._kept.append(bound)
         cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
         return self.summary(
             Scope(code, value.__globals__, value.__globals__, cells=cells, bound=bound)
         )
+
+
+def _is_function(value: Any) -> bool:
+    return type(value) in (types.FunctionType, types.MethodType)

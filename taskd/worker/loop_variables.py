@@ -28,7 +28,7 @@ from taskd.worker import reach
 from taskd.worker.bytecode import Unknown
 from taskd.worker.draws import Drawn
 from taskd.worker.given import Refused
-from taskd.worker.liveness import Analysis, Key, Scope
+from taskd.worker.liveness import Analysis
 from taskd.worker.stored_attributes import MISSING, put_attribute, value_of_attribute
 from taskd.worker.values import (
     ITEMS,
@@ -40,6 +40,7 @@ from taskd.worker.values import (
     like,
     recordable,
 )
+from taskd.worker.variables import Key, Scope
 
 log = logging.getLogger("taskd.worker")
 

@@ -11,7 +11,8 @@ import pytest
 
 from taskd.worker import bytecode
 from taskd.worker.bytecode import Unknown
-from taskd.worker.liveness import Analysis, Scope
+from taskd.worker.liveness import Analysis
+from taskd.worker.variables import Scope
 
 
 class Attempt:
@@ -92,6 +93,63 @@ def test_what_is_read_before_it_is_assigned():
     assert carried(source, batch=1, mean=0.0, best=9, total=0, loss=0, last=0) == names
 
 
+GIVEN = [
+    "update(meter)",
+    "update(meter, step)",
+    "update(meter, step + 1)",
+    "update(what=meter, by=step)",
+    "update(meter, by=step)",
+    "update(meter, min(step, 3))",
+    "update(meter, min(step + 1, 3)) or update(None)",
+    "meter.add(meter)",
+    "call(update, meter)",
+    "step or call(update, meter)",
+    "call(meter.grow)",
+    "call(update, what=meter)",
+]
+
+
+@pytest.mark.parametrize("call", GIVEN)
+def test_what_a_function_changes_in_its_arguments(call):
+    script = f"""
+def update(what, by=1):
+    if what is not None:
+        what.value += by
+
+def call(function, what=None):
+    return function(what)
+
+def loop(steps, meter):
+    for attempt in steps:
+        with attempt as step:
+            {call}
+"""
+    steps, meter = Steps(), Meter()
+    space = {"__name__": __name__, "steps": steps}
+    exec(compile(script, "script", "exec"), space)
+    space["loop"](steps, meter)
+    assert steps.carried == {"meter.value"}
+
+
+@pytest.mark.parametrize("call", ["len((update, meter))", "update(Meter())", "update(meter.other)"])
+def test_what_it_is_not_given_it_does_not_change(call):
+    script = f"""
+def update(what):
+    what.value = 1
+
+def loop(steps, meter):
+    for attempt in steps:
+        with attempt as step:
+            {call}
+"""
+    steps, meter = Steps(), Meter()
+    meter.other = Meter()
+    space = {"__name__": __name__, "steps": steps, "Meter": Meter}
+    exec(compile(script, "script", "exec"), space)
+    space["loop"](steps, meter)
+    assert steps.carried == set()
+
+
 ONCE = [
     ("if attempt.committed:\n    total += 1\n    print(best)", {"total"}),
     ("if attempt.committed and step % 2 == 0 and best:\n    total = total + best", {"total"}),
@@ -125,7 +183,14 @@ def loop(steps, total, best, history, table):
 
 
 class Meter:
-    value = 0
+    def __init__(self):
+        self.value = 0
+
+    def add(self, other):
+        other.value += 1
+
+    def grow(self, _):
+        self.value += 1
 
 
 def test_what_each_step_assigns_first_is_not_carried():
