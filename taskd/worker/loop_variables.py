@@ -34,6 +34,7 @@ from taskd.worker.values import (
     ITEMS,
     LONGEST,
     NotRecordable,
+    describes_itself,
     into,
     is_changeable,
     is_same,
@@ -93,13 +94,15 @@ _CONSTANT = (
 @dataclass
 class Place:
     """A variable. `code`: of the frame whose local variable it is, else `get` and `put` reach it.
-    `inside`: the loop does not assign it, but may change what it holds."""
+    `inside`: the loop does not assign it, but may change what it holds; `unbound`: it had no value
+    as the loop began."""
 
     name: str
     variable: str
     where: str
     inside: bool
     code: types.CodeType | None = None
+    unbound: bool = False
     get: Callable[[], Any] = lambda: MISSING
     put: Callable[[Any], None] = lambda value: None
 
@@ -156,9 +159,11 @@ class LoopVariables:
         frames: dict[types.CodeType, dict[str, Any]] = {}
         for place in self._places:
             value = _value(place, frames)
-            if value is not MISSING:
+            if value is not MISSING and not (place.unbound and _is_constant(value)):
                 try:
                     found[place.name] = recordable(value, ITEMS if place.inside else LONGEST)
+                    if place.unbound and not describes_itself(value):
+                        raise NotRecordable(f"a {type(value).__name__}, and had no value before")
                 except NotRecordable as error:  # in each step, and it may grow in each
                     if place.name not in self._said:
                         self._said.add(place.name)
@@ -215,7 +220,8 @@ class LoopVariables:
                 named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
                 value, inside = analysis.value(key, scope), key not in carried
-                if value is MISSING or isinstance(value, _CONSTANT) or _is_ours(value):
+                unbound = value is MISSING
+                if (unbound and inside) or _is_constant(value):
                     continue
                 name = analysis.names[key]
                 if name in places:
@@ -239,7 +245,7 @@ class LoopVariables:
                 try:
                     # what is this long already is data that the script reads
                     most = ITEMS if inside else LONGEST
-                    recordable(value, most, most)
+                    recordable(None if unbound else value, most, most)
                 except NotRecordable as error:
                     if not inside:
                         named.append(f"{name} ({where}) is {error}: {KEEP}")
@@ -247,6 +253,7 @@ class LoopVariables:
                 if key in analysis.once:
                     named.append(f"{name} ({where}): {ONCE}")
                 places[name] = _place(analysis, key, name, where, inside, code)
+                places[name].unbound = unbound
         if self._names is None and ranges:
             self.ranges = RANGES + ", ".join(sorted(ranges))
         return list(places.values()), named
@@ -313,7 +320,7 @@ def _place(
 ) -> Place:
     kind, number, variable = key
     if kind == "local":
-        return Place(name, variable, where, inside, code)
+        return Place(name, variable, where, inside, code=code)
     if kind == "cell":
         cell = analysis.cells[number]
         get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
@@ -324,11 +331,14 @@ def _place(
         holder = analysis.objects[number]
         get = partial(value_of_attribute, holder, variable)
         put = partial(put_attribute, holder, variable)
-    return Place(name, variable, where, inside, None, get, put)
+    return Place(name, variable, where, inside, get=get, put=put)
 
 
-def _is_ours(value: Any) -> bool:
-    """Whether it is taskd's own: a job, its attempts, the iterators of job.iterate()."""
+def _is_constant(value: Any) -> bool:
+    """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
+    job.iterate()."""
+    if isinstance(value, _CONSTANT):
+        return True
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")

@@ -75,6 +75,18 @@ def _not(kind: type) -> Any:
     raise NotRecordable(f"a {kind.__module__}.{kind.__qualname__}, which cannot be recorded")
 
 
+def describes_itself(value: Any) -> bool:
+    """Whether `like` makes it again from what was recorded alone."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return value.device.type == "cpu" and not value.requires_grad
+    if kind is dict:
+        return all(map(describes_itself, value.values()))
+    if kind in (list, tuple):
+        return all(map(describes_itself, value))
+    return kind not in (*_MAPPINGS, deque, frozenset, bytearray)
+
+
 def is_changeable(value: Any) -> bool:
     """Whether a script may change what it holds without assigning it."""
     kind = type(value)

@@ -333,7 +333,51 @@ def test_names_of_a_later_pass_are_those_of_the_first():
             rare = 0  # noqa: F841
         return {place.name for place in variables._places}
 
-    assert passes() == {"total"}
+    assert passes() == {"total", "rare"}
+
+
+@pytest.mark.parametrize("made", [(1, [1.5, "x"]), {"a": torch.ones(2)}, numpy.ones(1)], ids=str)
+def test_a_variable_without_a_value_before_the_first_step(made, capsys):
+    """In a process that goes on, and in a replacement, which has no value for it either."""
+
+    def loop(steps, numbers):
+        for attempt in steps:
+            with attempt:
+                step = next(numbers)
+                if step > 0:
+                    print(previous)  # noqa: F821
+                previous = made if step == 0 else None  # noqa: F841
+
+    first = LoopVariables([], refuses=False)
+    loop(Steps(first), itertools.count())
+    assert capsys.readouterr().out == f"{made}\n" * 2
+
+    class Replaced(Steps):
+        def __iter__(self):
+            self.variables.attach(None)
+            self.variables.load_state_dict({"previous": made})
+            yield Attempt()
+
+    loop(Replaced(LoopVariables([], refuses=False)), itertools.count(1))
+    assert capsys.readouterr().out == f"{made}\n"
+
+
+@pytest.mark.parametrize("value", [deque([1]), [OrderedDict(a=1)], torch.ones(1).requires_grad_()])
+def test_one_whose_value_says_too_little_of_itself_is_named(caplog, value):
+    def loop(steps, numbers):
+        for attempt in steps:
+            with attempt:
+                if next(numbers) > 0:
+                    print(previous)  # noqa: F821
+                previous = value  # noqa: F841
+
+    given = itertools.count()
+    loop(Steps(LoopVariables([given], refuses=False)), given)
+    (text,) = warnings(caplog)
+    assert text.startswith("not protected: previous (line ") and "had no value before: it" in text
+    given = itertools.count()
+    with pytest.raises(Refused, match="previous"):
+        loop(Steps(LoopVariables([given], refuses=True)), given)
 
 
 def test_assigning_to_a_waiting_frame_leaves_nothing_behind():
