@@ -164,7 +164,7 @@ ONCE = [
 ]
 
 
-@pytest.mark.parametrize(("between", "names"), ONCE, ids=str)
+@pytest.mark.parametrize(("between", "names"), ONCE, ids=[between for between, _ in ONCE])
 def test_what_changes_only_where_a_step_is_committed(between, names):
     inside = "total, best, held = total + 0, best + 0, (history, table)"
     body = f"for attempt in steps:\n    with attempt as step:\n        {inside}\n"
