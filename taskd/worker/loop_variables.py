@@ -159,13 +159,12 @@ class LoopVariables:
         frames: dict[types.CodeType, dict[str, Any]] = {}
         for place in self._places:
             value = _value(place, frames)
-            if value is not MISSING and not (place.unbound and _is_constant(value)):
+            # without a value at first, it may be one that each step assigns in an inner loop
+            if value is not MISSING and not (place.unbound and not describes_itself(value)):
                 try:
                     found[place.name] = recordable(value, ITEMS if place.inside else LONGEST)
-                    if place.unbound and not describes_itself(value):
-                        raise NotRecordable(f"a {type(value).__name__}, and had no value before")
                 except NotRecordable as error:  # in each step, and it may grow in each
-                    if place.name not in self._said:
+                    if place.name not in self._said and not place.unbound:
                         self._said.add(place.name)
                         why = GROWN if place.inside else KEEP
                         self._say([f"{place.name} ({place.where}) is {error}: {why}"])

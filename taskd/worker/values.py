@@ -84,7 +84,9 @@ def describes_itself(value: Any) -> bool:
         return all(map(describes_itself, value.values()))
     if kind in (list, tuple):
         return all(map(describes_itself, value))
-    return kind not in (*_MAPPINGS, deque, frozenset, bytearray)
+    numpy = sys.modules.get("numpy")
+    arrays = (numpy.ndarray, numpy.generic) if numpy is not None else ()
+    return kind in (*_SCALARS, str, bytes, set) or isinstance(value, arrays)
 
 
 def is_changeable(value: Any) -> bool:
