@@ -61,9 +61,10 @@ class Start:
             parts = self.seal.close(0, json.dumps(list(every)).encode(), [*views])
             self._put([parts[0], *views])  # type: ignore[list-item]
 
-    def read(self) -> dict[str, bytes]:
-        """Its sections; {} if there is none, or it is not intact."""
-        data = self.record()
+    def read(self, data: bytes | None = None) -> dict[str, bytes]:
+        """Its sections; {} if there is none, or it is not intact. `data`: what `copy` returned, in
+        place of the record that is there now."""
+        data = self.record() if data is None else self._intact(data)
         if data is None:
             return {}
         fields, sections = self.seal.open(data, 0)
@@ -72,10 +73,17 @@ class Start:
 
     def record(self) -> bytes | None:
         """The sealed record as it is; None if there is none, or it is not intact."""
+        data = self.copy()
+        return self._intact(data) if data else None
+
+    def copy(self) -> bytes:
+        """The record, unchecked; b"" if there is none."""
         try:
-            data = self._path.read_bytes()
+            return self._path.read_bytes()
         except FileNotFoundError:
-            return None
+            return b""
+
+    def _intact(self, data: bytes) -> bytes | None:
         try:
             self.seal.check(data, 0)
         except sealed.BadRecord as error:

@@ -124,6 +124,19 @@ def flow(code: types.CodeType) -> Flow:
     return Flow(found, after, _lines(code, found), frozenset(joins), at, code.co_consts)
 
 
+@lru_cache(maxsize=1000)
+def assigned(code: types.CodeType) -> frozenset[str]:
+    """The variables that it assigns. Raises Unknown."""
+    names: set[str] = set()
+    for one in flow(code).instructions:
+        if one.opname in PAIRS:
+            pairs = zip(PAIRS[one.opname], one.argval, strict=True)
+            names |= {name for kind, name in pairs if kind in STORES}
+        elif one.opname in STORES or one.opname in DELETES:
+            names.add(one.argval)
+    return frozenset(names)
+
+
 def has_loops(code: types.CodeType) -> bool:
     """Whether any of its instructions may jump back; a quick look."""
     return not _BACKWARD.isdisjoint(code.co_code[::2])
@@ -196,13 +209,24 @@ def only_where(found: Flow, head: int, body: set[int], attribute: str) -> set[in
     return body - reach([head], after, -1)
 
 
-def changes(found: Flow, i: int) -> bool:
-    """Whether what the variable holds that instruction `i` names is changed by what follows: by a
+def changed(found: Flow, i: int) -> str | None:
+    """The variable that instruction `i` loads, if what it holds is changed by what follows: by a
     method such as append(), or by `variable[key] = …`."""
-    names = [one for one in found.instructions[i + 1 : i + 9] if one.opname not in _PALE][:3]
-    if names and names[0].opname in ("LOAD_ATTR", "LOAD_METHOD"):
-        return names[0].argval in _CHANGING
-    return len(names) > 1 and names[1].opname in ("STORE_SUBSCR", "DUP_TOP_TWO", "COPY")
+    one = found.instructions[i]
+    after = [x for x in found.instructions[i + 1 : i + 9] if x.opname not in _PALE][:3]
+    names = [x.opname for x in after]
+    loaded = [one.argval] if one.opname in LOADS else []
+    if one.opname in PAIRS and {*PAIRS[one.opname]} <= LOADS:
+        loaded = list(one.argval)
+        if names[:1] == ["STORE_SUBSCR"]:
+            return str(loaded[0])
+    if not loaded or not names:
+        return None
+    if names[0] in ("LOAD_ATTR", "LOAD_METHOD"):
+        return str(loaded[-1]) if after[0].argval in _CHANGING else None
+    key = names[0].startswith("LOAD_")
+    stores = names[1:2] == ["STORE_SUBSCR"] or names[1:2] == ["DUP_TOP_TWO"]
+    return str(loaded[-1]) if key and (stores or names[1:] == ["COPY", "COPY"]) else None
 
 
 def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:

@@ -50,7 +50,7 @@ def save() -> None:
     _sources.note_main()
     if not _sources.grown:
         return
-    start = Start(*_us())
+    start = Start(*us())
     try:
         start.write({CODE: msgspec.msgpack.encode(_sources.kept())})
     except OSError as error:
@@ -58,17 +58,17 @@ def save() -> None:
         log.warning(text, start.seal.rank, error)
 
 
-def _us() -> tuple[Path, int, int]:
-    """Directory, local rank and rank; torch and msrun have their own names for the last."""
+def us() -> tuple[Path, int, int]:
+    """The agent's directory, the local rank, the rank: torch and msrun have their own names for
+    it."""
     rank = os.environ.get("RANK") or os.environ["RANK_ID"]
     return Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]), int(rank)
 
 
 def _record() -> Kept:
     """What the predecessor has loaded, and beside it what other ranks of the node have."""
-    us = _us()
-    kept = _read(Start(*us)) or Kept()
-    for start in others(*us):
+    kept = _read(Start(*us())) or Kept()
+    for start in others(*us()):
         if (other := _read(start)) is not None:
             kept.add(other)
     return kept
@@ -89,7 +89,7 @@ def _say(path: str, text: str) -> None:
     """Log it, once on this node."""
     from taskd import logs
 
-    directory, _, rank = _us()
+    directory, _, rank = us()
     name = blake2b(path.encode(errors="surrogateescape"), digest_size=8).hexdigest()
     with contextlib.suppress(OSError):
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC

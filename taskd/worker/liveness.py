@@ -85,10 +85,13 @@ class Analysis(Variables):
             self.direct |= {key for i in body for key in effects[i].own}
             begins = {key for i in starts[head] for key in effects[i].reads}
             self.ranges = (self.ranges | begins) - written
-            for i in bytecode.only_where(found, head, body, "committed"):
-                self.once |= effects[i].writes | (
-                    touches[i] if bytecode.changes(found, i) else set()
-                )
+            once = bytecode.only_where(found, head, body, "committed")
+            for i in once:
+                name = bytecode.changed(found, i)
+                self.once |= {k for k in touches[i] if name in (k[2], self.names[k])}
+                # from what it was: a time stamp may as well be an older one
+                line = [effects[j].reads for j in once if found.lines[j] == found.lines[i]]
+                self.once |= effects[i].writes.intersection(set().union(*line))
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
                 touched |= touches[i] - (written - live)
@@ -147,7 +150,7 @@ class Analysis(Variables):
         which = (
             id(scope.code),
             tuple(id(cell) for cell in scope.cells.values()),
-            tuple(id(value) for value in scope.bound.values()),
+            tuple((name, id(value)) for name, value in scope.bound.items()),
             id(scope.outer),
         )
         if which in self._summaries:
@@ -301,7 +304,8 @@ class Analysis(Variables):
         code = value.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         bound = dict(zip(names[: code.co_argcount], first, strict=False))
-        if scope is not None and found is not None:
+        # each way of calling a function is looked at by itself: not too many
+        if scope is not None and found is not None and len(self._summaries) < FUNCTIONS // 2:
             given, named = bytecode.arguments(found, at)
             positions = zip(names[len(first) : code.co_argcount], given, strict=False)
             for name, load in (*positions, *named.items()):
@@ -309,6 +313,8 @@ class Analysis(Variables):
                     held = self._loaded(scope, *load, self._key(scope, *load))
                     if held is not MISSING and (self._follows(held) or _is_function(held)):
                         bound[name] = held
+        for name in bytecode.assigned(code) & bound.keys():
+            del bound[name]
         self._kept.append(bound)
         cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
         return self.summary(

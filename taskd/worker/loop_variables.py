@@ -117,6 +117,7 @@ class LoopVariables:
         self._refuses = refuses
         self._places: list[Place] = []
         self._names: set[str] | None = None  # those of the first loop
+        self._unbound: set[str] = set()  # those of them without a value before it
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
         self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
@@ -134,6 +135,7 @@ class LoopVariables:
             log.warning("could not look for variables that the loop carries on", exc_info=True)
         if self._names is None:
             self._names = {place.name for place in places}
+            self._unbound = {place.name for place in places if place.unbound}
             for place in places:
                 if not place.inside:
                     log.info("also protected: %s (%s)", place.name, place.where)
@@ -159,10 +161,12 @@ class LoopVariables:
         frames: dict[types.CodeType, dict[str, Any]] = {}
         for place in self._places:
             value = _value(place, frames)
-            # without a value at first, it may be one that each step assigns in an inner loop
-            if value is not MISSING and not (place.unbound and not describes_itself(value)):
+            # without a value at first, it may be assigned in an inner loop: it is not named
+            if value is not MISSING:
                 try:
-                    found[place.name] = recordable(value, ITEMS if place.inside else LONGEST)
+                    copied = recordable(value, ITEMS if place.inside else LONGEST)
+                    if not place.unbound or describes_itself(value):
+                        found[place.name] = copied
                 except NotRecordable as error:  # in each step, and it may grow in each
                     if place.name not in self._said and not place.unbound:
                         self._said.add(place.name)
@@ -219,15 +223,16 @@ class LoopVariables:
                 named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
                 value, inside = analysis.value(key, scope), key not in carried
-                unbound = value is MISSING
-                if (unbound and inside) or _is_constant(value):
-                    continue
                 name = analysis.names[key]
                 if name in places:
                     name = f"{code.co_name}.{name}"
+                # as it was before the first loop: a replacement has no value for it either
+                unbound = name in self._unbound if self._names is not None else value is MISSING
+                if (inside or function is not None) if unbound else _is_constant(value):
+                    continue
                 file = Path(code.co_filename).name
                 where = f"line {analysis.lines[key]} of {file}"
-                if _is_drawn(value):
+                if _is_drawn(value) and not unbound:
                     if id(value) not in self._given:
                         named.append(f"{name} ({where}), a {type(value).__name__}: {DRAWN}")
                         with contextlib.suppress(TypeError):  # it takes no weak reference
@@ -336,7 +341,7 @@ def _place(
 def _is_constant(value: Any) -> bool:
     """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
     job.iterate()."""
-    if isinstance(value, _CONSTANT):
+    if value is MISSING or isinstance(value, _CONSTANT):
         return True
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame

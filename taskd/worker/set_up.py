@@ -222,7 +222,6 @@ def stop(calls: bool) -> None:
         _now.come_back(between=False)
         _now.mode = RECORD
     if _now.mode == RECORD:
-        _now.asks = False
         _now.settle()
         _now.begin_loop(calls)
         if "TASKD_VAULT" in os.environ:
@@ -390,6 +389,7 @@ def check() -> None:
 def real() -> None:
     """From now on groups and collectives are real ones."""
     if _now.mode == GIVE:
+        _now.note_peers()
         _now.mode = OFF
         _uninstall()
 

@@ -11,8 +11,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,12 +21,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from taskd.records.start import SETUP, Start, others
 from taskd.worker import plain
+from taskd.worker.imports import us
 from taskd.worker.results import LOOPS, PENDING, SMALL, NotTheSame, Result, Results
 from taskd.worker.set_up_values import (
     FILLING,
+    Over,
     channel_of,
     contents,
     detail,
+    differs,
     fill,
     group_name,
     is_plain,
@@ -39,40 +40,6 @@ from taskd.worker.set_up_values import (
 log = logging.getLogger("taskd.worker")
 
 RECORD, GIVE, OFF = "record", "give", "off"
-
-
-class _Over(dist.Work):
-    """The work of a call whose result is there."""
-
-    def __init__(self, outputs: list[torch.Tensor], source: int) -> None:
-        super().__init__()
-        self._outputs, self._source = outputs, source
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        return True
-
-    def synchronize(self) -> None: ...
-
-    def is_completed(self) -> bool:
-        return True
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        return self._outputs
-
-    def _source_rank(self) -> int:
-        return self._source
-
-    source_rank = _source_rank
-
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        future.set_result(self._outputs)
-        return future
 
 
 class _Pending(NamedTuple):
@@ -93,6 +60,8 @@ class SetUp:
         self.failed: NotTheSame | None = None
         self.theirs = False  # set_up.left_to_framework()
         self.rest = self.asks = False
+        self._records: list[tuple[Start, bytes]] = []
+        self._peers: list[Results] = []
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
         self._filled: list[tuple[Result, list[StorageWeakRef]]] = []  # by large results
@@ -128,6 +97,8 @@ class SetUp:
             channel_of(handle), name.strip("_"), detail(name, args), [shape(t) for t in outputs]
         )
         if (known := self._known(wanted)) is not None:
+            if self.asks or self.rest:
+                self._same(lambda call: differs(call, known, outputs, handle.rank()), wanted)
             return self._give(known, name, outputs)
         result = self._record(wanted)
         work = original(handle, *args, **more)
@@ -290,7 +261,7 @@ class SetUp:
     def begin_loop(self, calls: bool) -> None:
         """Forget what a replacement makes itself: it is back where a loop of calls reads the
         step."""
-        made, mark, self.mark = self.results.made, self.mark, None
+        made, mark, self.mark, self.asks = self.results.made, self.mark, None, False
         if calls and mark is not None:
             made[mark:] = [result for result in made[mark:] if result.channel == LOOPS]
             self._kept = -1
@@ -351,15 +322,24 @@ class SetUp:
             return self._take(wanted)
         return self._same(self._of_peers, wanted) if self.asks else None
 
+    def note_peers(self) -> None:
+        """What ranks of this node have got by now. None of them makes a call before this one takes
+        part in the repair: what they get later, this rank gets with them."""
+        if "TASKD_VAULT" in os.environ:
+            self._records = [(start, start.copy()) for start in others(*us())]
+
     def _of_peers(self, wanted: Result) -> Result | None:
         """What the call gave ranks of this node that left it before this rank's previous process
-        ended in it: they are in the next pass."""
-        for start in others(*_us()):
+        ended in it."""
+        while self._records:
+            start, data = self._records.pop()
             peer = Results()
             try:
-                peer.load(start.read().get(SETUP, b""))
-            except (OSError, msgspec.DecodeError):  # it has kept nothing
+                peer.load(start.read(data).get(SETUP, b""))
+            except msgspec.DecodeError:  # it has kept nothing
                 continue
+            self._peers.append(peer)
+        for peer in self._peers:
             if (found := self.results.of_peer(wanted, peer)) is not None:
                 return self.results.add(found)
         return None
@@ -370,7 +350,7 @@ class SetUp:
                 fill(tensor, data)
         if name in ("monitored_barrier", "_start_coalescing"):
             return None
-        return _Over(outputs, result.answer if isinstance(result.answer, int) else -1)
+        return Over(outputs, result.answer if isinstance(result.answer, int) else -1)
 
     def objects(self, group: Any, object_list: list[Any]) -> None:
         """broadcast_object_list(), also for its root: the object that it made in the first process
@@ -386,9 +366,4 @@ class SetUp:
 
 
 def _start_record() -> Start:
-    return Start(*_us())
-
-
-def _us() -> tuple[Path, int, int]:
-    place = os.environ
-    return Path(place["TASKD_VAULT"]), int(place["TASKD_LOCAL_RANK"]), int(place["RANK"])
+    return Start(*us())

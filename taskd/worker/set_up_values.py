@@ -3,12 +3,16 @@ it fills."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
+
+from taskd.worker.results import NotTheSame, Result
 
 # methods of ProcessGroup that fill the tensors of their first argument
 FILLING = (
@@ -35,6 +39,40 @@ FILLING = (
     "reduce_scatter_tensor_coalesced",
     "scatter",
 )
+
+
+class Over(dist.Work):
+    """The work of a call whose result is there."""
+
+    def __init__(self, outputs: list[torch.Tensor], source: int) -> None:
+        super().__init__()
+        self._outputs, self._source = outputs, source
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self._outputs
+
+    def _source_rank(self) -> int:
+        return self._source
+
+    source_rank = _source_rank
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
 
 
 def channel_of(handle: Any) -> str:
@@ -83,3 +121,19 @@ def fill(tensor: torch.Tensor, data: bytes) -> None:
         found = torch.frombuffer(bytearray(data), dtype=tensor.dtype).reshape(tensor.shape)
         with torch.no_grad():
             tensor.copy_(found)
+
+
+def differs(wanted: Result, known: Result, outputs: list[torch.Tensor], rank: int) -> None:
+    """Raises NotTheSame where the root of broadcast_object_list() has made another object than its
+    previous process, which other ranks have: it keeps its own."""
+    if known.data is None or wanted.call != "broadcast" or wanted.detail != f"root {rank}":
+        return
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "broadcast_object_list":
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is not None and known.data != [contents(t) for t in outputs]:
+        raise NotTheSame(
+            "this rank sends other ranks an object by broadcast_object_list() between two passes,"
+            " which they have got from its previous process, where it was another one. Make such"
+            " calls inside an attempt, where they are repeated"
+        )

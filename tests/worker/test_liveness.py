@@ -131,6 +131,32 @@ def loop(steps, meter):
     assert steps.carried == {"meter.value"}
 
 
+def test_a_parameter_that_is_assigned_anew_says_nothing():
+    script = """
+def fresh(meter):
+    meter = Meter()
+    meter.value = 0
+    return meter
+
+def transfer(source, target):
+    if target is not None:
+        target.value += 1
+
+def loop(steps, meter, other):
+    for attempt in steps:
+        with attempt as step:
+            probe = fresh(meter)
+            meter.value = min(meter.value, step)
+            transfer(other, None)
+            transfer(None, other)
+"""
+    steps = Steps()
+    space = {"__name__": __name__, "steps": steps, "Meter": Meter}
+    exec(compile(script, "script", "exec"), space)
+    space["loop"](steps, Meter(), Meter())
+    assert steps.carried == {"meter.value", "other.value"}
+
+
 @pytest.mark.parametrize("call", ["len((update, meter))", "update(Meter())", "update(meter.other)"])
 def test_what_it_is_not_given_it_does_not_change(call):
     script = f"""
@@ -161,6 +187,12 @@ ONCE = [
     ("if attempt.committed:\n    add(history)\ntotal += 1", {"meter.value"}),
     ("if attempt.done:\n    total += 1\nif attempt.committed:\n    last = total", set()),
     ("total += 1\nif attempt.committed:\n    total += 1", {"total"}),
+    ("if attempt.committed:\n    print(step - total)\n    total = step", set()),
+    ("if attempt.committed and 0 < best < 9:\n    print(best)", set()),
+    (
+        "if attempt.committed:\n    history[0] += best\n    print(table, history.append(1))",
+        {"history"},
+    ),
 ]
 
 

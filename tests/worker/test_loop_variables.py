@@ -381,6 +381,55 @@ def test_one_that_says_too_little_of_itself_is_left_alone(caplog, made):
     assert "loss" in {place.name for place in variables._places} and not warnings(caplog)
 
 
+def test_what_had_no_value_at_first_is_the_same_in_later_passes(caplog):
+    """A replacement that skips the passes before has none for it either."""
+    variables = LoopVariables([], refuses=True)
+
+    def passes(parts):
+        recorded = []
+        for number in range(2):
+            for attempt in Steps(variables):
+                with attempt:
+                    if number == 0:
+                        window = deque(maxlen=3)
+                    window.append(number)
+                    for part in parts:
+                        out = part
+                    total = out  # noqa: F841
+                recorded.append({*variables.state_dict()})
+        return recorded
+
+    assert "window" not in set().union(*passes([torch.zeros(1 << 19), torch.zeros(1)]))
+    assert not warnings(caplog)
+
+
+def test_a_result_of_calls_in_an_inner_loop_is_not_named(caplog):
+    def loop(steps, call):
+        for _ in range(2):
+            for _ in range(1):
+                for attempt in steps:
+                    loss = call(attempt)
+            print(loss)
+
+    loop(Steps(LoopVariables([], refuses=True), function=print), lambda _: 1.0)
+    assert not warnings(caplog)
+
+
+def test_a_value_that_holds_itself_is_left_alone():
+    def loop(steps, numbers):
+        for attempt in steps:
+            with attempt:
+                if next(numbers) > 0:
+                    print(len(node))  # noqa: F821
+                node = [1]
+                node.append(node)
+            assert "node" not in variables.state_dict()
+
+    given = itertools.count()
+    variables = LoopVariables([given], refuses=True)
+    loop(Steps(variables), given)
+
+
 def test_assigning_to_a_waiting_frame_leaves_nothing_behind():
     def inner():
         assign(sys._getframe(1), {"x": 2, "captured": 3})

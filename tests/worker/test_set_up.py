@@ -12,8 +12,11 @@ import torch
 import torch.distributed as dist
 
 from taskd.records import sealed
+from taskd.records.start import SETUP, Start
 from taskd.worker import set_up
-from taskd.worker.set_up_values import FILLING
+from taskd.worker.results import NotTheSame, Result, Results
+from taskd.worker.set_up_calls import SetUp
+from taskd.worker.set_up_values import FILLING, differs
 
 START = """
 import os, torch, torch.distributed as dist
@@ -235,3 +238,46 @@ def test_torch_has_the_names_that_this_takes():
     assert set(dir(dist.Work)) >= set(set_up.WORK) and set(dir(dist.Store)) >= {"get", "set", "add"}
     operators = torch.ops._c10d_functional
     assert all(hasattr(operators, n) for n in ("all_reduce", "wait_tensor", "broadcast"))
+
+
+SUM = Result("process group 0", "allreduce", "", [])
+
+
+def test_what_peers_got_before_the_repair_is_given_and_what_they_get_later_is_not(
+    tmp_path, monkeypatch
+):
+    """They get that with this rank."""
+    sealed.write_key(tmp_path, b"k" * sealed.KEY_BYTES, "job")
+    for name, value in (("TASKD_VAULT", str(tmp_path)), ("TASKD_LOCAL_RANK", "0"), ("RANK", "0")):
+        monkeypatch.setenv(name, value)
+    peer, start = Results(), Start(tmp_path, 1, 1)
+    peer.add(Result("process group 0", "allreduce", "", [], [b"1"]))
+    start.write({SETUP: peer.encode()})
+    present = SetUp()
+    present.note_peers()
+    peer.add(Result("process group 0", "allreduce", "", [], [b"2"]))
+    start.write({SETUP: peer.encode()})
+    assert present._known(SUM) is None
+    present.come_back(between=True)
+    assert present._known(SUM).data == [b"1"]
+    assert present._known(SUM) is None
+    assert [result.data for result in present.results.made] == [[b"1"]]
+    present.begin_loop(calls=False)
+    assert not present.asks
+
+
+def test_an_object_that_the_root_has_made_anew_is_refused():
+    """Others have the one of its previous process, and torch leaves the root its own."""
+    call = Result("process group 0", "broadcast", "root 0", [("int64", (1,))])
+    known = Result(
+        "process group 0", "broadcast", "root 0", [("int64", (1,))], [b"\x01" + b"\0" * 7]
+    )
+
+    def broadcast_object_list(value, rank=0):
+        differs(call, known, [torch.tensor([value])], rank)
+
+    broadcast_object_list(1)
+    broadcast_object_list(2, rank=1)
+    differs(call, known, [torch.tensor([2])], 0)
+    with pytest.raises(NotTheSame, match="another one"):
+        broadcast_object_list(2)
