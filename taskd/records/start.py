@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from taskd.records import sealed
 
@@ -61,10 +62,14 @@ class Start:
             parts = self.seal.close(0, json.dumps(list(every)).encode(), [*views])
             self._put([parts[0], *views])  # type: ignore[list-item]
 
-    def read(self, data: bytes | None = None) -> dict[str, bytes]:
-        """Its sections; {} if there is none, or it is not intact. `data`: what `copy` returned, in
-        place of the record that is there now."""
-        data = self.record() if data is None else self._intact(data)
+    def read(self, held: BinaryIO | None = None) -> dict[str, bytes]:
+        """Its sections; {} if there is none, or it is not intact. `held`: the record that was there
+        when `hold` was called; it is closed."""
+        if held is None:
+            data = self.record()
+        else:
+            with held:
+                data = self._intact(held.read())
         if data is None:
             return {}
         fields, sections = self.seal.open(data, 0)
@@ -73,15 +78,19 @@ class Start:
 
     def record(self) -> bytes | None:
         """The sealed record as it is; None if there is none, or it is not intact."""
-        data = self.copy()
-        return self._intact(data) if data else None
+        held = self.hold()
+        if held is None:
+            return None
+        with held:
+            return self._intact(held.read())
 
-    def copy(self) -> bytes:
-        """The record, unchecked; b"" if there is none."""
+    def hold(self) -> BinaryIO | None:
+        """The record as it is now, to be read later: a newer one takes its name, and leaves it as
+        it is. None if there is none."""
         try:
-            return self._path.read_bytes()
+            return open(self._path, "rb")
         except FileNotFoundError:
-            return b""
+            return None
 
     def _intact(self, data: bytes) -> bytes | None:
         try:

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 import torch
@@ -60,7 +60,7 @@ class SetUp:
         self.failed: NotTheSame | None = None
         self.theirs = False  # set_up.left_to_framework()
         self.rest = self.asks = False
-        self._records: list[tuple[Start, bytes]] = []
+        self._records: list[tuple[Start, BinaryIO]] = []
         self._peers: list[Results] = []
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
@@ -81,6 +81,8 @@ class SetUp:
         """This process is where the previous one was; `between`: between two passes."""
         self.results.come_back(between)
         self.rest, self.asks = between and self.results.left, between
+        if not between:
+            self._forget_peers()
 
     def between(self) -> None:
         """A pass is over. What is learnt now is kept as it comes: a process that ends here cannot
@@ -262,6 +264,7 @@ class SetUp:
         """Forget what a replacement makes itself: it is back where a loop of calls reads the
         step."""
         made, mark, self.mark, self.asks = self.results.made, self.mark, None, False
+        self._forget_peers()
         if calls and mark is not None:
             made[mark:] = [result for result in made[mark:] if result.channel == LOOPS]
             self._kept = -1
@@ -326,16 +329,23 @@ class SetUp:
         """What ranks of this node have got by now. None of them makes a call before this one takes
         part in the repair: what they get later, this rank gets with them."""
         if "TASKD_VAULT" in os.environ:
-            self._records = [(start, start.copy()) for start in others(*us())]
+            self._records = [
+                (start, held) for start in others(*us()) if (held := start.hold()) is not None
+            ]
+
+    def _forget_peers(self) -> None:
+        for _, held in self._records:
+            held.close()
+        self._records, self._peers = [], []
 
     def _of_peers(self, wanted: Result) -> Result | None:
         """What the call gave ranks of this node that left it before this rank's previous process
         ended in it."""
         while self._records:
-            start, data = self._records.pop()
+            start, held = self._records.pop()
             peer = Results()
             try:
-                peer.load(start.read(data).get(SETUP, b""))
+                peer.load(start.read(held).get(SETUP, b""))
             except msgspec.DecodeError:  # it has kept nothing
                 continue
             self._peers.append(peer)
