@@ -84,10 +84,10 @@ Attributes:
   `with` statement is left. Log and save where it is true. It is true at most once per step and
   rank, over all processes of the rank: a step that is repeated after its commit is not committed
   again. [What that leaves out](concepts.md#a-line-for-each-step).
-- `done` (bool): whether this was a commit of the step, the first or another one. Change where it is
-  true what the loop goes on with, such as a count or the best loss: a repair takes such variables
-  back with their step, and a repeated step makes the change again. A variable that changes only
-  where `committed` is true would lack it, and is named in the log before the first step.
+- `done` (bool): whether this was a commit of the step, the first or a later one. Update variables
+  that the loop carries on, such as a count or the best loss, where it is true: a repair restores
+  them with their step, and the repeated step updates them again. A variable that is updated where
+  `committed` is true would miss that update; it is named in the log before the first step.
 - `step` (int): the number of the step.""",
     "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
 before the update.

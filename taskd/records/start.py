@@ -65,41 +65,40 @@ class Start:
     def read(self, held: BinaryIO | None = None) -> dict[str, bytes]:
         """Its sections; {} if there is none, or it is not intact. `held`: the record that was there
         when `hold` was called; it is closed."""
-        if held is None:
-            data = self.record()
-        else:
-            with held:
-                data = self._intact(held.read())
-        if data is None:
+        opened = self._open(held)
+        if opened is None:
             return {}
-        fields, sections = self.seal.open(data, 0)
+        _, fields, sections = opened
         names = json.loads(bytes(fields)) if len(fields) <= NAMES else ()
         return dict(zip(names, map(bytes, sections), strict=False))
 
     def record(self) -> bytes | None:
         """The sealed record as it is; None if there is none, or it is not intact."""
-        held = self.hold()
-        if held is None:
-            return None
-        with held:
-            return self._intact(held.read())
+        opened = self._open()
+        return opened[0] if opened is not None else None
 
     def hold(self) -> BinaryIO | None:
-        """The record as it is now, to be read later: a newer one takes its name, and leaves it as
-        it is. None if there is none."""
+        """The record as it is now, open, to be read later: a newer one takes its name and leaves it
+        unchanged. None if there is none."""
         try:
             return open(self._path, "rb")
         except FileNotFoundError:
             return None
 
-    def _intact(self, data: bytes) -> bytes | None:
+    def _open(
+        self, held: BinaryIO | None = None
+    ) -> tuple[bytes, memoryview, list[memoryview]] | None:
+        """The record, its fields and its sections."""
+        if held is None and (held := self.hold()) is None:
+            return None
+        with held:
+            data = held.read()
         try:
-            self.seal.check(data, 0)
+            return (data, *self.seal.open(data, 0))
         except sealed.BadRecord as error:
             text = "rank %d: the record of its start is not used: %s"
             log.error(text, self.seal.rank, error)
             return None
-        return data
 
     def put(self, record: bytes) -> None:
         """Put a sealed record in place. Raises BadRecord, OSError."""

@@ -54,8 +54,8 @@ RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
 _ALWAYS = {"JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
 # in Python 3.10 any jump may lead back
 _BACKWARD = {dis.opmap[name] for name in dis.opmap if "BACKWARD" in name} or set(dis.hasjabs)
-# between a value and the jump that tests it
-_PALE = {"TO_BOOL", "CACHE", "EXTENDED_ARG", "NOP"}
+# stand between others and change nothing for them
+_FILLERS = {"TO_BOOL", "CACHE", "EXTENDED_ARG", "NOP"}
 _CALLS = {"CALL", "CALL_KW", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_METHOD"}
 # methods of lists, dicts, sets and deques
 _CHANGING = {
@@ -124,16 +124,20 @@ def flow(code: types.CodeType) -> Flow:
     return Flow(found, after, _lines(code, found), frozenset(joins), at, code.co_consts)
 
 
+def named(one: dis.Instruction) -> list[tuple[str, str]]:
+    """(instruction, variable) of each variable that it loads, stores or deletes, in order."""
+    if one.opname in PAIRS:
+        return list(zip(PAIRS[one.opname], one.argval, strict=True))
+    single = one.opname in LOADS or one.opname in STORES or one.opname in DELETES
+    return [(one.opname, one.argval)] if single else []
+
+
 @lru_cache(maxsize=1000)
 def assigned(code: types.CodeType) -> frozenset[str]:
     """The variables that it assigns. Raises Unknown."""
     names: set[str] = set()
     for one in flow(code).instructions:
-        if one.opname in PAIRS:
-            pairs = zip(PAIRS[one.opname], one.argval, strict=True)
-            names |= {name for kind, name in pairs if kind in STORES}
-        elif one.opname in STORES or one.opname in DELETES:
-            names.add(one.argval)
+        names |= {name for kind, name in named(one) if kind not in LOADS}
     return frozenset(names)
 
 
@@ -199,7 +203,7 @@ def only_where(found: Flow, head: int, body: set[int], attribute: str) -> set[in
         if one.opname != "LOAD_ATTR" or one.argval != attribute:
             continue
         test = next(
-            j for j in range(i + 1, len(after)) if found.instructions[j].opname not in _PALE
+            j for j in range(i + 1, len(after)) if found.instructions[j].opname not in _FILLERS
         )
         jump = found.instructions[test].opname
         if "JUMP" in jump and "IF_" in jump:
@@ -212,21 +216,18 @@ def only_where(found: Flow, head: int, body: set[int], attribute: str) -> set[in
 def changed(found: Flow, i: int) -> str | None:
     """The variable that instruction `i` loads, if what it holds is changed by what follows: by a
     method such as append(), or by `variable[key] = …`."""
-    one = found.instructions[i]
-    after = [x for x in found.instructions[i + 1 : i + 9] if x.opname not in _PALE][:3]
+    loaded = [name for kind, name in named(found.instructions[i]) if kind in LOADS]
+    after = [x for x in found.instructions[i + 1 : i + 9] if x.opname not in _FILLERS][:3]
     names = [x.opname for x in after]
-    loaded = [one.argval] if one.opname in LOADS else []
-    if one.opname in PAIRS and {*PAIRS[one.opname]} <= LOADS:
-        loaded = list(one.argval)
-        if names[:1] == ["STORE_SUBSCR"]:
-            return str(loaded[0])
     if not loaded or not names:
         return None
+    if names[0] == "STORE_SUBSCR":  # its key is loaded together with it
+        return loaded[0] if len(loaded) == 2 else None
     if names[0] in ("LOAD_ATTR", "LOAD_METHOD"):
-        return str(loaded[-1]) if after[0].argval in _CHANGING else None
+        return loaded[-1] if after[0].argval in _CHANGING else None
     key = names[0].startswith("LOAD_")
     stores = names[1:2] == ["STORE_SUBSCR"] or names[1:2] == ["DUP_TOP_TWO"]
-    return str(loaded[-1]) if key and (stores or names[1:] == ["COPY", "COPY"]) else None
+    return loaded[-1] if key and (stores or names[1:] == ["COPY", "COPY"]) else None
 
 
 def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:
@@ -237,10 +238,9 @@ def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:
     constant: Any = ()
     for one in found.instructions[i + 1 :]:
         name = one.opname
-        if name in PAIRS and PAIRS[name][1] in LOADS and PAIRS[name][0] in LOADS:
-            given += zip(PAIRS[name], one.argval, strict=True)
-        elif name in LOADS:
-            given.append((name, one.argval))
+        loads = named(one)
+        if loads and all(kind in LOADS for kind, _ in loads):
+            given += loads
         elif name == "LOAD_CONST":
             given.append(None)
             constant = one.argval
@@ -255,7 +255,7 @@ def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:
                 return given[: max(more - 1, 0)], {}
             at = len(given) - len(keywords)
             return given[:at], dict(zip(keywords, given[at:], strict=True))
-        elif name not in _PALE and name not in ("PUSH_NULL", "PRECALL"):
+        elif name not in _FILLERS and name not in ("PUSH_NULL", "PRECALL"):
             return given[:-1], {}  # the last is a part of an expression
     return [], {}
 

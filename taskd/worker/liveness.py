@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.worker import bytecode
-from taskd.worker.bytecode import COPIES, DELETES, LOADS, PAIRS, RETURNS, STORES, SWAPS, Flow
+from taskd.worker.bytecode import COPIES, LOADS, RETURNS, SWAPS, Flow
 from taskd.worker.stored_attributes import MISSING, method_of, value_of_attribute
 from taskd.worker.variables import Key, Scope, Variables
 
@@ -200,12 +200,7 @@ class Analysis(Variables):
                 effect.kills |= after_call
                 after_call = set()
             line = found.lines[i]
-            if name in PAIRS:
-                steps = list(zip(PAIRS[name], one.argval, strict=True))
-            elif name in LOADS or name in STORES or name in DELETES:
-                steps = [(name, one.argval)]
-            else:
-                steps = []
+            steps = bytecode.named(one)
             for kind, variable in steps:
                 key = (
                     None

@@ -71,9 +71,9 @@ READ = (
     " repeated may read the value of the next one. Pass it to job.call as an argument"
 )
 ONCE = (
-    "it changes where attempt.committed is true; a repair takes it back with its step, and a step"
-    " that is repeated is not committed again. Change it inside the attempt, or where attempt.done"
-    " is true"
+    "it changes where attempt.committed is true: a repair restores it with its step, and the"
+    " repeated step is not committed again, so the change is lost. Change it inside the attempt, or"
+    " where attempt.done is true"
 )
 SHARED = (
     "it is memory that processes share, and is not restored: a step that is repeated finds there"
@@ -116,8 +116,8 @@ class LoopVariables:
         self._given = {id(value) for value in given}
         self._refuses = refuses
         self._places: list[Place] = []
-        self._names: set[str] | None = None  # those of the first loop
-        self._unbound: set[str] = set()  # those of them without a value before it
+        # those of the first loop, and whether they had no value before it
+        self._names: dict[str, bool] | None = None
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
         self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
@@ -134,8 +134,7 @@ class LoopVariables:
         except Exception:  # a search must not end a job
             log.warning("could not look for variables that the loop carries on", exc_info=True)
         if self._names is None:
-            self._names = {place.name for place in places}
-            self._unbound = {place.name for place in places if place.unbound}
+            self._names = {place.name: place.unbound for place in places}
             for place in places:
                 if not place.inside:
                     log.info("also protected: %s (%s)", place.name, place.where)
@@ -227,8 +226,10 @@ class LoopVariables:
                 if name in places:
                     name = f"{code.co_name}.{name}"
                 # as it was before the first loop: a replacement has no value for it either
-                unbound = name in self._unbound if self._names is not None else value is MISSING
-                if (inside or function is not None) if unbound else _is_constant(value):
+                known = self._names
+                unbound = known.get(name, False) if known is not None else value is MISSING
+                skipped = inside or function is not None if unbound else _is_constant(value)
+                if skipped:
                     continue
                 file = Path(code.co_filename).name
                 where = f"line {analysis.lines[key]} of {file}"

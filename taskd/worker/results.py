@@ -173,9 +173,9 @@ class Results:
         same = (found.call, found.detail, found.shapes)
         if same != (wanted.call, wanted.detail, wanted.shapes) or found.call not in ALIKE:
             raise NotTheSame(
-                f"the script calls {wanted} on {wanted.channel} between two passes, where this"
-                f" rank's previous process ended and other ranks got to the end of {found}: what"
-                " this rank would have got is not known. Make such calls inside an attempt, where"
+                f"the script calls {wanted} on {wanted.channel} between two passes. This rank's"
+                f" previous process died there, other ranks of its node got to the end of {found},"
+                " and this rank's result is not known. Make such calls inside an attempt, where"
                 " they are repeated"
             )
         return found

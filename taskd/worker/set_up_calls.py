@@ -27,9 +27,9 @@ from taskd.worker.set_up_values import (
     FILLING,
     Over,
     channel_of,
+    check_object,
     contents,
     detail,
-    differs,
     fill,
     group_name,
     is_plain,
@@ -100,7 +100,7 @@ class SetUp:
         )
         if (known := self._known(wanted)) is not None:
             if self.asks or self.rest:
-                self._same(lambda call: differs(call, known, outputs, handle.rank()), wanted)
+                self._same(lambda call: check_object(call, known, outputs, handle.rank()), wanted)
             return self._give(known, name, outputs)
         result = self._record(wanted)
         work = original(handle, *args, **more)

@@ -123,9 +123,10 @@ def fill(tensor: torch.Tensor, data: bytes) -> None:
             tensor.copy_(found)
 
 
-def differs(wanted: Result, known: Result, outputs: list[torch.Tensor], rank: int) -> None:
-    """Raises NotTheSame where the root of broadcast_object_list() has made another object than its
-    previous process, which other ranks have: it keeps its own."""
+def check_object(wanted: Result, known: Result, outputs: list[torch.Tensor], rank: int) -> None:
+    """Raises NotTheSame if this rank is the root of broadcast_object_list() and has made another
+    object than its previous process, whose object the other ranks have: torch leaves a root its
+    own."""
     if known.data is None or wanted.call != "broadcast" or wanted.detail != f"root {rank}":
         return
     frame = sys._getframe(1)
@@ -133,7 +134,7 @@ def differs(wanted: Result, known: Result, outputs: list[torch.Tensor], rank: in
         frame = frame.f_back  # type: ignore[assignment]
     if frame is not None and known.data != [contents(t) for t in outputs]:
         raise NotTheSame(
-            "this rank sends other ranks an object by broadcast_object_list() between two passes,"
-            " which they have got from its previous process, where it was another one. Make such"
-            " calls inside an attempt, where they are repeated"
+            "broadcast_object_list() between two passes: this rank's object is another one than"
+            " that of its previous process, which the other ranks have. Make such calls inside an"
+            " attempt, where they are repeated"
         )

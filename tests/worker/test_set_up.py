@@ -16,7 +16,7 @@ from taskd.records.start import SETUP, Start
 from taskd.worker import set_up
 from taskd.worker.results import NotTheSame, Result, Results
 from taskd.worker.set_up_calls import SetUp
-from taskd.worker.set_up_values import FILLING, differs
+from taskd.worker.set_up_values import FILLING, check_object
 
 START = """
 import os, torch, torch.distributed as dist
@@ -274,10 +274,10 @@ def test_an_object_that_the_root_has_made_anew_is_refused():
     )
 
     def broadcast_object_list(value, rank=0):
-        differs(call, known, [torch.tensor([value])], rank)
+        check_object(call, known, [torch.tensor([value])], rank)
 
     broadcast_object_list(1)
     broadcast_object_list(2, rank=1)
-    differs(call, known, [torch.tensor([2])], 0)
+    check_object(call, known, [torch.tensor([2])], 0)
     with pytest.raises(NotTheSame, match="another one"):
         broadcast_object_list(2)
