@@ -66,7 +66,7 @@ def zygote(job: Launch) -> int | None:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             pid = int(path.parent.name)
-            if parent(pid) == job.process.pid and b"taskd.agent.zygote" in path.read_bytes():
+            if parent(pid) == job.process.pid and b"taskd.agent.ranks.zygote" in path.read_bytes():
                 return pid
     return None
 

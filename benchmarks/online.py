@@ -30,7 +30,7 @@ import toy
 from figures import Figures
 from jobs import Run, at_random, monotonic, ms, summary
 
-from taskd.agent.watchdog import Limits
+from taskd.agent.ranks.watchdog import Limits
 from taskd.control import Control
 
 

@@ -98,7 +98,7 @@ class Scene:
             time.sleep(float(detail.split()[0]))
             self.signal(story, "the manager", manager, signal.SIGCONT)
         elif name == "zygote":
-            zygote = self.process("taskd.agent.zygote")
+            zygote = self.process("taskd.agent.ranks.zygote")
             if zygote:
                 self.signal(
                     story,

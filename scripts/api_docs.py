@@ -130,8 +130,8 @@ Example:
     job = taskd.protect(model=torch.nn.Linear(1, 1))
     with job.long_operation("checkpoint", seconds=600):
         pass""",
-    "UnsupportedState": """`taskd.worker.state.UnsupportedState`: an object given to `protect`
-cannot be restored. The text names it and the remedy.""",
+    "UnsupportedState": """`taskd.worker.state.given.UnsupportedState`: an object given to
+`protect` cannot be restored. The text names it and the remedy.""",
     "of": """The adapter for tensors on a device.
 
 Args:
@@ -193,7 +193,7 @@ GROUPS = (
     ),
     Group("", JOB, ("Job", "Job.protected", "Job.begin_at", "Job.steps", "Job.batches")),
     Group("", JOB, ("Job.step", "Job.call", "Job.iterate", "Job.finish")),
-    Group("", "taskd/worker/attempt.py", ("Attempt",)),
+    Group("", "taskd/worker/training/attempt.py", ("Attempt",)),
     Group(
         "Check results and announce long operations",
         JOB,
@@ -225,7 +225,7 @@ GROUPS = (
     Group("Add devices and error patterns", "taskd/devices/__init__.py", ("of", "register"), "",
           "taskd.devices."),
     Group("Use the functions of the MindCluster guides", "taskd/api/__init__.py", ()),
-    Group("Errors", "taskd/worker/given.py", ("UnsupportedState",)),
+    Group("Errors", "taskd/worker/state/given.py", ("UnsupportedState",)),
     Group("", "taskd/protocol/operator_line.py", ("ControlError", "NoManager", "NoAnswer")),
 )  # fmt: skip
 

@@ -54,8 +54,8 @@ def protect(**objects: Any) -> Job:
         The job.
 
     Raises:
-        taskd.worker.state.UnsupportedState: An object cannot be restored, or torch.distributed is
-            not initialized under taskd's launcher.
+        taskd.worker.state.given.UnsupportedState: An object cannot be restored, or
+            torch.distributed is not initialized under taskd's launcher.
 
     Example:
         import torch
@@ -98,8 +98,8 @@ def once(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Resul
     Raises:
         TypeError: The result cannot be kept for a replacement.
         ValueError: It is too large.
-        taskd.worker.results.NotTheSame: A replacement calls `once` in another order than the first
-            process did.
+        taskd.worker.set_up.results.NotTheSame: A replacement calls `once` in another order than the
+            first process did.
 
     Example:
         import os
@@ -121,7 +121,7 @@ def once(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Resul
     """
     if not os.environ.get("TASKD_VAULT"):
         return function(*args, **kwargs)
-    from taskd.worker import set_up
+    from taskd.worker.set_up import functions as set_up
 
     found: Result = set_up.once(function, args, kwargs)
     return found
@@ -140,11 +140,11 @@ if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reas
     raised.offer()
     if raised.is_rank():
         # the last chance, where taskd does not run the script itself
-        from taskd.worker import imports
+        from taskd.worker.set_up import imports
 
         imports.begin(late=True)
         if "MS_ROLE" not in os.environ:  # msrun's, whose ranks use no torch
             # a replacement must not wait for peers in init_process_group()
-            from taskd.worker import set_up
+            from taskd.worker.set_up import functions as set_up
 
             set_up.begin()

@@ -9,8 +9,8 @@ from typing import Any
 import torch.distributed.elastic.multiprocessing as multiprocessing
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
-from taskd.agent.processes import Handler, Ordered
-from taskd.agent.replacements import runs_python
+from taskd.agent.ranks.processes import Handler, Ordered
+from taskd.agent.ranks.replacements import runs_python
 
 
 class Adopted(SubprocessContext):

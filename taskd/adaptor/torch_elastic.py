@@ -33,11 +33,11 @@ from taskd.adaptor.contexts import Adopted, Forked
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.place import Place
 from taskd.agent import device_info
+from taskd.agent.ranks.verdict import Verdict
+from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
 from taskd.agent.store_peers import StorePeers
 from taskd.agent.supervisor import Supervisor
-from taskd.agent.verdict import Verdict
-from taskd.agent.watchdog import Limits
 from taskd.messages import to_agent
 from taskd.protocol import keys, secret
 from taskd.protocol.addresses import Address

@@ -79,7 +79,7 @@ def lacking() -> list[str]:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     # imports what has just been found
-    from taskd.worker import buckets, groups
+    from taskd.worker.communication import buckets, groups
 
     if "envs" not in inspect.signature(LocalElasticAgent._setup_local_watchdog).parameters:
         found.append("LocalElasticAgent._setup_local_watchdog(envs)")

@@ -18,23 +18,23 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd.agent import announcement
-from taskd.agent.children import Children
-from taskd.agent.deaths import Deaths
+from taskd.agent.copies.service import Records
 from taskd.agent.device_info import DeviceInfo
-from taskd.agent.manager_watch import ManagerWatch
-from taskd.agent.managers import Managers
-from taskd.agent.node_progress import node_progress
+from taskd.agent.manager.manager_watch import ManagerWatch
+from taskd.agent.manager.managers import Managers
 from taskd.agent.orders import Orders
-from taskd.agent.rank_lines import RankLines
-from taskd.agent.rank_monitor import RankMonitor
-from taskd.agent.rank_processes import RankProcesses
-from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import Records
-from taskd.agent.replacements import Replacements
+from taskd.agent.ranks.children import Children
+from taskd.agent.ranks.deaths import Deaths
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.node_progress import node_progress
+from taskd.agent.ranks.rank_lines import RankLines
+from taskd.agent.ranks.rank_monitor import RankMonitor
+from taskd.agent.ranks.rank_processes import RankProcesses
+from taskd.agent.ranks.replacements import Replacements
+from taskd.agent.ranks.verdict import Verdict
+from taskd.agent.ranks.watchdog import Limits, Watchdog
 from taskd.agent.standby import Standby
 from taskd.agent.store_peers import StorePeers
-from taskd.agent.verdict import Verdict
-from taskd.agent.watchdog import Limits, Watchdog
 from taskd.messages import codec, from_agent, from_rank
 from taskd.messages.envelope import STANDBY
 from taskd.protocol import addresses

@@ -9,7 +9,7 @@ from taskd.messages import from_agent
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
-    from taskd.agent.ranks import Epoch
+    from taskd.agent.ranks.model import Epoch
 
 
 def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:

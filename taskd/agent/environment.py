@@ -8,7 +8,7 @@ import shutil
 
 from taskd import stacks
 from taskd.agent import shared_memory
-from taskd.agent.ranks import Epoch
+from taskd.agent.ranks.model import Epoch
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 from taskd.records import sealed, store

@@ -10,11 +10,11 @@ from typing import Any
 
 import zmq
 
-from taskd.agent import orphans
 from taskd.agent.agent import Agent
-from taskd.agent.managers import Managers
-from taskd.agent.processes import exit_code
-from taskd.agent.ranks import Rank
+from taskd.agent.manager.managers import Managers
+from taskd.agent.ranks import orphans
+from taskd.agent.ranks.model import Rank
+from taskd.agent.ranks.processes import exit_code
 
 log = logging.getLogger("taskd.agent")
 

@@ -14,8 +14,8 @@ import queue
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taskd.agent.fetching import put_back
-from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.copies.fetching import put_back
+from taskd.agent.ranks.model import Epoch, Rank
 from taskd.messages import between_agents, from_agent, to_agent, to_rank
 from taskd.records import store
 

@@ -10,15 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd import raised, settings
-from taskd.agent import environment, orphans
+from taskd.agent import environment
 from taskd.agent.agent import Agent
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.loop import Loop
-from taskd.agent.ranks import Epoch, Rank, pidfd
-from taskd.agent.replacements import runs_python
+from taskd.agent.ranks import orphans
+from taskd.agent.ranks.model import Epoch, Rank, pidfd
+from taskd.agent.ranks.replacements import runs_python
+from taskd.agent.ranks.verdict import Verdict
+from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
-from taskd.agent.verdict import Verdict
-from taskd.agent.watchdog import Limits
 from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
 from taskd.protocol.keys import Keys
@@ -122,7 +123,7 @@ class Supervisor:
         """Start the zygote, once, if the ranks can be forked. The arguments are the ranks', as
         torch has them."""
         if runs_python(entrypoint, tuple(arguments)):
-            self.warm({}, "taskd.worker.forked")
+            self.warm({}, "taskd.worker.process.forked")
 
     def warm(self, variables: dict[str, str], ranks: str) -> None:
         """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module

@@ -3,7 +3,7 @@ it.
 
 The same bytes are in the node's shared memory, in the keeper's copy, and in a dump. A reader checks
 sizes first, then the digest, which only holders of the job's key can make, and parses the content
-last. `worker/entry.py` defines the fields; nothing here needs torch.
+last. `worker/state/entry.py` defines the fields; nothing here needs torch.
 
     digest (32) | head (40) | length of each section (8 each) | fields | sections
 

@@ -23,11 +23,11 @@ from taskd.records import sealed
 
 log = logging.getLogger("taskd.records")
 
-CODE = "code"  # the sources that the rank has loaded, see worker/sources.py
+CODE = "code"  # the sources that the rank has loaded, see worker/set_up/sources.py
 SETUP = "setup"  # results of the collectives of its set-up
 
-# bytes; a keeper takes messages of up to 1 GiB (agent/keeper_line.py), and this many would be sent
-# for a second or more before the entries behind them
+# bytes; a keeper takes messages of up to 1 GiB (agent/copies/keeper_line.py), and this many would
+# be sent for a second or more before the entries behind them
 MOST = 512 << 20
 NAMES = 64 << 10  # bytes; of the sections
 

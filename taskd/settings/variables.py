@@ -278,7 +278,7 @@ TASKD_VERIFY = Parameter(
     "off",
     "on: at each repair, every rank compares its memory with the record from which it was"
     " restored, and a rank that kept its state recomputes the first forward of the repeated step"
-    " for a rank that was given state. A difference is a fault (`worker/verify.py`).",
+    " for a rank that was given state. A difference is a fault (`worker/repair/verify.py`).",
 )
 TASKD_FORK = Parameter(
     "TASKD_FORK",

@@ -17,9 +17,10 @@ import time
 from taskd import settings
 from taskd.messages import from_rank, to_rank
 from taskd.profiling.rank import Profile
-from taskd.worker import belonging, injection
-from taskd.worker.channel import AgentGone, Channel
+from taskd.worker import injection
+from taskd.worker.communication.channel import AgentGone, Channel
 from taskd.worker.job import Job
+from taskd.worker.process import belonging
 
 NOT_ALLOWED = (
     "this rank accepts no injected faults: TASKD_FAULT_INJECTION is not on in its environment"

@@ -20,7 +20,7 @@ from taskd.cython_api import library, poison, sockets
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
-from taskd.worker.parallel import sharded
+from taskd.worker.state import sharded
 
 PAGE = 4096
 SO_ATTACH_FILTER = 26

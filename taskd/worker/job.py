@@ -14,12 +14,12 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from taskd.worker.attempt import Attempt, Ending
-from taskd.worker.calls import Calls
-from taskd.worker.finite import is_finite
-from taskd.worker.loop import Loop
-from taskd.worker.patience import Patience
-from taskd.worker.session import RepairSession
+from taskd.worker.repair.session import RepairSession
+from taskd.worker.training.attempt import Attempt, Ending
+from taskd.worker.training.calls import Calls
+from taskd.worker.training.finite import is_finite
+from taskd.worker.training.loop import Loop
+from taskd.worker.training.patience import Patience
 
 log = logging.getLogger("taskd.worker")
 

@@ -21,36 +21,27 @@ from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.records import dumps
 from taskd.records.store import Entries
-from taskd.worker import (
-    belonging,
-    buckets,
-    control_thread,
-    gloo_threads,
-    groups,
-    holders,
-    imports,
-    parallel,
-    reach,
-    replacement,
-    replicas,
-    set_up,
-    unseen,
-)
-from taskd.worker.abort import Aborter
-from taskd.worker.channel import Channel
-from taskd.worker.communicators import Communicators
-from taskd.worker.copies import Copies
-from taskd.worker.gradients import Gradients
+from taskd.worker import control_thread
+from taskd.worker.communication import buckets, comm_hooks, groups
+from taskd.worker.communication.abort import Aborter
+from taskd.worker.communication.channel import Channel
+from taskd.worker.communication.pipelines import Pipelines
+from taskd.worker.discovery import holders, reach, unseen, unsupported
+from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
-from taskd.worker.loop import Loop
-from taskd.worker.loop_variables import LoopVariables
-from taskd.worker.outcomes import LeftAlone
-from taskd.worker.parallel import comm_hooks
-from taskd.worker.parallel.pipelines import Pipelines
-from taskd.worker.random_state import RandomState
-from taskd.worker.session import RepairSession, scratch
-from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
-from taskd.worker.stripes import Stripes
+from taskd.worker.process import belonging, gloo_threads, replacement
+from taskd.worker.repair.communicators import Communicators
+from taskd.worker.repair.outcomes import LeftAlone
+from taskd.worker.repair.session import RepairSession, scratch
+from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up import imports
+from taskd.worker.state import replicas
+from taskd.worker.state.copies import Copies
+from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.stripes import Stripes
+from taskd.worker.state.training_state import NotProtectable, TrainingState, UnsupportedState
+from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")
 
@@ -184,7 +175,7 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
             buckets.rebuild(ddp, None)
     loaded = None
     if found is not None:
-        from taskd.worker import dumping  # torch.distributed.checkpoint takes 0.2 s to import
+        from taskd.worker.repair import dumping
 
         loaded = dumping.load(session.state, found, session.rank)
     _compare(session)
@@ -260,7 +251,7 @@ def _obstacle(state: TrainingState) -> str | None:
     for ddp in state.ddps:
         if (reason := buckets.unsupported(ddp)) is not None:
             return reason
-    if (reason := parallel.unsupported(state.modules.values())) is not None:
+    if (reason := unsupported.reason(state.modules.values())) is not None:
         return reason
     if not dist.is_initialized():
         raise UnsupportedState(

@@ -7,8 +7,8 @@ import queue
 import threading
 from pathlib import Path
 
-from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.records import Records
+from taskd.agent.copies.service import Records
+from taskd.agent.ranks.model import Epoch, Rank
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent, to_agent
 from taskd.protocol import keys

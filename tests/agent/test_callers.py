@@ -13,10 +13,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent import callers
 from taskd.agent.agent import Agent
-from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.watchdog import Limits
+from taskd.agent.ranks import callers
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.watchdog import Limits
 from taskd.cython_api.page import Page
 from taskd.messages import codec, from_rank
 from taskd.protocol import keys

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from taskd.agent import load, orphans
+from taskd.agent.ranks import load, orphans
 
 SPIN = (
     "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end:"
@@ -56,7 +56,7 @@ def test_of_a_process_that_is_gone_nothing_is_known(child):
 def test_the_end_of_an_orphan_is_known_and_what_ranks_leave_behind_is_cleared_away():
     text = """
 import os, signal, subprocess, sys, time
-from taskd.agent import orphans
+from taskd.agent.ranks import orphans
 orphans.adopt()
 command = ["sh", "-c", "sleep 100 & echo $!; exec sleep 100"]
 rank = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent.node_progress import node_progress
-from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.node_progress import node_progress
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages.from_agent import GONE, PHASES

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent.processes import describe, exit_code, noted_code
+from taskd.agent.ranks.processes import describe, exit_code, noted_code
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 

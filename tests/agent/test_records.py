@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import zmq
 
-from taskd.agent import permits
-from taskd.agent.fetching import put_back
+from taskd.agent.copies import permits
+from taskd.agent.copies.fetching import put_back
 from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
@@ -89,7 +89,7 @@ from pathlib import Path
 from taskd.cython_api import slot
 from taskd.core.snapshots import PROVISIONAL
 from taskd.records.store import Entries
-from taskd.worker.copies import Copies
+from taskd.worker.state.copies import Copies
 directory = Path(sys.argv[1])
 slot.attach(str(directory / "page"), 0)
 copies, entries = Copies(directory, 0), Entries(directory, 0, 2)
@@ -121,7 +121,7 @@ print("interrupted", copies.wait(0), flush=True)
 
 
 def test_a_keeper_that_does_not_answer_is_not_waited_for_for_ever(nodes, monkeypatch):
-    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
+    monkeypatch.setattr("taskd.agent.copies.copying.PATIENCE", 0.2)
     here, there = nodes(1), nodes(0)
     here.records.keep_at([there.records.address])
     here.write(0, 1, PROVISIONAL, b"one")
@@ -148,7 +148,7 @@ def test_what_a_connection_loses_is_sent_again(nodes, monkeypatch):
     until(lambda: (2, 2) in kept(there.fetch(1, there.records.address)))
     assert len(lost) == 1 and keeper.active and keeper.line.send != real
     until(lambda: not here.records.copying.waiting)
-    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
+    monkeypatch.setattr("taskd.agent.copies.copying.PATIENCE", 0.2)
     there.records.keeping._job = "another"  # it takes nothing any more
     here.write(0, 3, PROVISIONAL, b"three")
     until(lambda: not here.records.copying.active)
@@ -167,7 +167,7 @@ def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
     here.write(0, 2, PROVISIONAL, b"two")
     until(lambda: (2, 2) in kept(first.fetch(1, first.records.address)))
     assert here.records.copying.waiting and here.records.copying.active
-    monkeypatch.setattr("taskd.agent.copying.PATIENCE", 0.2)
+    monkeypatch.setattr("taskd.agent.copies.copying.PATIENCE", 0.2)
     until(lambda: [k.active for k in here.records.copying._keepers] == [True, False])
     # another one takes its place, and gets what there is; the first goes on with its connection
     line = here.records.copying._keepers[0].line
@@ -182,7 +182,7 @@ def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
 
 def test_records_are_fetched_from_the_next_keeper(nodes, monkeypatch):
     """The first one is gone, or has nothing."""
-    monkeypatch.setattr("taskd.agent.fetching.LIMIT", 4.0)
+    monkeypatch.setattr("taskd.agent.copies.fetching.LIMIT", 4.0)
     here, keeper, empty, third = nodes(1), nodes(0), nodes(2), nodes(3)
     here.records.keep_at([keeper.records.address])
     here.write(0, 1, PROVISIONAL, b"one")

@@ -8,8 +8,8 @@ from collections import deque
 
 import pytest
 
-from taskd.agent import replacements
-from taskd.agent.replacements import ANSWER, Order, Replacements
+from taskd.agent.ranks import replacements
+from taskd.agent.ranks.replacements import ANSWER, Order, Replacements
 
 
 class Zygote:
@@ -48,7 +48,7 @@ def world(monkeypatch):
         lambda process, status: None,
     )
     monkeypatch.setattr(made, "_start_slowly", lambda order: started.append((order.rank, "slowly")))
-    made.warm_up({}, "taskd.worker.forked")
+    made.warm_up({}, "taskd.worker.process.forked")
     return made, started, clock
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent.ranks import Epoch, Rank
+from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.standby import Standby
 from taskd.messages import from_agent, to_agent
 

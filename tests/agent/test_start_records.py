@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.agent.fetching import put_back
+from taskd.agent.copies.fetching import put_back
 from taskd.core.snapshots import FINAL, PROVISIONAL, START
 from taskd.records import sealed
 from taskd.records.start import Start

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.agent import Agent
-from taskd.agent.processes import Forked, Handler, Ordered
-from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.watchdog import Limits
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.processes import Forked, Handler, Ordered
+from taskd.agent.ranks.watchdog import Limits
 from taskd.cython_api.page import Page
 from taskd.protocol import keys
 

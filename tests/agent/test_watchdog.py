@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.agent.watchdog import Limits, Watchdog
+from taskd.agent.ranks.watchdog import Limits, Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 

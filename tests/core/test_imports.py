@@ -69,7 +69,21 @@ ALLOWED = {
     "status": {"taskd.journal", "taskd.messages", "taskd.status"},
 }
 # The zygote is a process of its own, and it forks ranks.
-BESIDES = {"agent/zygote.py": {"taskd.worker"}}
+BESIDES = {"agent/ranks/zygote.py": {"taskd.worker"}}
+
+
+# The rooms of worker/, each above those that it may import.
+FLOORS = (
+    "state",
+    "communication",
+    "discovery",
+    "set_up",
+    "dump",
+    "repair",
+    "training",
+    "process",
+    "",  # job, protection, control_thread, injection
+)
 
 
 def modules(part):
@@ -213,3 +227,16 @@ def test_the_check_sees_packages_of_others():
         "taskd.manager",
         "zmq",
     ]
+
+
+def test_the_rooms_of_the_worker_import_downward():
+    found = []
+    for path in modules("worker"):
+        room = path.relative_to(ROOT / "worker").parent.name
+        for name, _ in imported(path.read_text(), package_of(path)):
+            if name.startswith("taskd.worker."):
+                other = name.split(".")[2]
+                other = other if other in FLOORS else ""
+                if FLOORS.index(other) > FLOORS.index(room):
+                    found.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert found == []

@@ -38,7 +38,7 @@ def test_the_table_says_what_the_ladder_chooses():
 
 
 def test_the_limits_are_those_of_the_code():
-    from taskd.agent import successor
+    from taskd.agent.manager import successor
     from taskd.core.settings import Settings
     from taskd.manager.limits import Limits
     from taskd.protocol import pings

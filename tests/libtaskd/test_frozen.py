@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.cython_api.frozen import Frozen, Groups
-from taskd.worker import plain
+from taskd.worker.state import plain
 
 SCALARS = st.one_of(
     st.none(),

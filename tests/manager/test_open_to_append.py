@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from taskd import logs
-from taskd.agent import zygote
+from taskd.agent.ranks import zygote
 from taskd.core import commands as c
 from taskd.manager.continuity import Continuity
 from taskd.manager.journal import Journal

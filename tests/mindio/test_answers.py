@@ -17,7 +17,7 @@ from taskd.adaptor.mindio.orders import Orders
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages import from_rank, to_rank
-from taskd.worker import belonging
+from taskd.worker.process import belonging
 
 LIMIT = 60  # a guard against hanging, never a measure
 

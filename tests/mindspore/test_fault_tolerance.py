@@ -95,7 +95,7 @@ def test_a_killed_rank_is_forked_by_the_zygote_device_and_collectives_substitute
     job.wait(lambda: job.steps(1)[-1][0] != killed)
     new = job.steps(1)[-1][0]
     zygote = int(Path(f"/proc/{new}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    assert b"taskd.agent.zygote" in Path(f"/proc/{zygote}/cmdline").read_bytes()
+    assert b"taskd.agent.ranks.zygote" in Path(f"/proc/{zygote}/cmdline").read_bytes()
     command = Path(f"/proc/{new}/cmdline").read_bytes().split(b"\0")
     assert command[1].endswith(b"train.py")
     os.kill(zygote, signal.SIGKILL)  # the rank outlives it

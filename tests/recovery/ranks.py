@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 
-from taskd.worker.forked import WARM  # and why a process may be forked after these imports
+from taskd.worker.process.forked import WARM  # and why a process may be forked after these imports
 
 
 def main() -> None:

@@ -256,7 +256,7 @@ def test_ranks_inside_a_wrapper_script(tmp_path, reference):
 def _zygote_of(launcher: int) -> int:
     for task in Path(f"/proc/{launcher}/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if b"taskd.agent.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"taskd.agent.ranks.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     raise AssertionError("there is no zygote")
 

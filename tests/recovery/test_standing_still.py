@@ -39,7 +39,7 @@ def test_manager_and_zygote_stand_still_while_ranks_die(tmp_path, reference):
         os.kill(manager, signal.SIGCONT)
         job.until("the death was heard", lambda: len(job.incidents()) == 1)
         job.trains()
-        os.kill(process(job, "taskd.agent.zygote"), signal.SIGSTOP)
+        os.kill(process(job, "taskd.agent.ranks.zygote"), signal.SIGSTOP)
         job.kill(0)
         job.until("another process took its place", lambda: len(job.incidents()) == 2)
         job.trains()

@@ -8,8 +8,8 @@ import numpy
 import pytest
 import torch
 
-from taskd.worker import plain
-from taskd.worker.adapters import adapt
+from taskd.worker.state import plain
+from taskd.worker.state.adapters import adapt
 
 PLAIN = {
     "dict": ({"best": 1.5, "seen": [1, 2]}, lambda v: v.update(best=2.5, more=torch.ones(2))),

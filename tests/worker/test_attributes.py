@@ -8,8 +8,8 @@ import numpy
 import torch
 from torch import nn
 
-from taskd.worker import attributes, plain
-from taskd.worker.attributes import Attributes
+from taskd.worker.state import attributes, plain
+from taskd.worker.state.attributes import Attributes
 
 
 class Counting(nn.Module):

@@ -17,8 +17,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.checkpoint import checkpoint
 
-from taskd.worker import buckets, plain
-from taskd.worker.parallel import comm_hooks, static_graph
+from taskd.worker.communication import buckets, comm_hooks, static_graph
+from taskd.worker.state import plain
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from taskd.worker import carried
+from taskd.worker.discovery import carried
 
 
 class Script:

@@ -9,7 +9,7 @@ import pytest
 
 from taskd.messages import to_rank
 from taskd.worker import control_thread, injection
-from taskd.worker.channel import AgentGone
+from taskd.worker.communication.channel import AgentGone
 
 
 class Line:

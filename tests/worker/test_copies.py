@@ -9,7 +9,7 @@ import pytest
 from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
-from taskd.worker.copies import Copies
+from taskd.worker.state.copies import Copies
 
 
 @pytest.fixture

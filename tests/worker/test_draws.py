@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from taskd.worker.draws import Draws
-from taskd.worker.random_state import RandomState
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.training.draws import Draws
 
 CPU = torch.device("cpu")
 

@@ -22,10 +22,12 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from taskd.core.snapshots import FINAL
 from taskd.messages import to_rank
 from taskd.records import dumps
-from taskd.worker import dumping, entry, protection
-from taskd.worker.entry import Entry
-from taskd.worker.state import TrainingState
-from taskd.worker.verify import gather, put_tensors
+from taskd.worker import protection
+from taskd.worker.repair import dumping
+from taskd.worker.repair.verify import gather, put_tensors
+from taskd.worker.state import entry
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.training_state import TrainingState
 
 WORLD, STEP, SAVER = 4, 7, 1
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taskd.worker.gradients import GRAD, MAIN, Gradients
+from taskd.worker.state.gradients import GRAD, MAIN, Gradients
 
 
 class Script:

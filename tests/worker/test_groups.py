@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from taskd.worker import group_tables, groups
+from taskd.worker.communication import group_tables, groups
 
 
 @pytest.fixture
@@ -104,7 +104,9 @@ def test_groups_of_a_failed_attempt_are_forgotten_and_made_again_under_their_nam
 SCRIPT = """
 import torch, torch.distributed as dist
 from datetime import timedelta
-from taskd.worker import gloo_threads, groups, set_up
+from taskd.worker.communication import groups
+from taskd.worker.process import gloo_threads
+from taskd.worker.set_up import functions as set_up
 if {fake}:
     set_up.stand_in()
     dist.init_process_group("gloo")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 
-from taskd.worker import leftovers
+from taskd.worker.communication import leftovers
 
 
 def test_only_what_is_left_and_still_open_is_released():

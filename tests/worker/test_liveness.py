@@ -9,10 +9,10 @@ import types
 
 import pytest
 
-from taskd.worker import bytecode
-from taskd.worker.bytecode import Unknown
-from taskd.worker.liveness import Analysis
-from taskd.worker.variables import Scope
+from taskd.worker.discovery import bytecode
+from taskd.worker.discovery.bytecode import Unknown
+from taskd.worker.discovery.liveness import Analysis
+from taskd.worker.discovery.variables import Scope
 
 
 class Attempt:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from taskd.worker import loading
+from taskd.worker.state import loading
 
 DATA = list(range(12))
 

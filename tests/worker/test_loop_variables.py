@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from taskd.worker import holders, plain, values
-from taskd.worker.given import Refused
-from taskd.worker.loop_variables import RANGES, LoopVariables, assign
-from taskd.worker.stored_attributes import put_attribute, value_of_attribute
-from taskd.worker.values import ITEMS, LONGEST, NotRecordable
+from taskd.worker.discovery import holders, values
+from taskd.worker.discovery.loop_variables import RANGES, LoopVariables, assign
+from taskd.worker.discovery.stored_attributes import put_attribute, value_of_attribute
+from taskd.worker.discovery.values import ITEMS, LONGEST, NotRecordable
+from taskd.worker.state import plain
+from taskd.worker.state.given import Refused
 
 
 class Attempt:

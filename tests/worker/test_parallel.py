@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taskd.worker import parallel, verify
-from taskd.worker.gradients import Gradients
-from taskd.worker.parallel import fsdp2, pipelines, sharded, trials, zero
-from taskd.worker.random_state import RandomState
-from taskd.worker.state import NotProtectable, TrainingState
+from taskd.worker.discovery import unsupported
+from taskd.worker.communication import pipelines
+from taskd.worker.repair import trials, verify
+from taskd.worker.state import fsdp2, sharded, zero
+from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.training_state import NotProtectable, TrainingState
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +41,12 @@ def test_this_torch_has_what_fsdp2_is_reset_by():
     model = net()
     assert fsdp2.lacking([model]) == []
     model(torch.ones(1, 4)).sum().backward()
-    assert fsdp2.lacking([model]) == [] and parallel.unsupported([model]) is None
+    assert fsdp2.lacking([model]) == [] and unsupported.reason([model]) is None
 
 
 def test_a_torch_without_these_names_is_named(monkeypatch):
     monkeypatch.setattr(fsdp2, "GROUP", (*fsdp2.GROUP, "_no_such_name"))
-    why = parallel.unsupported([net()])
+    why = unsupported.reason([net()])
     assert "lacks FSDPParamGroup._no_such_name" in why and torch.__version__ in why
 
 
@@ -104,9 +106,9 @@ def test_tensor_parallel_modules_in_a_ddp_are_refused_by_name():
 
     mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("dp", "tp"))
     model = parallelize_module(nn.Sequential(nn.Linear(4, 4)), mesh["tp"], {"0": ColwiseParallel()})
-    assert parallel.unsupported([model]) is None
+    assert unsupported.reason([model]) is None
     ddp = nn.parallel.DistributedDataParallel(model, device_mesh=mesh["dp"])
-    assert "is tensor parallel inside DDP" in parallel.unsupported([ddp.module])
+    assert "is tensor parallel inside DDP" in unsupported.reason([ddp.module])
 
 
 def test_gradients_of_which_a_sum_is_still_to_come():
@@ -185,7 +187,7 @@ def test_fsdp1_is_refused_by_name():
         pass
 
     model = nn.Sequential(FullyShardedDataParallel())
-    assert parallel.unsupported([model]) == "0 is an FSDP1 module: use fully_shard (FSDP2)"
+    assert unsupported.reason([model]) == "0 is an FSDP1 module: use fully_shard (FSDP2)"
 
 
 def test_a_shard_and_what_is_made_of_one():
@@ -279,10 +281,10 @@ def test_a_pipeline_that_has_begun(monkeypatch):
     schedule, net = pipeline("Schedule1F1B")
     monkeypatch.setattr(pipelines, "LEARN", "_no_such_name")
     monkeypatch.setattr(pipelines, "SHAPES", ("submod", "submod"))
-    assert parallel.unsupported([net]) is None
+    assert unsupported.reason([net]) is None
     x = torch.ones(4, 4)
     schedule.step(x, target=x, losses=[])
-    assert "a pipeline has made a step already" in parallel.unsupported([net])
+    assert "a pipeline has made a step already" in unsupported.reason([net])
 
 
 @pytest.mark.parametrize("stages", [False, True])

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.worker import plain
+from taskd.worker.state import plain
 
 SCALARS = st.one_of(
     st.none(),

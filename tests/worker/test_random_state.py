@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.worker import generator_memory
-from taskd.worker.random_state import RandomState
+from taskd.worker.state import generator_memory
+from taskd.worker.state.random_state import RandomState
 
 DRAWS = {
     "torch": lambda: torch.randn(3).tolist(),

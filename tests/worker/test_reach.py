@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from taskd.worker import reach
+from taskd.worker.discovery import reach
 
 
 class Thing:

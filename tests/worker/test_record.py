@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from taskd.records import sealed
 from taskd.records.sealed import BadRecord, Seal
-from taskd.worker import entry, plain
-from taskd.worker.entry import Entry
+from taskd.worker.state import entry, plain
+from taskd.worker.state.entry import Entry
 
 SEAL = Seal(b"k" * 32, "job", 3)
 ENTRY = Entry(

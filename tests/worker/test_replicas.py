@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from taskd.cython_api.attempt import Rows
-from taskd.worker import replicas
+from taskd.worker.state import replicas
 
 
 def rows(count):

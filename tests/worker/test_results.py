@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.worker import results
-from taskd.worker.results import LOOPS, NotTheSame, Result, Results
+from taskd.worker.set_up import results
+from taskd.worker.set_up.results import LOOPS, NotTheSame, Result, Results
 
 CALLS = st.builds(
     Result,

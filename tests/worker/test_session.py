@@ -10,9 +10,9 @@ import pytest
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-from taskd.worker.outcomes import Continued, Resumed
-from taskd.worker.parallel.pipelines import Pipelines
-from taskd.worker.session import RepairSession
+from taskd.worker.communication.pipelines import Pipelines
+from taskd.worker.repair.outcomes import Continued, Resumed
+from taskd.worker.repair.session import RepairSession
 
 PLAN = Plan(7, (0,), (), (), "as it is")
 

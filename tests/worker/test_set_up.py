@@ -13,15 +13,15 @@ import torch.distributed as dist
 
 from taskd.records import sealed
 from taskd.records.start import SETUP, Start
-from taskd.worker import set_up
-from taskd.worker.results import NotTheSame, Result, Results
-from taskd.worker.set_up_calls import SetUp
-from taskd.worker.set_up_values import FILLING, check_object
+from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up.calls import SetUp
+from taskd.worker.set_up.results import NotTheSame, Result, Results
+from taskd.worker.set_up.values import FILLING, check_object
 
 START = """
 import os, torch, torch.distributed as dist
 from datetime import timedelta
-from taskd.worker import set_up, results
+from taskd.worker.set_up import results, functions as set_up
 set_up.begin()
 import taskd
 value = float(os.environ["VALUE"])

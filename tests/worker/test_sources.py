@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 import taskd
-from taskd.worker import sources
-from taskd.worker.sources import Kept, Module, Sources, is_project
+from taskd.worker.set_up import sources
+from taskd.worker.set_up.sources import Kept, Module, Sources, is_project
 
 
 class Said(list):

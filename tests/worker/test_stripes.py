@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from taskd.records.store import stripe_steps
-from taskd.worker.stripes import Stripes
+from taskd.worker.state.stripes import Stripes
 
 RANKS = 2
 PAGE = 4096

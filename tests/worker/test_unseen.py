@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, RandomSampler
 
-from taskd.worker import reach, unseen
+from taskd.worker.discovery import reach, unseen
 
 
 def script(**variables):

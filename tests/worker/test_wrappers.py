@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from taskd.worker.state import NotProtectable, TrainingState, UnsupportedState
-from taskd.worker.wrappers import KNOWN, unwrap
+from taskd.worker.state.training_state import NotProtectable, TrainingState, UnsupportedState
+from taskd.worker.state.wrappers import KNOWN, unwrap
 
 
 def of(module: str, name: str, **attributes):

@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from taskd.messages import from_rank, to_rank
-from taskd.worker import belonging
-from taskd.worker.channel import AgentGone, Channel
+from taskd.worker.communication.channel import AgentGone, Channel
+from taskd.worker.process import belonging
 
 if TYPE_CHECKING:
     from taskd.adaptor.mindio.processor import Processor

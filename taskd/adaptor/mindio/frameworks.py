@@ -66,7 +66,7 @@ def free_memory() -> None:
 def sets_up_by_itself() -> None:
     """The processor starts: from here on the framework's set-up is its own."""
     if "torch" in sys.modules:
-        from taskd.worker import set_up
+        from taskd.worker.set_up import functions as set_up
 
         set_up.left_to_framework()
 
@@ -82,7 +82,8 @@ def before_rebuild(generation: int, store: tuple[str, int]) -> None:
         os.environ.update(
             MASTER_ADDR=host, MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True"
         )
-    from taskd.worker import group_names, set_up
+    from taskd.worker.communication import group_names
+    from taskd.worker.set_up import functions as set_up
 
     set_up.real()
     group_names.number_names(generation)

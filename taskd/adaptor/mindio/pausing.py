@@ -10,7 +10,7 @@ from taskd.adaptor.mindio import handlers, tested
 from taskd.adaptor.mindio.updates import Stopped
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
-from taskd.worker import device_tasks
+from taskd.worker.repair import device_tasks
 
 if TYPE_CHECKING:
     from taskd.adaptor.mindio.processor import Processor

@@ -25,8 +25,9 @@ from taskd.adaptor.mindio.updates import Stopped, Updates
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import ReplicaGroup
-from taskd.worker import belonging, imports
-from taskd.worker.channel import AgentGone, Channel
+from taskd.worker.communication.channel import AgentGone, Channel
+from taskd.worker.process import belonging
+from taskd.worker.set_up import imports
 
 log = logging.getLogger("taskd.worker")
 

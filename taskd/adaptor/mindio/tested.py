@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from taskd.worker.device_tasks import Tested
+from taskd.worker.repair.device_tasks import Tested
 
 # as they are imported; the second place of one is its older one, which newer versions deprecate
 SWITCH_NICS = ("mindspore.communication.management._comm_switch_nic",)

@@ -23,11 +23,11 @@ from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
 from taskd.agent import device_info
-from taskd.agent.processes import Forked, describe
-from taskd.agent.ranks import Epoch, Rank
-from taskd.agent.replacements import Order
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.processes import Forked, describe
+from taskd.agent.ranks.replacements import Order
+from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.supervisor import Supervisor
-from taskd.agent.watchdog import Limits
 from taskd.core import set_up
 from taskd.messages import from_agent, to_agent
 from taskd.protocol import secret

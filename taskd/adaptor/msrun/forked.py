@@ -8,7 +8,7 @@ import os
 
 from taskd import raised
 from taskd.adaptor.msrun import joining
-from taskd.worker import replacement
+from taskd.worker.process import replacement
 
 FIRST = ("numpy",)  # OpenBLAS starts threads, and takes care of forks
 WARM = ("mindspore", "mindspore.train", "mindspore.communication.management")

@@ -98,7 +98,7 @@ def waiting(init: Callable[..., Any]) -> Callable[..., Any]:
 def wait() -> None:
     """Report that this rank's process group exists; return when those of all ranks do."""
     from taskd.messages import from_rank, to_rank
-    from taskd.worker.channel import AgentGone, Channel
+    from taskd.worker.communication.channel import AgentGone, Channel
 
     agent, rank = os.environ.get("TASKD_AGENT"), os.environ.get("RANK_ID", "")
     if agent is None or not (rank.isascii() and rank.isdigit()):

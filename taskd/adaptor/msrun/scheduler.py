@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from taskd.agent.ranks import pidfd
+from taskd.agent.ranks.model import pidfd
 
 LEAVING = 10.0  # seconds; it ends by itself ~1 s after the last worker has left
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from taskd.agent.ranks import pidfd
+from taskd.agent.ranks.model import pidfd
 
 OPERATORS = ("KILL_WORKER", "START_ALL_WORKER", "START_WORKER_LIST", "MONITOR")
 ALL = [-1]

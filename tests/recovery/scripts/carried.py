@@ -65,7 +65,7 @@ class Noisy(Dataset):
 
 
 if kind == "forgetful":
-    from taskd.worker.gradients import Gradients
+    from taskd.worker.state.gradients import Gradients
 
     Gradients.restore = lambda *_: None
 if kind == "counting":

@@ -3,8 +3,8 @@
 import runpy
 from pathlib import Path
 
-from taskd.worker import group_tables
-from taskd.worker.groups import Renewals
+from taskd.worker.communication import group_tables
+from taskd.worker.communication.groups import Renewals
 
 group_tables.empty = lambda handle: False
 Renewals.LIMIT = Renewals.FIRST + 4

@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 
 from taskd.cython_api import sockets
-from taskd.worker import communicators
+from taskd.worker.repair import communicators
 
 if os.environ["RANK"] == "1":
     whole = communicators.Communicators.rebuild

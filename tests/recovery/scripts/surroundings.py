@@ -46,7 +46,7 @@ found["imported"] = list(sys.path)
 def end_the_zygote() -> None:
     """It is the parent of what it has forked, and people find it by its command line."""
     command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes().split(b"\0")
-    assert b"-m" in command and b"taskd.agent.zygote" in command, command
+    assert b"-m" in command and b"taskd.agent.ranks.zygote" in command, command
     # not this process with it, before it has said what it found
     (out / "zygote-ended").touch()
     os.kill(os.getppid(), signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Copies of the ranks' records on other nodes."""

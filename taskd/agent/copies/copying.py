@@ -1,0 +1,310 @@
+"""This node's records are sent to the agents of two other nodes, which the manager names: its
+keepers. (In a job of two nodes there is one.)
+
+A rank writes its record for the start of a step into shared memory and says so through a pipe; it
+goes into the step's first collective when all keepers have the record. So whoever has committed a
+step knows that every rank's record for its start is on three nodes.
+
+The record of a rank's start (records/start.py) goes ahead of the first of these, and again of the
+first after each change of it: what a keeper acknowledges without it does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from taskd.agent.copies.keeper_line import KeeperLine
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.core.snapshots import START
+from taskd.messages import between_agents, codec
+from taskd.records import start
+from taskd.records.store import NOTE, NOTES, Entries
+
+log = logging.getLogger("taskd.agent")
+
+# seconds without an acknowledgement after which ranks do not wait any more; it comes within a round
+# trip
+PATIENCE = 5.0
+# seconds without one after which all records are sent again, over a new connection, besides what
+# they take: a connection that breaks loses what is on its way
+AGAIN = 1.0
+SLOWEST = 50e6  # bytes a second
+
+
+class _Keeper:
+    """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
+    `unanswered`: since when an acknowledgement is waited for, and `size`: of how many bytes;
+    `tried`: when all records were last sent; `active`: ranks wait for it. `starts`: local rank ->
+    number of the start record that it was sent last, and of the one that it has."""
+
+    def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
+        self.address, self.line = address, line
+        self.kept: dict[int, int] = {}
+        self.starts: dict[int, tuple[int, int]] = {}
+        self.unanswered: float | None = None
+        self.size = 0
+        self.tried = 0.0
+        self.active = True
+
+
+class Copying:
+    """Used by one thread. `dial`: connects to a keeper."""
+
+    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperLine]) -> None:
+        self._job, self._dial = job, dial
+        self._keepers: list[_Keeper] = []
+        self._epoch: Epoch | None = None
+        self._node = 0
+        self._pipe = -1
+        self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
+        self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
+        # local rank -> number of its present start record, and what tells its file from others
+        self._starts: dict[int, tuple[int, tuple[int, ...]]] = {}
+
+    def begin(self, node: int, epoch: Epoch) -> None:
+        """The ranks of `epoch` write records from now on."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+        self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
+        self._starts = {}
+        # for writing too: a pipe without a writer would always be ready
+        self._pipe = os.open(epoch.directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._reduce([])  # those of processes that are gone
+
+    def _reduce(self, keepers: list[_Keeper]) -> None:
+        for keeper in self._keepers:
+            if keeper not in keepers:
+                keeper.line.close()
+        self._keepers = keepers
+
+    def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """From now on the agents at `addresses` keep our records; new ones get all there are. If
+        there is none, ranks do not wait for copies."""
+        epoch = self._epoch
+        if epoch is None or epoch.dropped:
+            return
+        self._reduce([keeper for keeper in self._keepers if keeper.address in addresses])
+        present = {keeper.address for keeper in self._keepers}
+        new = [_Keeper(a, self._dial(a)) for a in addresses if a not in present]
+        self._keepers += new
+        # ranks wait from here on: what they have said before is sent now
+        epoch.page.copying(self.active)
+        self._send_all(epoch, new)
+        for local in epoch.ranks:
+            self._copied(epoch, local)  # the one that it waited for may be gone
+
+    def _send_all(self, epoch: Epoch, keepers: list[_Keeper]) -> None:
+        for keeper in keepers:
+            keeper.tried, keeper.size, keeper.starts = time.monotonic(), 0, {}
+        for local in epoch.ranks if keepers else ():
+            entries = self._read(local)
+            steps = entries.all() if entries is not None else []
+            for step in steps:  # the last one's acknowledgement lets the rank go on
+                number = self._sent.get(local, 0) if step == steps[-1] else 0
+                self._send(local, number, step, anew=step == steps[0], keepers=keepers)
+
+    def ours(self, node: int) -> list[between_agents.Keep] | None:
+        """The records of this node's own ranks, which another agent is about to run; None where
+        `node` is another."""
+        epoch = self._epoch
+        if epoch is None or node != self._node:
+            return None
+        out: list[between_agents.Keep] = []
+        for rank in epoch.ranks.values() if not epoch.dropped else ():
+            if (record := self._start(epoch, rank).record()) is not None:
+                out.append(self._keep_start(rank, 0, record))
+            entries = self._read(rank.local)
+            for step in entries.all() if entries is not None else []:
+                if entries is not None and (found := entries.read(step)) is not None:
+                    out.append(
+                        between_agents.Keep(
+                            self._job, self._node, rank.number, 0, step, found[0], False, found[1]
+                        )
+                    )
+        return out
+
+    @property
+    def active(self) -> bool:
+        """Whether ranks wait for copies of their records."""
+        return any(keeper.active for keeper in self._keepers)
+
+    # -- the thread's poll -------------------------------------------------------------------------
+
+    @property
+    def sources(self) -> list[Any]:
+        """What to poll for reading."""
+        lines = [keeper.line.socket for keeper in self._keepers]
+        return [*lines, *([self._pipe] if self._pipe >= 0 else [])]
+
+    @property
+    def waiting(self) -> bool:
+        return any(keeper.unanswered is not None for keeper in self._keepers)
+
+    def turn(self, ready: dict[Any, int]) -> None:
+        if self._pipe in ready:
+            self._forward()
+        for keeper in self._keepers:
+            if keeper.line.socket in ready:
+                self._acknowledged(keeper)
+        self._judge(time.monotonic())
+
+    def _forward(self) -> None:
+        """Ranks have written records."""
+        try:
+            data = os.read(self._pipe, NOTE.size * 1024)  # notes are written whole
+        except BlockingIOError:
+            return
+        for local, _, number, step in NOTE.iter_unpack(data):
+            if number == self._sent.get(local):
+                # a rank waits for an acknowledgment that will not come: see worker/state/copies.py
+                keepers = [(k.kept, k.active) for k in self._keepers]
+                state = f"sent {self._sent}, acknowledged {keepers}"
+                log.warning("record %d of local rank %d is sent again (%s)", number, local, state)
+            self._sent[local] = number
+            self._send(local, number, step, anew=False, keepers=self._keepers)
+
+    def _send(self, local: int, number: int, step: int, anew: bool, keepers: list[_Keeper]) -> None:
+        epoch = self._epoch
+        if epoch is None or not keepers:
+            return
+        entries, rank = self._read(local), epoch.ranks.get(local)
+        found = entries.read(step) if entries is not None else None
+        if rank is None:
+            return
+        self._send_start(epoch, rank, keepers)
+        if found is None:
+            # overwritten already, and a later one is on its way; if not, all are sent in a moment
+            for keeper in keepers:
+                keeper.unanswered = keeper.unanswered or time.monotonic()
+            there = entries.all() if entries is not None else "none"
+            log.info(
+                "record %d of local rank %d, step %d: there are %s", number, local, step, there
+            )
+            return
+        kind, payload = found
+        keep = between_agents.Keep(
+            self._job, self._node, rank.number, number, step, kind, anew, payload
+        )
+        data = codec.encode(keep)
+        for keeper in keepers:
+            if keeper.unanswered is None:
+                keeper.unanswered = time.monotonic()
+            keeper.size += len(data)
+            keeper.line.send(data)
+
+    def _send_start(self, epoch: Epoch, rank: Rank, keepers: list[_Keeper]) -> None:
+        """Send the record of the rank's start to those that have not been sent the present one."""
+        local = rank.local
+        try:
+            found = os.stat(start.path(epoch.directory, local))
+        except FileNotFoundError:
+            return
+        file = (found.st_ino, found.st_mtime_ns, found.st_size)
+        number, known = self._starts.get(local, (0, ()))
+        if known != file:
+            number += 1
+            self._starts[local] = number, file
+        behind = [k for k in keepers if k.starts.get(local, (0, 0))[0] != number]
+        record = self._start(epoch, rank).record() if behind else None
+        if record is None:
+            return
+        data = codec.encode(self._keep_start(rank, number, record))
+        for keeper in behind:
+            keeper.starts[local] = number, keeper.starts.get(local, (0, 0))[1]
+            keeper.size += len(data)
+            keeper.line.send(data)
+
+    @staticmethod
+    def _start(epoch: Epoch, rank: Rank) -> start.Start:
+        return start.Start(epoch.directory, rank.local, rank.number)
+
+    def _keep_start(self, rank: Rank, number: int, record: bytes) -> between_agents.Keep:
+        return between_agents.Keep(
+            self._job, self._node, rank.number, number, 0, START, False, record
+        )
+
+    def _read(self, local: int) -> Entries | None:
+        """The rank's records; it makes a new file when they grow."""
+        epoch = self._epoch
+        assert epoch is not None
+        try:
+            inode = os.stat(epoch.directory / f"entries-{local}").st_ino
+            if self._entries.get(local, (0,))[0] != inode:
+                self._entries[local] = (
+                    inode,
+                    Entries(epoch.directory, local, epoch.ranks[local].number),
+                )
+        except (OSError, KeyError):
+            return None
+        return self._entries[local][1]
+
+    def _acknowledged(self, keeper: _Keeper) -> None:
+        for message in keeper.line.received():
+            epoch = self._epoch
+            if epoch is None or epoch.dropped or not isinstance(message, between_agents.Kept):
+                continue
+            rank = epoch.find(message.rank)
+            if rank is None:
+                continue
+            sent, has = keeper.starts.get(rank.local, (0, 0))
+            if message.start:
+                keeper.starts[rank.local] = sent, message.number
+                continue
+            if sent != has:  # it is lost, as nothing overtakes it: all are sent again in a moment
+                continue
+            keeper.kept[rank.local] = message.number
+            if all(keeper.kept.get(local, 0) >= number for local, number in self._sent.items()):
+                keeper.unanswered, keeper.size = None, 0
+                if not keeper.active:
+                    self._wait_again(epoch, keeper)
+            self._copied(epoch, rank.local)
+
+    def _copied(self, epoch: Epoch, local: int) -> None:
+        """Let the rank go on if each keeper that ranks wait for has its record."""
+        kept = [keeper.kept.get(local, 0) for keeper in self._keepers if keeper.active]
+        if kept:
+            epoch.page.copied(local, min(kept))
+
+    def _wait_again(self, epoch: Epoch, keeper: _Keeper) -> None:
+        log.info("a keeper of this node's records answers again")
+        keeper.active = True
+        epoch.page.copying(True)
+        for local in epoch.ranks:
+            self._copied(epoch, local)
+
+    def _judge(self, now: float) -> None:
+        """A keeper that says nothing must not hold up training for long: where it is gone the
+        manager names another one."""
+        epoch = self._epoch
+        for keeper in self._keepers:
+            if keeper.unanswered is None or epoch is None or epoch.dropped:
+                continue
+            # to one that is given up, too: copies are kept again as soon as it answers
+            every = (AGAIN if keeper.active else PATIENCE) + keeper.size / SLOWEST
+            if now - max(keeper.unanswered, keeper.tried) > every:
+                log.warning(
+                    "the keeper at %s:%d has not acknowledged records (sent %s, acknowledged %s):"
+                    " all are sent again",
+                    *keeper.address,
+                    self._sent,
+                    keeper.kept,
+                )
+                keeper.line.close()
+                keeper.line = self._dial(keeper.address)
+                self._send_all(epoch, [keeper])
+            late = now - keeper.unanswered > PATIENCE
+            if not late or not keeper.active:
+                continue
+            keeper.active = False
+            log.error(
+                "a keeper of this node's records has not answered for %.0f s: ranks go on %s",
+                PATIENCE,
+                "with the copies of the other" if self.active else "without copies",
+            )
+            epoch.page.copying(self.active)
+            for local in epoch.ranks:
+                self._copied(epoch, local)

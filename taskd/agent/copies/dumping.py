@@ -1,0 +1,84 @@
+"""An agent's part of a dump, in separate threads: a disk may be slow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from taskd import settings
+from taskd.agent.copies.service import Records
+from taskd.agent.ranks.model import Epoch
+from taskd.messages import from_agent, to_agent
+from taskd.records import dumps, sealed
+from taskd.records.store import Entries
+
+log = logging.getLogger("taskd.agent")
+
+
+def save_records(
+    order: to_agent.SaveRecords,
+    node: int,
+    epoch: Epoch,
+    records: Records | None,
+    tell: Callable[[Any], None],
+) -> None:
+    """Write the records of this node's ranks, including those without a process, and the records of
+    lost nodes kept here."""
+    found: list[tuple[int, int, bytes]] = []
+    for rank in epoch.ranks.values():
+        kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
+        if kept is not None:
+            found.append((rank.number, *kept))
+    for lost, keeper in order.lost:
+        if keeper == node and records is not None:
+            found += [
+                (keep.rank, keep.kind, keep.payload)
+                for keep in records.of(lost)
+                if keep.step == order.step
+            ]
+
+    def write() -> None:
+        work = Path(settings.dump_path(os.environ)) / order.name
+        try:
+            # the job's seal is valid only within the job
+            renewed = [
+                (
+                    rank,
+                    kind,
+                    sealed.seal_of(epoch.directory, rank).renew(
+                        payload, order.step, dumps.seal_of(rank)
+                    ),
+                )
+                for rank, kind, payload in found
+            ]
+            files = dumps.write_records(work, renewed)
+            tell(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
+        except (OSError, sealed.BadRecord) as error:
+            log.error("the records of node %d cannot be saved: %s", node, error)
+            dumps.discard(work)  # nobody saves the state without them
+            tell(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
+
+    threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
+
+
+def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
+    """Make a dump of everything written, or remove it if that fails."""
+    work = Path(settings.dump_path(os.environ)) / order.name
+
+    def finish() -> None:
+        try:
+            path = dumps.seal(work, order.step, order.world_size, order.files)
+            log.warning(
+                "the training state at the start of step %d is saved at %s", order.step, path
+            )
+            tell(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
+        except (OSError, dumps.BadDump) as error:
+            log.error("%s cannot be sealed: %s", work, error)
+            dumps.discard(work)
+            tell(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
+
+    threading.Thread(target=finish, name="taskd-seal", daemon=True).start()

@@ -1,0 +1,153 @@
+"""The records of a lost node are fetched from an agent that keeps them, and put in place."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from taskd.agent.copies.keeper_line import KeeperLine
+from taskd.core.snapshots import KINDS, START
+from taskd.messages import between_agents, codec
+from taskd.records.sealed import BadRecord
+from taskd.records.start import Start
+from taskd.records.store import Entries, forget
+
+log = logging.getLogger("taskd.agent")
+
+Then = Callable[[list[between_agents.Keep] | None], None]
+
+
+NEXT = 1.0  # seconds without a whole answer after which the next keeper is asked too
+LIMIT = 16.0  # seconds until the best answer is taken
+
+
+@dataclass
+class _Fetch:
+    ranks: frozenset[int]
+    addresses: list[tuple[str, int]]  # still to be asked
+    then: Then
+    deadline: float
+    asked: float = 0.0  # when the last one was
+    # what has arrived over each line
+    lines: dict[KeeperLine, list[between_agents.Keep]] = field(default_factory=dict)
+    best: list[between_agents.Keep] | None = None
+
+
+class Fetching:
+    """Used by one thread. `dial`: connects to a keeper."""
+
+    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperLine]) -> None:
+        self._job, self._dial = job, dial
+        self._fetches: dict[int, _Fetch] = {}  # by node
+
+    def fetch(
+        self, node: int, ranks: Sequence[int], addresses: Sequence[tuple[str, int]], then: Then
+    ) -> None:
+        """Have `then` called with the records of `node` that the first of the agents at `addresses`
+        keeps which has some of all `ranks`, else with those of most ranks; None: nobody has
+        answered."""
+        if (before := self._fetches.pop(node, None)) is not None:
+            _close(before)
+        deadline = time.monotonic() + LIMIT
+        self._fetches[node] = _Fetch(frozenset(ranks), [*addresses], then, deadline)
+        self._ask(node)
+
+    def _ask(self, node: int) -> None:
+        """Ask the next agent, or finish if there is nobody left to answer."""
+        fetch = self._fetches[node]
+        if fetch.addresses:
+            line = self._dial(fetch.addresses.pop(0))
+            fetch.lines[line], fetch.asked = [], time.monotonic()
+            line.send(codec.encode(between_agents.Fetch(self._job, node)))
+        elif not fetch.lines:
+            self._finish(node)
+
+    def _finish(self, node: int) -> None:
+        fetch = self._fetches.pop(node)
+        _close(fetch)
+        fetch.then(fetch.best)
+
+    # -- the thread's poll -------------------------------------------------------------------------
+
+    @property
+    def sources(self) -> list[Any]:
+        """What to poll for reading."""
+        return [line.socket for fetch in self._fetches.values() for line in fetch.lines]
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._fetches)
+
+    def turn(self, ready: dict[Any, int]) -> None:
+        now = time.monotonic()
+        for node, fetch in list(self._fetches.items()):
+            for line in [line for line in fetch.lines if line.socket in ready]:
+                if self._fetches.get(node) is fetch:
+                    self._arrived(node, fetch, line)
+            if self._fetches.get(node) is not fetch:
+                continue
+            if now > fetch.deadline:
+                log.warning("not all keepers of node %d's records have answered", node)
+                self._finish(node)
+            elif fetch.addresses and now > fetch.asked + NEXT:
+                self._ask(node)
+
+    def _arrived(self, node: int, fetch: _Fetch, line: KeeperLine) -> None:
+        for message in line.received():
+            if isinstance(message, between_agents.Keep):
+                fetch.lines[line].append(message)
+            elif isinstance(message, between_agents.Fetched):
+                found = fetch.lines.pop(line)
+                line.close()
+                # what did not fit into the line is missing: half of the records are none
+                if len(found) == message.count:
+                    self._judge(node, fetch, found)
+                else:
+                    self._ask(node)
+                return
+
+    def _judge(self, node: int, fetch: _Fetch, found: list[between_agents.Keep]) -> None:
+        """A keeper has given all that it has."""
+        of = [
+            len({keep.rank for keep in f if keep.kind in KINDS} & fetch.ranks)
+            for f in (found, fetch.best or [])
+        ]
+        if fetch.best is None or of[0] > of[1]:
+            fetch.best = found
+        if of[0] == len(fetch.ranks):
+            self._finish(node)
+        else:
+            self._ask(node)
+
+
+def _close(fetch: _Fetch) -> None:
+    for line in fetch.lines:
+        line.close()
+
+
+def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
+    """Write fetched records into the files of this node's ranks, in place of what is there.
+    `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
+    said. A start record that is there stays until another one takes its place."""
+    for local in locals_of.values():
+        forget(directory, local)
+    for keep in sorted(found, key=lambda k: k.step):
+        if keep.rank not in locals_of or keep.kind not in (*KINDS, START):
+            continue
+        place = directory, locals_of[keep.rank], keep.rank
+        try:
+            if keep.kind == START:
+                Start(*place).put(keep.payload)
+                continue
+            entries = Entries(*place)
+            entries.seal.check(keep.payload, keep.step)
+        except BadRecord as error:
+            log.error(
+                "rank %d: a fetched record of step %d is not used: %s", keep.rank, keep.step, error
+            )
+            continue
+        entries.write(keep.step, keep.kind, [keep.payload])

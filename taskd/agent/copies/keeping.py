@@ -1,0 +1,144 @@
+"""Keeps other nodes' records, and hands them to the agent that takes a lost node over.
+
+The manager decides whose records are kept, and who gets them (permits.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from taskd.agent.copies.keeper_line import MAX_BYTES
+from taskd.agent.copies.permits import Permits
+from taskd.core.snapshots import KINDS, START
+from taskd.logs import Drops
+from taskd.messages import between_agents, codec, from_agent, to_agent
+from taskd.protocol.gate import speaker
+from taskd.records import start
+from taskd.records.sealed import BadRecord, Seal
+
+log = logging.getLogger("taskd.agent")
+
+KEPT = 3  # records of a rank, as many as the rank itself keeps
+
+
+class Keeping:
+    """`keeps` and `of` may be called from any thread, the rest from one."""
+
+    def __init__(
+        self,
+        router: zmq.Socket[bytes],
+        key: bytes,
+        job: str,
+        ask: Callable[[from_agent.May], None],
+        ours: Callable[[int], list[between_agents.Keep] | None],
+    ) -> None:
+        """`router` receives from other agents; `key` is that of records. `ask` sends a question to
+        the manager. `ours`: the records of a node's ranks if they run here, else None."""
+        self._router, self._key, self._job, self._ours = router, key, job, ours
+        self._drops = Drops(log)
+        self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
+        # node -> rank -> what is kept of it, oldest first
+        self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
+        self._starts: dict[int, dict[int, between_agents.Keep]] = {}  # node -> rank -> its start
+
+    def keeps(self) -> tuple[tuple[int, int], ...]:
+        """Nodes whose records are kept here, each with the newest step that is kept of all its
+        ranks."""
+        newest = {
+            node: min((records[-1].step for records in ranks.copy().values()), default=0)
+            for node, ranks in self._kept.copy().items()
+        }
+        return tuple(sorted(newest.items()))
+
+    def forget(self) -> None:
+        """Drop all records: this node's ranks start from the beginning, as do all others, and
+        agents send theirs again once all are protected."""
+        self._kept.clear()
+        self._starts.clear()
+
+    def of(self, node: int) -> list[between_agents.Keep]:
+        """The records of steps kept of `node`."""
+        return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
+
+    def permit(self, answer: to_agent.Permit) -> None:
+        """Handle the manager's answer to a question."""
+        self._permits.answered(answer, time.monotonic())
+
+    # -- the thread's poll -------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        return self._permits.waiting
+
+    def turn(self, ready: dict[Any, int]) -> None:
+        self._permits.look(time.monotonic())
+        if self._router in ready:
+            self._serve()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            try:
+                message = codec.TO_KEEPER.decode(frames[-1].bytes, MAX_BYTES)
+            except codec.BadMessage as error:
+                self._drops.add("a message to the keeper of records", str(error), time.monotonic())
+                continue
+            if getattr(message, "job", None) != self._job or len(frames) != 2:
+                continue
+            if isinstance(message, between_agents.Keep | between_agents.Fetch):
+                self._permits.asked(
+                    speaker(frames[0]), frames[0].bytes, message, len(frames[-1]), time.monotonic()
+                )
+
+    def _keep(self, route: bytes, message: between_agents.Keep) -> None:
+        if refusal := self._refusal(message):
+            log.error(
+                "a record of rank %d for step %d is not kept: %s",
+                message.rank,
+                message.step,
+                refusal,
+            )
+            return
+        if message.kind == START:
+            self._starts.setdefault(message.node, {})[message.rank] = message
+            self._answer(route, between_agents.Kept(message.rank, message.number, True))
+            return
+        ranks = self._kept.setdefault(message.node, {})
+        kept = [] if message.anew else ranks.get(message.rank, [])
+        ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        self._answer(route, between_agents.Kept(message.rank, message.number))
+
+    def _refusal(self, keep: between_agents.Keep) -> str:
+        """Why this is not a record of that rank and step, or ""."""
+        if keep.kind not in (*KINDS, START):
+            return f"kind {keep.kind}, known are {KINDS[0]} to {START}"
+        try:
+            seal = start.seal_of if keep.kind == START else Seal
+            seal(self._key, self._job, keep.rank).check(keep.payload, keep.step)
+        except BadRecord as error:
+            return str(error)
+        return ""
+
+    def _hand_over(self, route: bytes, message: between_agents.Fetch) -> None:
+        ours = self._ours(message.node)
+        starts = self._starts.get(message.node, {}).values()
+        found = [*starts, *self.of(message.node)] if ours is None else ours
+        for keep in found:
+            self._answer(route, keep)
+        self._answer(route, between_agents.Fetched(message.node, len(found)))
+
+    def _refuse(self, route: bytes, message: between_agents.Fetch) -> None:
+        self._answer(route, between_agents.Fetched(message.node, between_agents.REFUSED))
+
+    def _answer(self, route: bytes, message: Any) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
+            self._router.send_multipart([route, codec.encode(message)], zmq.NOBLOCK)

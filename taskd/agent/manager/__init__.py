@@ -1,0 +1,1 @@
+"""Which manager is in charge, and becoming one."""

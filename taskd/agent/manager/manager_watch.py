@@ -1,0 +1,106 @@
+"""Bounds how long ranks wait for a manager, and decides what they do when none is available."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from taskd.agent.manager.managers import Managers
+from taskd.agent.ranks.model import Epoch
+from taskd.agent.ranks.verdict import Verdict
+from taskd.cython_api import slot
+from taskd.messages import to_rank
+
+if TYPE_CHECKING:
+    from taskd.agent.agent import Agent
+
+GIVEN_UP = -1.0  # in place of a time: the ranks no longer wait for a manager
+
+log = logging.getLogger("taskd.agent")
+
+
+class ManagerWatch:
+    def __init__(self, agent: Agent, wait: float, allowed: bool) -> None:
+        """`wait`: seconds that ranks wait. `allowed`: if no manager is available, ranks train
+        unprotected; otherwise the job ends."""
+        self._agent, self._wait, self._allowed = agent, wait, allowed
+        # since when a rank waits for a manager that has never answered, or GIVEN_UP
+        self._since: float | None = None
+        self._alone_since: float | None = None  # since when ranks wait for a lost manager
+
+    @property
+    def given_up(self) -> bool:
+        return self._since == GIVEN_UP
+
+    def look(self, epoch: Epoch, managers: Managers, now: float) -> None:
+        """Check whether ranks wait for a manager, and for how long; called every few seconds."""
+        link = managers.link
+        if link.answered or managers.voter.term:
+            self._mind(epoch, managers, now)
+        elif not any(r.joined or (self._agent.led and r.failed) for r in epoch.ranks.values()):
+            return
+        elif self._since is None:
+            self._since = now
+            log.warning(
+                "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node"
+                " 0), or set TASKD_MANAGER_ADDR",
+                *link.address,
+            )
+        elif now - self._since > self._wait and not self.given_up:
+            self.leave_unprotected(
+                epoch,
+                f"no manager answered at {link.address[0]}:{link.address[1]} within"
+                f" {self._wait:.0f} s",
+            )
+
+    def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
+        """Act if a lost manager stays away for too long while ranks wait: the launcher restarts all
+        or gives up, and ranks that are not protected yet stay so."""
+        if self._agent.left and not managers.content:
+            self._agent.over.set()
+        phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)
+        waiting = [
+            r
+            for r in epoch.ranks.values()
+            if r.over is None and epoch.page.read(r.local).phase in phases
+        ]
+        failed = [r for r in epoch.ranks.values() if r.failed]
+        forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
+        left = all(
+            r.over == "ended well" for r in epoch.ranks.values()
+        ) and not self._agent.is_over(epoch)
+        protected = epoch.protected and bool(waiting or failed)
+        stuck = forming or left or protected or (self._agent.led and bool(failed))
+        if managers.content or not stuck:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+            log.warning(
+                "the manager at %s:%d is gone while ranks wait for it", *managers.link.address
+            )
+        elif now - self._alone_since > self._wait and self._agent.decided is None:
+            reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
+            if left:  # no manager can tell whether they are still needed
+                epoch.released = max(r.step for r in epoch.ranks.values())
+            elif epoch.protected:
+                # if this node is cut off, the others may be healthy; if not, none of them has found
+                # a majority
+                self._agent.decide(
+                    Verdict("give up" if self._agent.records is not None else "restart", reason)
+                )
+            elif self._since != GIVEN_UP:
+                self.leave_unprotected(epoch, reason)
+
+    def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
+        self._since = GIVEN_UP
+        if not self._allowed:
+            self._agent.decide(
+                Verdict(
+                    "give up",
+                    f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains"
+                    " unprotected.",
+                )
+            )
+            return
+        log.error("%s: this job is not protected", reason)
+        self._agent.tell_ranks(epoch, to_rank.Unprotected(reason))

@@ -1,0 +1,142 @@
+"""Detects the ends of ranks, and tells faults from completed work."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from typing import TYPE_CHECKING
+
+from taskd import raised
+from taskd.agent.ranks.children import marks
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
+from taskd.agent.ranks.watchdog import TRAINING
+from taskd.cython_api import slot
+from taskd.messages import from_agent
+from taskd.records import store
+
+if TYPE_CHECKING:
+    from taskd.agent.agent import Agent
+
+log = logging.getLogger("taskd.agent")
+
+
+class Deaths:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
+        """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
+        main thread is gone, however large its memory. Then end its children: before its files are
+        closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
+        with contextlib.suppress(OSError, ValueError):
+            epoch.page.wait_death(rank.local)
+            self._agent.call(lambda: self.gone(epoch, rank, incarnation))
+            view = epoch.page.read(rank.local)
+            if view.phase != slot.DONE and leaving(view.pid):
+                of = marks(epoch, rank.local, incarnation)
+                self._agent.children.end(of, pid, view.pid, pid)
+
+    def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if (
+            rank.incarnation != incarnation
+            or rank.over is not None
+            or self._agent.epoch is not epoch
+        ):
+            return
+        view = epoch.page.read(rank.local)
+        if not leaving(view.pid):
+            return  # the mutex was released without a death (exec): the pidfd will report the death
+        # an interpreter that ends by itself writes DONE first; its exit code is worth waiting for
+        if view.phase != slot.DONE:
+            # the zygote may have reaped it and reported how it ended
+            self._agent.replacements.hear()
+            code = exit_code(rank.pidfd, rank.process)
+            # a wrapper's child is not our process
+            self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
+
+    def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
+        """Handle the end of a rank's process; `certain`: it is dying, even if no exit code is known
+        yet."""
+        if rank.over is not None:
+            return
+        if (
+            code is None
+            and isinstance(rank.process, Forked)
+            and not certain
+            and self._agent.replacements.tells(rank.process)
+        ):
+            return  # the zygote will report the code
+        view = epoch.page.read(rank.local)
+        if code is None:  # os._exit() leaves a record before the kernel has a status
+            code = next(
+                (
+                    r["code"]
+                    for r in reversed(epoch.page.records(rank.local))
+                    if r["kind"] == "exit"
+                ),
+                None,
+            )
+        if self._agent.standby.preparing:
+            rank.over = describe(code, epoch.page.records(rank.local))
+            rank.raised = self._raised(epoch, rank, view.pid)
+            self._agent.standby.died(rank)
+            return
+        if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
+            # torch's launcher reads it
+            rank.process.end(-signal.SIGKILL if code is None else code)
+        if code == 0 and (
+            not epoch.protected or view.phase in (slot.DONE, slot.SETUP, slot.COMMITTED)
+        ):
+            rank.over, rank.step = "ended well", view.step
+            with contextlib.suppress(OSError):
+                rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
+            self.tell_end(rank)
+            return
+        cause = describe(code, epoch.page.records(rank.local), rank.killed)
+        if code == 0:  # sys.exit() in the middle of training: the other ranks wait for this one
+            cause += (
+                f" in the middle of step {view.step}"
+                if view.phase in TRAINING
+                else f" in phase {slot.PHASES[view.phase]}"
+            )
+        rank.over = cause
+        rank.raised = self._raised(epoch, rank, view.pid)
+        with contextlib.suppress(OSError):
+            rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
+        log.warning(
+            "rank %d (pid %d) %s%s, in step %d, phase %s",
+            rank.number,
+            rank.pid,
+            cause,
+            f" after {rank.raised}" if rank.raised else "",
+            view.step,
+            slot.PHASES[view.phase],
+        )
+        self.tell_end(rank)
+        if rank.pid:
+            of = marks(epoch, rank.local, rank.incarnation)
+            self._agent.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
+        self._agent.monitor.died(rank)
+
+    @staticmethod
+    def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
+        """The exception that ended the rank's process, in one line, or "". `pid`: under a wrapper,
+        of the process in the wrapper."""
+        found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
+        return raised.line(next(filter(None, found), ""))
+
+    def tell_end(self, rank: Rank) -> None:
+        """Report the end of a rank's process."""
+        self._agent.news.set()
+        if rank.failed:
+            self._agent.tell(
+                from_agent.RankDied(
+                    rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
+                )
+            )
+        else:
+            self._agent.tell(
+                from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+            )

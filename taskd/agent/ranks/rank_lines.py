@@ -1,0 +1,164 @@
+"""The local socket of an agent: which process is which rank, and the ranks' messages."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from taskd.agent.ranks import callers
+from taskd.agent.ranks.callers import Caller
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.logs import Drops
+from taskd.messages import codec, from_rank, to_rank
+
+if TYPE_CHECKING:
+    from taskd.agent.agent import Agent
+
+log = logging.getLogger("taskd.agent")
+
+
+class RankLines:
+    """`name`: of the socket, in the abstract namespace."""
+
+    def __init__(self, agent: Agent, name: str) -> None:
+        self._agent, self.name = agent, name
+        self.listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        )
+        self.listener.bind("\0" + name)
+        self.listener.listen(64)
+        # callers that connected before the process of their rank was known
+        self._early: list[Caller] = []
+        self._drops = Drops(log)
+
+    def accept(self) -> None:
+        connection, _ = self.listener.accept()
+        try:
+            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello at once
+        except (OSError, codec.BadMessage) as error:
+            self._refuse(connection, error)
+
+    def _admit(self, caller: Caller) -> None:
+        """Connect a caller to its rank. Raises BadMessage."""
+        hello, epoch = caller.hello, self._agent.epoch
+        if self._agent.next is not epoch:
+            # its launcher starts the ranks of the next epoch, and has not handed them over yet
+            self._early.append(caller)
+            return
+        rank = epoch.find(hello.rank) if epoch else None
+        if epoch is None or rank is None or hello.incarnation != rank.incarnation:
+            raise codec.BadMessage(
+                f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
+            )
+        first = isinstance(hello, from_rank.RankHello)
+        if first and rank.channel is not None and callers.closed(rank.channel):
+            # it connects a second time, before its first end was read
+            rank.channel.close()
+            rank.channel = None
+        if (rank.channel if first else rank.control_thread) is not None:
+            raise codec.BadMessage(f"rank {hello.rank} is connected already")
+        zygote = self._agent.replacements.zygote
+        forked = zygote is not None and callers.belongs(caller.pid, zygote.pid)
+        if not rank.pid and (forked or self._agent.starts):
+            # just started, and faster than the report of its pid
+            self._early.append(caller)
+            return
+        if not callers.belongs(caller.pid, rank.pid):
+            raise codec.BadMessage(
+                f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not"
+                " started by it"
+            )
+        if not first:
+            rank.control_thread = caller.line
+            if self._agent.profile:
+                self._agent.monitor.ask(rank, to_rank.Profile(self._agent.profile))
+            return
+        rank.channel = caller.line
+        threading.Thread(
+            target=self._agent.deaths.watch,
+            args=(epoch, rank, rank.incarnation, rank.pid),
+            name=f"taskd-watch-{rank.local}",
+            daemon=True,
+        ).start()
+        # what arrived with the hello is read at the next turn: the socket is ready at once
+
+    def process_known(self) -> None:
+        """Processes of ranks are known now: check again the callers that were too early."""
+        early, self._early = self._early, []
+        for caller in early:
+            try:
+                self._admit(caller)
+            except codec.BadMessage as error:
+                self._refuse(caller.line, error)
+
+    def _refuse(self, connection: socket.socket, why: Exception) -> None:
+        kind = "a connection to the agent's socket"
+        if isinstance(why, callers.Stranger):  # counted apart: they must not hide the job's own
+            kind += " by another user"
+        self._drops.add(kind, str(why), time.monotonic())
+        connection.close()
+
+    def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
+        line = next(
+            (c for c in (rank.channel, rank.control_thread) if c is not None and c.fileno() == fd),
+            None,
+        )
+        if line is None:
+            return
+        try:
+            data = line.recv(codec.MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            if line is rank.channel:
+                rank.channel = None
+            else:
+                rank.control_thread = None
+            line.close()
+            return
+        try:
+            message = codec.FROM_RANK.decode(data)
+        except codec.BadMessage as error:
+            text = f"rank {rank.number}: {error}"
+            self._drops.add("an invalid message of a rank", text, time.monotonic())
+            return
+        if (
+            getattr(message, "rank", None) != rank.number
+            or getattr(message, "incarnation", rank.incarnation) != rank.incarnation
+        ):
+            text = f"{type(message).__name__} of rank {rank.number}"
+            self._drops.add("a message for another rank or process", text, time.monotonic())
+            return
+        if isinstance(message, from_rank.Progress):
+            self._agent.monitor.here(epoch, rank, message)
+            return
+        if isinstance(message, from_rank.Injected):
+            self._agent.monitor.injected(rank, message)
+            return
+        if isinstance(message, from_rank.StepsPlanned):
+            rank.total = message.total
+            return
+        if isinstance(message, from_rank.RankJoined):
+            rank.joined, rank.handlers = True, message.handlers
+            self._agent.news.set()  # a launcher may get ready to replace it
+            if self._agent.manager_watch.given_up:
+                self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
+        elif isinstance(message, from_rank.RankInterrupted):
+            rank.interrupted = message.interruption
+        elif isinstance(message, from_rank.RankRestored):
+            rank.restored = message.generation
+        elif isinstance(message, from_rank.OptimizerReplicas):
+            rank.groups = message.groups
+        elif isinstance(message, from_rank.GroupReady):
+            rank.connected = True
+        elif isinstance(message, from_rank.RankReady):
+            rank.ready = True
+            if self._agent.standby.preparing:
+                self._agent.standby.ready(epoch)
+        if not self._agent.standby.preparing:
+            self._agent.tell(message)

@@ -1,0 +1,268 @@
+"""Monitors ranks that train: detects one that makes no progress, answers progress probes, reports
+lost memory pages, and relays operators' requests. Used by the agent's thread; threads that wait for
+something hand the rest back to it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskd import stacks
+from taskd.agent.ranks import load
+from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.watchdog import Watchdog
+from taskd.cython_api import slot
+from taskd.cython_api.page import View
+from taskd.messages import codec, from_agent, from_rank, to_rank
+
+log = logging.getLogger("taskd.agent")
+
+ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
+BELL = 1000  # ms between two checks that the epoch is still the present one
+
+
+@dataclass
+class _Call:
+    """A progress probe under way."""
+
+    number: int
+    due: float
+    missing: set[int]  # local ranks
+
+
+@dataclass
+class RankMonitor:
+    """`tell` sends to the manager; `later` runs an action in the agent's thread."""
+
+    tell: Callable[[Any], None]
+    later: Callable[[Callable[[], None]], None]
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    _call: _Call | None = None
+    # local rank -> its process, and since when it is stopped
+    _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    # -- memory pages ------------------------------------------------------------------------------
+
+    def begin(self, epoch: Epoch) -> None:
+        """Start a new epoch: listen to its bell, which a rank rings from a signal handler."""
+        self._call, self.watchdog.holding = None, False
+        self._stopped.clear()
+        threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
+
+    def _listen(self, epoch: Epoch) -> None:
+        seen = 0
+        with contextlib.suppress(ValueError):  # the page was closed
+            while not epoch.dropped:
+                if epoch.page.wait_bell(seen, BELL):
+                    seen = epoch.page.bell()
+                    self.later(lambda: self._damaged(epoch))
+
+    def _damaged(self, epoch: Epoch) -> None:
+        for rank in epoch.ranks.values():
+            if epoch.dropped or rank.over is not None:
+                continue
+            for damage in epoch.page.damages(rank.local):
+                if damage["number"] > rank.damages:
+                    rank.damages = damage["number"]
+                    step = epoch.page.read(rank.local).step
+                    text = f"the memory page at {damage['addr']:#x} was lost"
+                    log.warning(
+                        "rank %d: %s (%s, %d bytes at %#x)",
+                        rank.number,
+                        text,
+                        damage["kind"],
+                        damage["size"],
+                        damage["base"],
+                    )
+                    self.tell(
+                        from_rank.RankFaulted(
+                            rank.number,
+                            rank.incarnation,
+                            step,
+                            from_rank.MEMORY,
+                            text,
+                            damage["addr"],
+                        )
+                    )
+
+    # -- progress ----------------------------------------------------------------------------------
+
+    def look(self, epoch: Epoch, now: float) -> float | None:
+        """Report ranks that make no progress, and end a progress probe whose time is up; returns
+        when to look again."""
+        call = self._call
+        if call is not None and now >= call.due:
+            self._call = None
+            for local in call.missing:
+                self._present(epoch, epoch.ranks[local], call.number, None)
+        due = self._call.due if self._call is not None else None
+        if not epoch.protected:
+            return due
+        ranks = {r.local: r for r in epoch.ranks.values() if r.over is None and r.joined}
+        views = {local: epoch.page.read(local) for local in ranks}
+        found, again = self.watchdog.complaints(views, now)
+        for local in found:
+            rank, view = ranks[local], views[local]
+            self.tell(
+                from_agent.RankStalled(
+                    rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)
+                )
+            )
+        return min((t for t in (due, again) if t is not None), default=None)
+
+    def progress_probe(self, epoch: Epoch, order: to_rank.ProbeProgress) -> None:
+        living = [r for r in epoch.ranks.values() if r.over != "ended well"]
+        self._call = _Call(order.call, time.monotonic() + ANSWER, {r.local for r in living})
+        for rank in living:
+            if rank.over is not None or not self.ask(rank, order):
+                self._call.missing.discard(rank.local)
+                self._present(epoch, rank, order.call, None)
+
+    def here(self, epoch: Epoch, rank: Rank, answer: from_rank.Progress) -> None:
+        call = self._call
+        if call is not None and answer.call == call.number and rank.local in call.missing:
+            call.missing.discard(rank.local)
+            self._present(epoch, rank, answer.call, answer)
+
+    def _present(
+        self, epoch: Epoch, rank: Rank, call: int, answer: from_rank.Progress | None
+    ) -> None:
+        view, now = epoch.page.read(rank.local), time.monotonic()
+        state = stacks.state(rank.pid)
+        stopped = state in stacks.STOPPED
+        where = slot.PHASES[view.phase] + (f", {state}" if state else "")
+        cpu, queued = load.spent(rank.pid)
+        self.tell(
+            from_agent.ProgressReport(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                call=call,
+                answered=answer is not None,
+                step=view.step,
+                collectives=answer.collectives
+                if answer is not None and answer.step == view.step
+                else 0,
+                waiting=self.watchdog.waiting(view),
+                overdue=self.watchdog.overdue(view, now, stopped)
+                or self.watchdog.too_long(self._stopped_for(rank, now)),
+                seconds=self.watchdog.silence(view, now),
+                cpu=cpu,
+                where=where,
+                stopped=stopped,
+                queued=queued,
+                limit=self.watchdog.limit(view) or 0.0,
+                patient=view.until_ns / 1e9 > now,
+            )
+        )
+
+    def beat(self, epoch: Epoch, now: float) -> None:
+        """Report ranks that are stopped by a signal, in any phase; called every few seconds.
+        Nothing else may notice: a rank that waits makes no progress anyway."""
+        for rank in epoch.ranks.values():
+            if (
+                rank.over is not None
+                or rank.pid == 0
+                or stacks.state(rank.pid) not in stacks.STOPPED
+            ):
+                self._stopped.pop(rank.local, None)
+                continue
+            if self._stopped.get(rank.local, (0, 0.0))[0] != rank.pid:
+                self._stopped[rank.local] = rank.pid, now
+            seconds = self._stopped_for(rank, now)
+            if epoch.protected and self.watchdog.too_long(seconds):
+                step = epoch.page.read(rank.local).step
+                self.tell(
+                    from_agent.RankStalled(
+                        rank.number, rank.incarnation, step, seconds, stopped=True
+                    )
+                )
+
+    def _stopped_for(self, rank: Rank, now: float) -> float:
+        """Seconds since the rank was first found stopped."""
+        pid, since = self._stopped.get(rank.local, (0, now))
+        return now - since if pid == rank.pid else 0.0
+
+    def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
+        """Log where the rank's threads are, then run `then` in the agent's thread."""
+        pid, number, fd = rank.pid, rank.number, rank.stacks
+
+        def take() -> None:
+            state = stacks.state(pid)
+            text = "" if state else stacks.take(pid, fd)
+            why = state or ("no answer" if stacks.offered(pid) else "it has not offered them yet")
+            found = f"its threads are at\n{text}" if text else f"no stacks: {why}"
+            log.warning("rank %d (pid %d): %s", number, pid, found)
+            self.later(then)
+
+        threading.Thread(target=take, name="taskd-stacks", daemon=True).start()
+
+    # -- operators' requests -----------------------------------------------------------------------
+
+    def ask_steps(self, epoch: Epoch, node: int) -> None:
+        self.tell(
+            from_agent.StepsBegun(
+                node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
+            )
+        )
+
+    def pause(self, epoch: Epoch, step: int | None) -> None:
+        """Set the step before which ranks pause, which they check when they begin one; None lifts
+        the pause. Reports the ranks that had begun that step already."""
+        epoch.page.pause(step)
+        self.watchdog.holding = step is not None
+        # the silence of a paused rank counts only from now on
+        self.watchdog.excuse(time.monotonic())
+        for rank in epoch.ranks.values() if step is not None else ():
+            view = epoch.page.read(rank.local)
+            if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
+                self.tell(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
+
+    def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
+        rank = epoch.find(order.rank)
+        if rank is None or rank.over is not None or not self.ask(rank, order):
+            self.tell(
+                from_rank.Injected(
+                    order.request,
+                    order.rank,
+                    False,
+                    f"rank {order.rank} has no process that listens now",
+                )
+            )
+        else:
+            rank.injections.append(order.request)
+
+    def died(self, rank: Rank) -> None:
+        """Answer the requests for faults that the rank has not answered: its process has ended."""
+        for request in rank.injections:
+            self.tell(
+                from_rank.Injected(
+                    request, rank.number, True, f"its process has ended: {rank.over}"
+                )
+            )
+        rank.injections.clear()
+
+    def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
+        if answer.request in rank.injections:
+            rank.injections.remove(answer.request)
+            self.tell(answer)
+
+    @staticmethod
+    def ask(rank: Rank, message: Any) -> bool:
+        """Send over the rank's second line; False if no thread reads it."""
+        if rank.control_thread is None:
+            return False
+        try:
+            rank.control_thread.send(codec.encode(message))
+        except OSError:  # dying, or stopped for so long that its line is full
+            return False
+        return True
+
+
+def _first_not_begun(view: View) -> int:
+    # a rank that fetches its batch enters the step without another check
+    return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))

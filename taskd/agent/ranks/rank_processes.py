@@ -1,0 +1,150 @@
+"""Starts, kills and replaces the processes of this node's ranks.
+
+Used by the agent's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from taskd.agent.ranks.children import marks
+from taskd.agent.ranks.model import Epoch, Rank, pidfd
+from taskd.agent.ranks.processes import Forked, Handler, signal_group
+from taskd.agent.ranks.replacements import Order
+
+if TYPE_CHECKING:
+    from taskd.agent.agent import Agent
+
+log = logging.getLogger("taskd.agent")
+
+
+class RankProcesses:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        """Kill the process of that incarnation, but no later one."""
+        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
+            return
+        self.kill(rank)
+        if rank.process is None:  # it has not been started yet, and will be killed when it is
+            self._agent.deaths.ended(epoch, rank, -signal.SIGKILL)
+
+    def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
+        if incarnation <= rank.incarnation:
+            return  # repeated
+        # a dying process whose end has not been seen; it must not share the slot
+        if rank.over is None:
+            self.kill(rank)
+        elif rank.pidfd is not None:  # a wrapper may go on after its rank
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
+        before = marks(epoch, rank.local, rank.incarnation), rank.pid
+        rank.forget_process()
+        if isinstance(rank.process, subprocess.Popen):
+            self._agent.retired.append(rank.process)
+        rank.process = None  # later reports about the old one must not count for the new one
+        rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
+        rank.raised = rank.killed = ""
+        rank.blank, rank.ready, rank.restored = True, False, 0
+        try:
+            epoch.page.reset(rank.local)
+        # its last process has been killed and is still dying; 5 s is far more than a thread needs
+        except OSError:
+            epoch.page.wait_death(rank.local, 5000)
+            epoch.page.reset(rank.local)
+
+        def start() -> None:
+            if rank.incarnation == incarnation and rank.over is None and not epoch.dropped:
+                self.start(rank)
+
+        if before[1]:  # what the process had started may be in the way of the next
+            self._agent.children.once_ended(*before, start)
+        else:
+            start()
+
+    def start(self, rank: Rank) -> None:
+        """Order the rank's present process to be started."""
+        if self._agent.starts:
+            self._agent.wanted.put((rank.local, rank.incarnation))
+            self._agent.news.set()
+            return
+        context = self._agent.context
+        self._agent.replacements.start(
+            Order(
+                rank=rank.number,
+                incarnation=rank.incarnation,
+                entrypoint=context.entrypoint,
+                arguments=tuple(str(a) for a in context.args[rank.local]),
+                environment={
+                    **os.environ,
+                    **context.envs[rank.local],
+                    "TASKD_INCARNATION": str(rank.incarnation),
+                },
+                stdout=context.stdouts[rank.local],
+                stderr=context.stderrs[rank.local],
+            )
+        )
+
+    def kill(self, rank: Rank) -> None:
+        if rank.process is not None:
+            signal_group(rank.process, signal.SIGKILL)
+
+    def started(self, order: Order, process: Any) -> None:
+        """Put the new process where torch's launcher looks for its rank, unless a newer one has
+        been ordered since, or the launcher is about to stop."""
+        epoch = self._agent.epoch
+        rank = (
+            next((r for r in epoch.ranks.values() if r.number == order.rank), None)
+            if epoch
+            else None
+        )
+        ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
+        if (
+            rank is None
+            or not ours
+            or rank.incarnation != order.incarnation
+            or rank.over is not None
+        ):
+            process.send_signal(signal.SIGKILL)
+            return
+        local = rank.local
+
+        def put() -> bool:
+            handlers = self._agent.context.subprocess_handlers
+            if isinstance(handlers[local], Handler):
+                return bool(handlers[local].take(process))
+            handlers[local] = Handler(process, local)
+            return True
+
+        assert epoch is not None
+        if not self._agent.starts and not self._agent.unless_stopping(epoch, put):
+            process.send_signal(signal.SIGKILL)
+            return
+        rank.process, rank.pidfd = process, pidfd(process.pid)
+        what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
+        log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
+        self._agent.lines.process_known()
+
+    def started_by_launcher(
+        self, epoch: Epoch, local: int, incarnation: int, process: Forked
+    ) -> None:
+        """The launcher has started a process that was wanted."""
+        rank = epoch.ranks[local]
+        if epoch.dropped or rank.incarnation != incarnation or rank.over is not None:
+            process.send_signal(signal.SIGKILL)
+            return
+        rank.process, rank.pidfd = process, pidfd(process.pid)
+        log.info("rank %d: replacement %d is pid %d", rank.number, incarnation, process.pid)
+        self._agent.lines.process_known()
+
+    def forked_ended(self, process: Forked, status: int) -> None:
+        epoch = self._agent.epoch
+        for rank in epoch.ranks.values() if epoch else ():
+            if rank.process is process and epoch is not None:
+                self._agent.deaths.ended(epoch, rank, status)

@@ -1,0 +1,135 @@
+"""A process that has imported what ranks import, and forks a rank in ~10 ms; a fresh interpreter
+takes ~2 s.
+
+Run by `taskd/start.py` with the arguments FD, RANKS and ROOM, with the ranks' environment but no
+slot of its own. RANKS is the module with what ranks import, `warm()`, and with what becomes of a
+fork, `run(command, launcher)`. The zygote has one thread, holds no process group and never
+computes: a fork after an OpenMP parallel region hangs forever (docs/design.md). It answers one
+request at a time over the socket FD, and reports the exit of a child over the same socket. It ends
+when the socket does. ROOM is blank: a forked rank overwrites it with the command line it shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import random
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+import msgpack
+
+from taskd import logs
+from taskd.agent.ranks import process_title
+
+# seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
+# memory
+GOING = 10.0
+
+
+def main() -> None:
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
+    die_with_parent(True)
+    launcher = os.pidfd_open(os.getppid())
+    ranks = importlib.import_module(sys.argv[2])
+    ranks.warm()
+    gc.collect()
+    gc.freeze()  # a child must not write to every page by collecting inherited garbage
+    line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
+    die_with_parent(False)  # from here on the zygote sees that itself, and kills the ranks too
+    request = serve(line, launcher)
+    if request is not None:
+        become_rank(request)
+        ranks.run(request["command"], launcher)
+
+
+def die_with_parent(yes: bool) -> None:
+    """Have the kernel kill this process, or not, when its parent thread ends. The launcher's thread
+    that started it lives as long as the launcher."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL if yes else 0)
+
+
+def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
+    """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when
+    it has been killed, the ranks are too, in whatever state they are."""
+    children: dict[int, int] = {}  # pidfd -> pid
+    ours = line.fileno()
+    poll = select.poll()
+    for fd in (ours, launcher):
+        poll.register(fd, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if launcher in ready:
+            break
+        for fd in [f for f in ready if f != ours]:
+            poll.unregister(fd)
+            pid = children.pop(fd)
+            _, status = os.waitpid(pid, 0)
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                line.send(
+                    msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
+                )
+        if ours not in ready:
+            continue
+        try:
+            data = line.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            break
+        request = msgpack.unpackb(data)
+        told, tell = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            for fd in (*children, tell):
+                os.close(fd)
+            # this zygote was killed before it reported us: another process has been started instead
+            if not os.read(told, 1):
+                os._exit(0)
+            os.close(told)
+            return dict(request)
+        os.close(told)
+        fd = os.pidfd_open(pid)
+        children[fd] = pid
+        poll.register(fd, select.POLLIN)
+        line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
+        os.write(tell, b"x")
+        os.close(tell)
+    if select.select([launcher], [], [], GOING)[0]:
+        for pid in children.values():
+            for kill in (os.killpg, os.kill):  # before it has begun its session it has no group
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
+    return None
+
+
+def become_rank(request: dict[str, Any]) -> None:
+    """In the child: take the rank's environment, streams and session."""
+    os.setsid()
+    process_title.take([sys.executable, *request["command"]])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    process_title.mark([f"{k}={os.environ[k]}" for k in process_title.MARKS if k in os.environ])
+    for number, path in ((1, request["stdout"]), (2, request["stderr"])):
+        if path:
+            fd = logs.open_to_append(path, fresh=bool(request["first"]))
+            os.dup2(fd, number)
+            os.close(fd)
+    # as in a fresh interpreter, no two processes draw the same numbers
+    random.seed()
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed()
+
+
+if __name__ == "__main__":
+    main()

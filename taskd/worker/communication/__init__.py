@@ -1,0 +1,1 @@
+"""Process groups and what they keep; a rank's connection to its agent."""

@@ -1,0 +1,205 @@
+"""Warns of unprotected state that a script carries from one attempt to the next.
+
+Searches once, at the ends of two early attempts, for tensors that live through both and are written
+in place, results whose graph reaches back into an earlier attempt, and loaders that the script
+advances itself. After a repair these are arbitrary on the survivors and new on a replacement; each
+warning names the variable.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from taskd.worker.discovery import reach
+
+log = logging.getLogger("taskd.worker")
+
+# objects searched around an iterator of batches() for the one that it draws from
+HELD = 200
+
+REMEDY = {
+    "written": (
+        "it is written in every step and is not protected: after a repair it may have other"
+        " values. Give it to protect() by name, or make it a buffer of a protected module"
+    ),
+    "graph": (
+        "its graph reaches back into an earlier step: that part is gone when a step is repeated. "
+        "Call backward() in the attempt that made it, or detach() what is carried on"
+    ),
+    "drawn": (
+        "the script draws batches from it by itself: a repeated step gets different ones. "
+        "Loop over job.batches(loader), or draw from job.iterate(loader)"
+    ),
+}
+
+
+@dataclass
+class Glance:
+    """What was alive at the end of an attempt."""
+
+    # (tensor, its version)
+    written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)
+    # (iterator, number of batches given)
+    drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
+    node: int = 0  # the last number that autograd had given to a graph node
+
+
+class Watch:
+    """Called after each commit; compares the ends of the second and third attempts, when one-time
+    objects exist."""
+
+    def __init__(self, protected: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """`protected`: gives the tensors of `glance`."""
+        self._protected = protected
+        self._commits = 0
+        self._before: Glance | None = None
+
+    def committed(self, own: Iterable[Any] = ()) -> None:
+        """Note a commit; `own`: iterators of batches()."""
+        if self._commits > 2:
+            return
+        self._commits += 1
+        if self._commits == 2:
+            self._before = glance(self._protected())
+        elif self._before is not None:
+            for text in describe(compare(self._before, self._protected(), own), reach.of_caller()):
+                log.warning("not seen by taskd: %s", text)
+            self._before = None
+
+    def repaired(self) -> None:
+        """Start over after a repair: the two attempts compared must be consecutive."""
+        self._commits, self._before = min(self._commits, 1), None
+
+
+def glance(protected: Iterable[torch.Tensor]) -> Glance:
+    """Look at all live objects. `protected`: tensors that are recorded or made again; what shares
+    their memory counts as protected."""
+    known = {_memory(t) for t in protected}
+    seen = Glance(node=_node())
+    for value in gc.get_objects():
+        kind = type(value)
+        # types, not isinstance(): the latter asks proxies for their __class__, which wakes them
+        if kind is torch.Tensor:
+            if _graph(value) is None and value._version and _memory(value) not in known:
+                seen.written[id(value)] = (weakref.ref(value), value._version)
+        elif issubclass(kind, _BaseDataLoaderIter):
+            seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)
+    return seen
+
+
+def compare(
+    before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any] = ()
+) -> list[tuple[Any, str]]:
+    """(object, key of REMEDY) for what was carried through the attempt since `before`. `own`:
+    iterators of batches()."""
+    now = glance(protected)
+    found: list[tuple[Any, str]] = []
+    # a loader whose __iter__ is a generator draws from an iterator of its own
+    held = reach.find(
+        [("", {"own": [*own, *_in_generators(own)]})],
+        lambda kind: issubclass(kind, _BaseDataLoaderIter),
+        limit=HELD,
+    )
+    ours = {id(iterator) for _, iterator in held}
+    for kind, early, late in (
+        ("written", before.written, now.written),
+        ("drawn", before.drawn, now.drawn),
+    ):
+        for identity, (reference, count) in late.items():
+            value = reference()
+            was = early.get(identity)
+            if (
+                value is not None
+                and was is not None
+                and was[0]() is value
+                and count > was[1]
+                and identity not in ours
+            ):
+                found.append((value, kind))
+    for value in gc.get_objects():
+        if (
+            type(value) is torch.Tensor
+            and (node := _graph(value)) is not None
+            # made since: what an earlier step has made and is only held reaches nowhere
+            and node._sequence_nr() > before.node
+            and _oldest(node) <= before.node
+        ):
+            found.append((value, "graph"))
+    return found
+
+
+def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]:
+    """One sentence for each object, with its name in the script."""
+    kinds = {type(value) for value, _ in found}
+    names = (
+        {id(value): name for name, value in reach.find(roots, lambda kind: kind in kinds)}
+        if found
+        else {}
+    )
+    texts = []
+    for value, key in found:
+        what = (
+            f"a tensor of shape {tuple(value.shape)}"
+            if isinstance(value, torch.Tensor)
+            else "a DataLoader's iterator"
+        )
+        name = names.get(id(value))
+        texts.append(f"{name} ({what}): {REMEDY[key]}" if name else f"{what}: {REMEDY[key]}")
+    return sorted(set(texts))
+
+
+def _graph(tensor: torch.Tensor) -> Any:
+    """The node that made the tensor, or None."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:  # a view whose base was written to since: torch refuses to name it
+        return None
+
+
+def _in_generators(values: Iterable[Any]) -> list[Any]:
+    """What the generators among `values` hold: the iterator of a `for` in one has no name."""
+    found: list[Any] = []
+    todo = [v for v in values if isinstance(v, types.GeneratorType)]
+    while todo and len(found) < HELD:
+        inside = gc.get_referents(todo.pop())
+        todo += [v for v in inside if type(v) is types.GeneratorType]
+        found += [v for v in inside if issubclass(type(v), Iterator)]
+    return found
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse, or without a storage
+        return 0
+
+
+def _node() -> int:
+    with torch.enable_grad():
+        made = torch.zeros((), requires_grad=True).view(())
+    return int(made.grad_fn._sequence_nr()) if made.grad_fn is not None else 0
+
+
+def _oldest(node: Any, limit: int = 10_000) -> int:
+    """The lowest number among a graph's nodes, without leaves, which have none of their own."""
+    oldest, queue, seen = int(node._sequence_nr()), [node], {node}
+    while queue and len(seen) < limit:
+        for inner, _ in queue.pop().next_functions:
+            if (
+                inner is not None
+                and inner not in seen
+                and inner.name() != "torch::autograd::AccumulateGrad"
+            ):
+                seen.add(inner)
+                queue.append(inner)
+                oldest = min(oldest, int(inner._sequence_nr()))
+    return oldest

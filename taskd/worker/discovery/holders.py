@@ -1,0 +1,122 @@
+"""Numbers in what holds the protected objects: Accelerate's `Accelerator.step`, whether its
+GradientState synchronizes, the counters of a library's trainer.
+
+Such an object has no state_dict(), and its numbers decide what the next step does. So the numbers
+and flags among its attributes are recorded once they have changed, and those of the objects of the
+same library that it has in its attributes. A number that never changes (a descriptor, a process's
+id) stays each process's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from taskd.worker.discovery import reach
+from taskd.worker.discovery.reach import Root
+from taskd.worker.state.wrappers import KNOWN
+
+log = logging.getLogger("taskd.worker")
+
+NAME = "(numbers of libraries)"  # among the small objects
+
+_NUMBERS = (bool, int, float, type(None))
+
+
+class Numbers:
+    """Records and restores them, by state_dict() and load_state_dict()."""
+
+    def __init__(self) -> None:
+        # name of an object -> its attributes, and their values in the beginning
+        self._holders: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+    def look(self, protected: Iterable[Any], roots: list[Root]) -> None:
+        """Find what holds one of `protected` (modules and optimizers) by the names of `roots`."""
+        for name, holder in find(protected, roots):
+            attributes = _attributes(holder)
+            start = {k: v for k, v in attributes.items() if type(v) in _NUMBERS}
+            if start:
+                self._holders[name] = attributes, start
+                log.info("also protected: numbers of %s (%s)", name, type(holder).__name__)
+
+    def __bool__(self) -> bool:
+        return bool(self._holders)
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, dict[str, Any]] = {}
+        for name, (attributes, start) in self._holders.items():
+            for key, was in start.items():
+                now = attributes.get(key)
+                if now is not was and type(now) in _NUMBERS and now != was:
+                    found.setdefault(name, {})[key] = now
+        return found
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        for name, (attributes, start) in self._holders.items():
+            # what had not changed by then is as in the beginning
+            for key, value in (start | values.get(name, {})).items():
+                if type(attributes.get(key)) in _NUMBERS and attributes[key] != value:
+                    attributes[key] = value
+
+
+def find(protected: Iterable[Any], roots: list[Root]) -> list[Root]:
+    """(name, object) of what holds one of `protected`, and of its library's objects inside."""
+    known = {id(value) for value in protected}
+    own = {value["__name__"] for _, value in roots if isinstance(value.get("__name__"), str)}
+    found: dict[int, Root] = {}
+    for name, holder in reach.find(roots, lambda kind: _may_hold(kind, own)):
+        if any(id(value) in known or _wraps(value, known) for value in _held(holder)):
+            found.setdefault(id(_attributes(holder)), (name, holder))
+            for inner, value in _attributes(holder).items():
+                if _library(type(value)) == _library(type(holder)) and _may_hold(type(value), own):
+                    # several objects may share their attributes
+                    found.setdefault(id(_attributes(value)), (f"{name}.{inner}", value))
+    return list(found.values())
+
+
+def _may_hold(kind: type, own: set[str]) -> bool:
+    """Whether it is a library's object without a state that is recorded in another way."""
+    library = _library(kind)
+    return (
+        kind.__module__ not in own
+        and library not in sys.stdlib_module_names
+        and library not in ("torch", "numpy", "taskd")
+        and not issubclass(
+            kind,
+            (torch.nn.Module, torch.utils.data.DataLoader, LRScheduler, torch.Tensor, type),
+        )
+    )
+
+
+def _library(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
+
+
+def _attributes(holder: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _held(holder: Any) -> Iterator[Any]:
+    for value in list(_attributes(holder).values()):
+        if type(value) in (list, tuple) and len(value) <= reach.ITEMS:
+            yield from value
+        else:
+            yield value
+
+
+def _wraps(value: Any, known: set[int]) -> bool:
+    """Whether it is a wrapper (wrappers.py, DDP) of one of `known`."""
+    kind = type(value)
+    inside = KNOWN.get((kind.__module__, kind.__name__), "module")
+    return id(_attributes(value).get(inside)) in known or (
+        isinstance(value, torch.nn.Module) and id(getattr(value, "module", None)) in known
+    )

@@ -1,0 +1,399 @@
+"""The variables that a script's loop carries from step to step, restored with everything else.
+
+`liveness.py` finds them in the bytecode of the loop that asks for the first attempt, before that
+attempt begins: a prefetched batch, a running mean, the best loss so far. They are read and written
+where they are (a frame, a module, a closure, an object of the script), so the script notices
+nothing. What cannot be recorded is named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import logging
+import os
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taskd.worker.discovery import reach
+from taskd.worker.discovery.bytecode import Unknown
+from taskd.worker.discovery.liveness import Analysis
+from taskd.worker.discovery.stored_attributes import MISSING, put_attribute, value_of_attribute
+from taskd.worker.discovery.values import (
+    ITEMS,
+    LONGEST,
+    NotRecordable,
+    describes_itself,
+    into,
+    is_changeable,
+    is_same,
+    like,
+    recordable,
+)
+from taskd.worker.discovery.variables import Key, Scope
+from taskd.worker.state.given import Refused
+
+log = logging.getLogger("taskd.worker")
+
+NAME = "(variables of the loop)"  # among the small objects
+RANGES = " in a loop where "  # before `LoopVariables.ranges` in a plan
+
+KEEP = (
+    "it is read in a step before it is assigned, and is not restored: after a repair it may have"
+    " another value. Keep it in a dict, list or tensor that is given to protect() and changed in"
+    " place, or assign it inside the attempt before it is read"
+)
+GROWN = (
+    "it is not copied in every step and not restored: after a repair it may hold something else."
+    " Keep less of it, or give it to protect(), which copies it whatever it costs"
+)
+DRAWN = (
+    "the script draws from it by itself, so a repeated step gets something else: draw with next()"
+    " inside the attempt from job.iterate(source), or loop over job.batches(loader)"
+)
+CALLS = (
+    "it is carried from one job.call to the next, and is not restored there: after a repair it may"
+    " have another value. Keep it in a dict, list or tensor that is given to protect() and changed"
+    " inside the function"
+)
+READ = (
+    "the function of job.call reads it, and it is assigned between two calls: a call that is"
+    " repeated may read the value of the next one. Pass it to job.call as an argument"
+)
+ONCE = (
+    "it changes where attempt.committed is true: a repair restores it with its step, and the"
+    " repeated step is not committed again, so the change is lost. Change it inside the attempt, or"
+    " where attempt.done is true"
+)
+SHARED = (
+    "it is memory that processes share, and is not restored: a step that is repeated finds there"
+    " what it has already written. Keep what a step changes in a dict, list or tensor that is given"
+    " to protect()"
+)
+_CONSTANT = (
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+    torch.nn.Module,
+    torch.optim.Optimizer,
+)
+
+
+@dataclass
+class Place:
+    """A variable. `code`: of the frame whose local variable it is, else `get` and `put` reach it.
+    `inside`: the loop does not assign it, but may change what it holds; `unbound`: it had no value
+    as the loop began."""
+
+    name: str
+    variable: str
+    where: str
+    inside: bool
+    code: types.CodeType | None = None
+    unbound: bool = False
+    get: Callable[[], Any] = lambda: MISSING
+    put: Callable[[Any], None] = lambda value: None
+
+
+class LoopVariables:
+    """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
+    what is given to protect(). `refuses`: raise Refused for what cannot be restored."""
+
+    def __init__(self, given: Iterable[Any], refuses: bool) -> None:
+        """`given`: what the script gave to protect(), restored already."""
+        self._given = {id(value) for value in given}
+        self._refuses = refuses
+        self._places: list[Place] = []
+        # those of the first loop, and whether they had no value before it
+        self._names: dict[str, bool] | None = None
+        self._said: set[str] = set()
+        self._drawn: list[weakref.ref[Any]] = []
+        self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
+
+    def attach(self, function: Callable[..., Any] | None) -> None:
+        """Look at the loop that runs this. `function`: what it calls by job.call. Raises
+        Refused."""
+        places: list[Place] = []
+        named: list[str] = []
+        try:
+            places, named = self._look(function)
+        except Unknown as error:
+            log.info("could not look for variables that the loop carries on: %s", error)
+        except Exception:  # a search must not end a job
+            log.warning("could not look for variables that the loop carries on", exc_info=True)
+        if self._names is None:
+            self._names = {place.name: place.unbound for place in places}
+            for place in places:
+                if not place.inside:
+                    log.info("also protected: %s (%s)", place.name, place.where)
+            self._say(named)
+        # a later loop also finds what an earlier one has left in variables that carry nothing
+        self._places = [place for place in places if place.name in self._names]
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def _say(self, texts: list[str]) -> None:
+        new = [text for text in dict.fromkeys(texts) if text not in self._said]
+        self._said |= set(new)
+        if new and self._refuses:
+            raise Refused(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
+        for text in new:
+            log.warning("not protected: %s", text)
+
+    # -- recording ---------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        for place in self._places:
+            value = _value(place, frames)
+            # without a value at first, it may be assigned in an inner loop: it is not named
+            if value is not MISSING:
+                try:
+                    copied = recordable(value, ITEMS if place.inside else LONGEST)
+                    if not place.unbound or describes_itself(value):
+                        found[place.name] = copied
+                except NotRecordable as error:  # in each step, and it may grow in each
+                    if place.name not in self._said and not place.unbound:
+                        self._said.add(place.name)
+                        why = GROWN if place.inside else KEEP
+                        self._say([f"{place.name} ({place.where}) is {error}: {why}"])
+        return found
+
+    def load_state_dict(self, values: dict[str, Any]) -> None:
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        changed: dict[types.CodeType, dict[str, Any]] = {}
+        for place in self._places:
+            if place.name not in values:
+                continue
+            value, present = values[place.name], _value(place, frames)
+            if is_same(present, value):
+                continue
+            value = into(present, value) if place.inside else like(present, value)
+            if place.code is None:
+                place.put(value)
+            else:
+                changed.setdefault(place.code, {})[place.variable] = value
+        for code, new in changed.items():
+            if (frame := _frame_of(code)) is not None:
+                assign(frame, new)
+
+    def drawn(self) -> list[Any]:
+        """The iterators that have been named."""
+        return [value for reference in self._drawn if (value := reference()) is not None]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Those that are restored."""
+        frames: dict[types.CodeType, dict[str, Any]] = {}
+        held = {place.name: _value(place, frames) for place in self._places}
+        yield from (t for _, t in reach.find([("", held)], lambda kind: kind is torch.Tensor))
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
+        """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
+        places: dict[str, Place] = {}
+        named: list[str] = []
+        ranges: set[str] = set()
+        own = _Own()
+        analysis = Analysis(own.space, own.object)
+        for depth, frame in enumerate(_script_frames(own)):
+            code, variables = frame.f_code, reach.variables(frame)
+            named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
+            cells = _cells(code, [*variables.values(), function])
+            scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
+            carried, touched = analysis.carried(scope, frame.f_lasti)
+            held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
+            ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
+            for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
+                named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
+            for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
+                value, inside = analysis.value(key, scope), key not in carried
+                name = analysis.names[key]
+                if name in places:
+                    name = f"{code.co_name}.{name}"
+                # as it was before the first loop: a replacement has no value for it either
+                known = self._names
+                unbound = known.get(name, False) if known is not None else value is MISSING
+                skipped = inside or function is not None if unbound else _is_constant(value)
+                if skipped:
+                    continue
+                file = Path(code.co_filename).name
+                where = f"line {analysis.lines[key]} of {file}"
+                if _is_drawn(value) and not unbound:
+                    if id(value) not in self._given:
+                        named.append(f"{name} ({where}), a {type(value).__name__}: {DRAWN}")
+                        with contextlib.suppress(TypeError):  # it takes no weak reference
+                            self._drawn.append(weakref.ref(value))
+                    continue
+                if inside and _is_shared(value):
+                    named.append(f"{name} ({where}): {SHARED}")
+                    continue
+                if inside and (id(value) in self._given or not is_changeable(value)):
+                    continue
+                if not inside and function is not None and key in analysis.direct:
+                    named.append(f"{name} ({where}): {CALLS}")
+                    continue
+                try:
+                    # what is this long already is data that the script reads
+                    most = ITEMS if inside else LONGEST
+                    recordable(None if unbound else value, most, most)
+                except NotRecordable as error:
+                    if not inside:
+                        named.append(f"{name} ({where}) is {error}: {KEEP}")
+                    continue
+                if key in analysis.once:
+                    named.append(f"{name} ({where}): {ONCE}")
+                places[name] = _place(analysis, key, name, where, inside, code)
+                places[name].unbound = unbound
+        if self._names is None and ranges:
+            self.ranges = RANGES + ", ".join(sorted(ranges))
+        return list(places.values()), named
+
+
+def rehearse() -> None:
+    """Called by the zygote: Python makes code faster as it runs, and a fork inherits that."""
+    code = Analysis.carried.__code__
+    analysis = Analysis(lambda space: False, lambda value: False)
+    analysis.carried(Scope(code, {}, {}, 0), len(code.co_code) // 2)
+
+
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+class _Own:
+    """What is the script's own."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+
+    def module(self, name: str) -> bool:
+        if name not in self._known:
+            self._known[name] = reach.is_own(name, sys.modules.get(name))
+        return self._known[name]
+
+    def space(self, space: dict[str, Any]) -> bool:
+        name = space.get("__name__")
+        return isinstance(name, str) and self.module(name)
+
+    def object(self, value: Any) -> bool:
+        kind = type(value)
+        return not issubclass(kind, _CONSTANT) and self.module(kind.__module__)
+
+
+def _script_frames(own: _Own) -> list[types.FrameType]:
+    """The script's, innermost first."""
+    found, frame = [], sys._getframe(1)
+    at: types.FrameType | None = frame
+    while at is not None:
+        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
+        if own.space(at.f_globals) and not at.f_code.co_filename.startswith(_PACKAGE):
+            found.append(at)
+        at = at.f_back
+    return found
+
+
+def _cells(code: types.CodeType, values: Iterable[Any]) -> dict[str, types.CellType]:
+    """The cells of a frame's variables, as the functions that were made in it have them."""
+    names = {*code.co_cellvars, *code.co_freevars}
+    found: dict[str, types.CellType] = {}
+    for value in values:
+        if type(value) is types.FunctionType and value.__code__ in code.co_consts:
+            for name, cell in zip(
+                value.__code__.co_freevars, value.__closure__ or (), strict=False
+            ):
+                if name in names:
+                    found.setdefault(name, cell)
+    return found
+
+
+def _place(
+    analysis: Analysis, key: Key, name: str, where: str, inside: bool, code: types.CodeType
+) -> Place:
+    kind, number, variable = key
+    if kind == "local":
+        return Place(name, variable, where, inside, code=code)
+    if kind == "cell":
+        cell = analysis.cells[number]
+        get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+    elif kind == "global":
+        space = analysis.spaces[number]
+        get, put = partial(space.get, variable, MISSING), partial(space.__setitem__, variable)
+    else:
+        holder = analysis.objects[number]
+        get = partial(value_of_attribute, holder, variable)
+        put = partial(put_attribute, holder, variable)
+    return Place(name, variable, where, inside, get=get, put=put)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
+    job.iterate()."""
+    if value is MISSING or isinstance(value, _CONSTANT):
+        return True
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")
+    return type(value).__module__.startswith("taskd.worker.")
+
+
+def _is_shared(value: Any) -> bool:
+    """Whether it is a SharedMemory, or a Value or Array of multiprocessing."""
+    return type(value).__module__ in (
+        "multiprocessing.shared_memory",
+        "multiprocessing.sharedctypes",
+    )
+
+
+def _is_drawn(value: Any) -> bool:
+    """Whether next() takes something out of it."""
+    if not hasattr(type(value), "__next__"):
+        return False
+    readable = getattr(type(value), "readable", None)  # a file that is written is no source
+    return readable is None or bool(value.readable())
+
+
+# -- frames ----------------------------------------------------------------------------------------
+
+
+def _frame_of(code: types.CodeType) -> types.FrameType | None:
+    """The innermost running frame of that code."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame
+
+
+def _value(place: Place, frames: dict[types.CodeType, dict[str, Any]]) -> Any:
+    if place.code is None:
+        try:
+            return place.get()
+        except ValueError:  # an empty cell
+            return MISSING
+    if place.code not in frames:
+        frame = _frame_of(place.code)
+        frames[place.code] = reach.variables(frame) if frame is not None else {}
+    return frames[place.code].get(place.variable, MISSING)
+
+
+def assign(frame: types.FrameType, values: dict[str, Any]) -> None:
+    """Assign to local variables of a frame that is waiting for a call to return."""
+    seen: Any = frame.f_locals
+    seen.update(values)
+    # from Python 3.13, f_locals writes through
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
+        del seen
+        reach.variables(frame)  # leaves nothing behind

@@ -1,0 +1,251 @@
+"""Finds objects that belong to the training of what was given to `protect` but were not given.
+
+A forgotten scheduler silently changes the numbers after a repair. So taskd searches what the script
+can reach (`reach.py`) for objects that drive or follow the protected ones, and protects them under
+the script's names. A replacement cannot find an object that no name reaches: then the job is not
+protected, and the text says what to give.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+from taskd.worker.discovery import reach
+from taskd.worker.discovery.reach import Root
+from taskd.worker.state import loading, plain
+
+log = logging.getLogger("taskd.worker")
+
+
+@dataclass
+class Found:
+    """The result of a search. `objects`: to be protected too, by name. `generators`: the script's
+    own, by name. `obstacle`: why the job cannot be protected, "" if it can."""
+
+    objects: dict[str, Any] = field(default_factory=dict)
+    generators: dict[str, Any] = field(default_factory=dict)
+    obstacle: str = ""
+
+
+_KINDS = (LRScheduler, Optimizer, torch.amp.GradScaler, AveragedModel)
+
+
+def find(given: dict[str, Any], everything: bool) -> Found:
+    """Search the script that calls protect(). Never raises: a search must not end a job."""
+    try:
+        return look(given, reach.of_caller(), everything)
+    except Exception:
+        log.warning(
+            "could not look for what belongs to the protected objects and was not given to"
+            " protect()",
+            exc_info=True,
+        )
+        return Found()
+
+
+def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> Found:
+    """Search from `given` (protect()'s arguments) and `roots` (the script's variables).
+    `everything`: also look at all other objects, which takes 0.1 s; a replacement skips that, since
+    its predecessor did it."""
+    found = Found()
+    inside: set[int] = set()
+    for value in _flat(given.values()):
+        inside |= _parts(value)
+    reachable = [(name, value) for name, value in reach.find([("", given), *roots], _is_wanted)]
+    for name, value in reachable:
+        if loading.is_generator(value):
+            found.generators[name] = value
+    belongs = _Belongs(given.values())
+    # in this order: a scheduler may drive an optimizer just found, and what it trains may have an
+    # average
+    for kinds in ((Optimizer,), (LRScheduler, torch.amp.GradScaler), (AveragedModel,)):
+        for name, value in reachable:
+            if not isinstance(value, kinds) or id(value) in inside or not belongs.to(value):
+                continue
+            if why := _not_recordable(value):
+                kind = type(value).__name__
+                found.obstacle = (
+                    f"{name}, a {kind} that was not given to protect(), cannot be recorded: its"
+                    f" state has {why}"
+                )
+                return found
+            found.objects[name] = value
+            inside |= _parts(value)
+            belongs.add(value)
+        _owners(belongs, reachable, inside, found)
+    if everything:
+        found.obstacle = _unreachable(belongs, inside)
+    return found
+
+
+def _is_wanted(kind: type) -> bool:
+    return issubclass(kind, (*_KINDS, torch.nn.Module)) or _draws(kind)
+
+
+def _draws(kind: type) -> bool:
+    return issubclass(kind, (torch.Generator, random.Random)) or kind.__module__.startswith(
+        "numpy.random"
+    )
+
+
+def _not_recordable(value: Any) -> str:
+    if isinstance(value, (Optimizer, torch.nn.Module)):
+        return ""  # state.py reports what of these cannot be recorded
+    try:
+        plain.encode(value.state_dict())
+    except plain.Unrecordable as error:
+        return str(error)
+    return ""
+
+
+class _Belongs:
+    """Decides whether an object works on what is protected so far."""
+
+    def __init__(self, given: Iterable[Any]) -> None:
+        self.parameters: set[int] = set()
+        self.covered: set[int] = set()  # those of them that a module has
+        self.optimizers: list[Optimizer] = []
+        self.modules: list[torch.nn.Module] = []
+        for value in _flat(given):
+            self.add(value)
+
+    def add(self, value: Any) -> None:
+        if isinstance(value, torch.nn.Module):
+            self.modules.append(value)
+            self.covered |= {id(p) for p in value.parameters()}
+            self.parameters |= self.covered
+        elif isinstance(value, Optimizer):
+            self.optimizers.append(value)
+            self.parameters |= {id(p) for p in _parameters(value)}
+
+    def orphans(self) -> dict[int, tuple[Optimizer, torch.Tensor]]:
+        """Parameters that a protected optimizer changes and no protected module has."""
+        return {
+            id(p): (o, p)
+            for o in self.optimizers
+            for p in _parameters(o)
+            if id(p) not in self.covered
+        }
+
+    def to(self, value: Any) -> bool:
+        if isinstance(value, Optimizer):
+            own = {id(p) for p in _parameters(value)}
+            # a wrapper around a protected optimizer has its parameters and no state of its own that
+            # matters
+            return bool(own & self.parameters) and not self._wraps(value)
+        if isinstance(value, LRScheduler):
+            driven = getattr(value, "optimizer", None)
+            return any(
+                driven is o or getattr(o, "optimizer", None) is driven for o in self.optimizers
+            )
+        if isinstance(value, torch.amp.GradScaler):
+            return value.is_enabled()
+        if isinstance(value, AveragedModel):
+            shapes = [p.shape for p in value.module.parameters()]
+            return any(shapes == [p.shape for p in m.parameters()] for m in self._all_modules())
+        return False
+
+    def _wraps(self, value: Optimizer) -> bool:
+        held = reach.find([("", {"": value})], lambda kind: issubclass(kind, Optimizer))
+        return any(inner is o for _, inner in held for o in self.optimizers if o is not value)
+
+    def _all_modules(self) -> Iterable[torch.nn.Module]:
+        for module in self.modules:
+            yield from module.modules()
+
+
+def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: Found) -> None:
+    """Protect the modules whose parameters a protected optimizer changes."""
+    orphans = belongs.orphans()
+    if not orphans:
+        return
+    modules = [
+        (name, value, sum(1 for _ in value.parameters()))
+        for name, value in reachable
+        if isinstance(value, torch.nn.Module)
+        and not isinstance(value, DistributedDataParallel)
+        and id(value) not in inside
+    ]
+    # the largest made of nothing else first, so that what belongs together stays together
+    for name, module, _ in sorted(modules, key=lambda row: -row[2]):
+        own = {id(p) for p in module.parameters()}
+        if own and own <= belongs.parameters and own & orphans.keys():
+            found.objects[name] = module
+            inside |= _parts(module)
+            belongs.add(module)
+            orphans = belongs.orphans()
+
+
+def _parts(value: Any) -> set[int]:
+    """The ids of `value` and its parts, not of all that it leads to: a hook or a trainer leads to
+    everything."""
+    if isinstance(value, torch.nn.Module):
+        return {id(part) for part in value.modules()}
+    parts, queue = {id(value)}, [getattr(value, "__dict__", {})]
+    while queue:
+        holder = queue.pop()
+        for part in holder.values() if isinstance(holder, dict) else holder:
+            if isinstance(part, (list, tuple, dict)) and len(part) <= reach.ITEMS:
+                queue.append(part)
+            elif isinstance(part, _KINDS) and id(part) not in parts:
+                parts.add(id(part))
+                if not isinstance(part, (Optimizer, torch.nn.Module)):
+                    queue.append(vars(part))
+    return parts
+
+
+def _unreachable(belongs: _Belongs, inside: set[int]) -> str:
+    """The text for the first live object that belongs to the protected ones and was neither given
+    nor found."""
+    known: dict[type, bool] = {}
+
+    def counts(kind: type) -> bool:
+        if kind not in known:
+            known[kind] = issubclass(kind, _KINDS)
+        return known[kind]
+
+    for collected in (False, True):
+        left = [
+            o for o in gc.get_objects() if counts(type(o)) and id(o) not in inside and belongs.to(o)
+        ]
+        if not left:
+            return ""
+        if not collected:
+            gc.collect()  # a scheduler that has been replaced may only await collection
+        del left[1:]
+    (value,) = left
+    kind = type(value).__name__
+    name = (
+        "optimizer"
+        if isinstance(value, Optimizer)
+        else "scheduler"
+        if isinstance(value, LRScheduler)
+        else "more"
+    )
+    return (
+        f"a {kind} that works on what is protected was not given to protect(), and the script has"
+        f" no variable by which a replacement would find it; give it: protect(..., {name}=...)"
+    )
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

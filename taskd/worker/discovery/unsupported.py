@@ -1,0 +1,41 @@
+"""Ways of training in parallel whose state cannot be brought back, by private names of torch that
+tests/worker/test_parallel.py holds against the installed one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from taskd.worker.communication.pipelines import Pipelines
+from taskd.worker.state import fsdp2
+
+# the hook by which DDP(device_mesh=...) takes DTensors for ordinary tensors
+LOCALIZED = "_localize_dtensor"
+
+
+def reason(modules: Iterable[torch.nn.Module]) -> str | None:
+    """Why modules or schedules of this process cannot be brought back, or None."""
+    modules = list(modules)
+    for root in modules:
+        for name, module in root.named_modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                return f"{name or 'the model'} is an FSDP1 module: use fully_shard (FSDP2)"
+            if any(
+                getattr(hook, "__name__", "") == LOCALIZED
+                for hook in module._forward_hooks.values()
+            ):
+                return (
+                    f"{name or 'the model'} is tensor parallel inside DDP, whose first forward"
+                    " takes the parameters out of their modules: use fully_shard (FSDP2) instead of"
+                    " DDP"
+                )
+    schedules = Pipelines()
+    if missing := [*fsdp2.lacking(modules), *schedules.lacking()]:
+        return f"torch {torch.__version__} lacks {', '.join(missing)}"
+    if schedules.began():
+        return (
+            f"a pipeline has made a step already, and torch {torch.__version__} does not tell"
+            " which shapes its stages were given: call taskd.protect() before the first step"
+        )
+    return None

@@ -1,0 +1,1 @@
+"""The state in files, and back."""

@@ -1,0 +1,1 @@
+"""The birth and the end of a rank's process."""

@@ -1,0 +1,59 @@
+"""What the zygote of torch's ranks imports, and how a fork of it becomes one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+
+from taskd import raised
+from taskd.cython_api import slot
+from taskd.worker.process import replacement
+
+WARM = (
+    "torch",
+    "torch.distributed",
+    "torch.nn.parallel",
+    "torch.optim",
+    "torch._dynamo",  # the first optimizer would import it: 1 s
+    "torch.utils.data",
+    "torch.utils.data.distributed",
+    "torch.distributed.elastic.multiprocessing.errors",
+    "torch.testing._internal.distributed.fake_pg",
+    "runpy",
+    "taskd.worker.protection",
+)
+WARM_IF_THERE = ("numpy",)  # torch does not require it
+
+
+def warm() -> None:
+    for name in WARM:
+        importlib.import_module(name)
+    for name in WARM_IF_THERE:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    import torch
+
+    from taskd.records import sealed
+    from taskd.worker.discovery import loop_variables, reach
+    from taskd.worker.set_up import functions as set_up
+
+    # all modules are looked at here, not in each fork
+    set_up.rehearse()
+    reach.know_modules()
+    loop_variables.rehearse()
+    sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
+    torch.manual_seed(0)  # reads sources for a stack that it keeps
+    # the first optimizer also registers things; built on one element it runs no parallel region
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
+
+def run(command: list[str], launcher: int) -> None:
+    """Run the script as the rank's first process ran it, or would have. `launcher`: its pidfd."""
+    import torch
+
+    torch.default_generator.seed()
+    raised.offer()
+    replacement.launcher = launcher
+    slot.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
+    replacement.run(command)

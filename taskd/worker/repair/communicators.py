@@ -1,0 +1,184 @@
+"""The job's communicators, generation by generation.
+
+Every process group stays the object that it is; a generation puts new backends into all of them,
+connected over a store that an agent hosts. They are made between `sockets.begin` and `sockets.end`,
+so their connections are known and an interruption can cut them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from taskd.cython_api import sockets
+from taskd.worker.communication import groups, leftovers
+from taskd.worker.communication.groups import Group
+from taskd.worker.set_up import functions as set_up
+
+AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
+DIGEST = 16  # bytes of what a group is compared by
+
+
+class Mismatch(RuntimeError):
+    """The ranks of this job do not have the same groups."""
+
+
+class Communicators:
+    """The groups of this rank. Raises ValueError where there is no default group."""
+
+    def __init__(self) -> None:
+        if not dist.is_initialized():
+            raise ValueError(
+                "torch.distributed is not initialized: call init_process_group() before protect()"
+            )
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.generation = 0
+        self._renewals = groups.Renewals()
+        self._before = groups.mark()  # the present attempt
+
+    @property
+    def spent(self) -> str:
+        """Why this process can take no further generation, "" if it can."""
+        if self._renewals.used + 2 > groups.Renewals.LIMIT:
+            return "its process groups have no room for further communicators"
+        return ""
+
+    def idle(self) -> int:
+        """How many backends of former generations have not ended yet."""
+        return self._renewals.dropped.left
+
+    def begun(self) -> int:
+        """How many collectives this process has begun on its groups; those whose backend does not
+        count are left out."""
+        return self._renewals.begun()
+
+    def attempt_begins(self) -> None:
+        self._before = groups.mark()
+
+    def attempt_failed(self) -> None:
+        """Groups that the attempt has made will be made again."""
+        groups.go_back(self._before)
+
+    def rebuild(
+        self,
+        generation: int,
+        host: str,
+        port: int,
+        built_at: int,
+        limit: float,
+        device: torch.device,
+    ) -> None:
+        """Put backends of `generation` into all groups; all ranks call this. Raises what the
+        collective library raises, within about `limit` seconds, and at once when an interruption
+        newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
+        it."""
+        with set_up.suspended():
+            self._rebuild(generation, host, port, built_at, limit, device)
+
+    def _rebuild(
+        self,
+        generation: int,
+        host: str,
+        port: int,
+        built_at: int,
+        limit: float,
+        device: torch.device,
+    ) -> None:
+        left = leftovers.note(sockets.covered())
+        sockets.cut()
+        sockets.begin(built_at)
+        try:
+            connect = partial(
+                dist.TCPStore,
+                host,
+                port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=limit),
+            )
+            store = connect()
+            whole, *others = groups.present()
+            self._renewals.renew(whole, dist.PrefixStore(f"taskd/{generation}", store))
+            # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
+            # connection before the list is fixed
+            dist.all_reduce(torch.zeros(1, device=device))
+            if most := _most(others, device):
+                _compare(others, most, self.rank, self.world_size, device)
+                self._renew_others(others, connect, generation)
+        finally:
+            sockets.end()
+        leftovers.release(left)
+        self._renewals.dropped.let_go()
+        set_up.real()
+        groups.watch(sockets.extended)
+        self.generation = generation
+
+    def _renew_others(
+        self, others: list[Group], connect: Callable[[], dist.Store], generation: int
+    ) -> None:
+        """Side by side. Every thread takes its groups in the order of their names, as on all other
+        ranks, so the first group that is not connected yet has all of its members at work. Each
+        has a connection to the store of its own: one that waits for a key holds it."""
+        count = min(AT_ONCE, len(others))
+        if not count:
+            return
+
+        def renew(part: list[Group], own: dist.Store) -> None:
+            for group in part:
+                self._renewals.renew(group, dist.PrefixStore(f"taskd/{generation}", own))
+
+        with concurrent.futures.ThreadPoolExecutor(count, "taskd-connect") as pool:
+            made = [pool.submit(renew, others[i::count], connect()) for i in range(count)]
+            for future in made:
+                future.result()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
+        its collectives send nothing and wait for no rank. The real one takes its place again,
+        untouched."""
+        with groups.aside(self.rank, self.world_size):
+            yield
+
+
+def _most(others: list[Group], device: torch.device) -> int:
+    """The largest number of groups that a rank has beside the default one. A collective."""
+    count = torch.tensor([len(others)], dtype=torch.int64, device=device)
+    dist.all_reduce(count, dist.ReduceOp.MAX)
+    return int(count.item())
+
+
+def _compare(
+    others: list[Group], most: int, rank: int, world_size: int, device: torch.device
+) -> None:
+    """Raise Mismatch unless every member of each of `others` has a group of that name, those ranks
+    and that backend. `most`: the largest number of groups of a rank. A collective."""
+    ours = [_digest(group) for group in others]
+    row = b"".join(ours).ljust(most * DIGEST, b"\0")
+    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
+    rows = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(rows, mine)
+    theirs: list[set[bytes]] = []
+    for found in rows:
+        data = bytes(found.cpu().tolist())
+        theirs.append({data[i : i + DIGEST] for i in range(0, len(data), DIGEST)})
+    for group, digest in zip(others, ours, strict=True):
+        without = [r for r in group.ranks if digest not in theirs[r]]
+        if without:
+            raise Mismatch(
+                f"rank {rank} has the process group {group.name!r} of ranks {list(group.ranks)},"
+                f" ranks {without} do not: every rank has to make the same groups in the same"
+                " order, before protect() or in the loop of all ranks"
+            )
+
+
+def _digest(group: Group) -> bytes:
+    text = f"{group.name} {group.ranks} {group.backend}"
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST).digest()

@@ -1,0 +1,294 @@
+"""Saves a job's training state as it ends (a dump), and loads it when a job begins from one.
+
+What is equal on all ranks is in the memory of the rank that saves; parts that each rank has for
+itself (shards, stages) are in the records that the agents have put into the dump before, those of
+dead ranks included. So no rank waits for another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import mmap
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as checkpoint
+
+from taskd.messages import to_rank
+from taskd.records import dumps
+from taskd.records.sealed import BadRecord, Buffer
+from taskd.worker.dump import assembling, stored
+from taskd.worker.dump.assembling import Member, Source
+from taskd.worker.dump.checkpoints import Checkpoint
+from taskd.worker.repair.verify import gather, scatter
+from taskd.worker.state import entry, parts, plain, replicas
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from taskd.worker.repair.session import RepairSession
+
+log = logging.getLogger("taskd.worker")
+
+
+def state_dict(state: TrainingState) -> dict[str, Any]:
+    """The state as the script knows it: name given to protect() -> that object's state_dict(). Not
+    what taskd has found in torch, under names in parentheses: that is in the records."""
+    objects = {**state.modules, **state.optimizers, **state.small}
+    return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
+
+
+def record(session: RepairSession, order: to_rank.RecordState) -> None:
+    """Write this rank's record of the step again, with the state of its replica set; from then on
+    all its state is private. Raises RuntimeError, OSError."""
+    state = session.state
+    found = session.bring_back(order.step, order.stripes)
+    if found is None:
+        raise RuntimeError(f"the record of step {order.step} is gone or damaged")
+    kind, held = found
+    state.set_apart(range(len(state.replicated)))
+    whole = replace(held, structure=state.structure(), shards=gather(state.shards))
+    content = entry.encode(whole, session.entries.seal, order.step)
+    session.entries.write(order.step, kind, content)
+
+
+def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
+    """Write the state to `work`, which has the records. What is equal on all ranks, and what this
+    rank has for itself, is that of the step in memory. Raises OSError, also for a full disk, and
+    then leaves nothing behind."""
+    place = work / dumps.STATE
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        _write(state, work, order)
+        return tuple(
+            dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir()))
+        )
+    except BaseException as error:
+        full = _full(place)  # torch's writer does not report it
+        with contextlib.suppress(OSError):
+            dumps.discard(work)
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work.parent)) from None
+        # the file system's error is inside, for each rank
+        if isinstance(error, checkpoint.api.CheckpointException):
+            reasons = [str(inner) for inner, _ in error.failures.values()]
+            raise OSError("; ".join(reasons) or str(error)) from None
+        raise
+
+
+def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
+    sets: dict[int, int] = {}
+    if state.scattered:
+        members, sets = _members(work, order)
+    else:
+        held = gather(state.buffers), gather(state.shards)
+        members = [Member(order.rank, state.parts(), *held)]
+    known = {member.rank: member for member in members}
+    found = assembling.find(members, order.rank)
+    replicated = {part.at: part for part in state.parts() if not part.private}
+
+    def read(source: Source) -> torch.Tensor:
+        if source.part.private:
+            return assembling.memory(known[source.rank], source.part)
+        # equal on all ranks; this rank's is known to be that of the step
+        part = replicated[source.part.at]
+        row = state.replicated[part.at].cpu().view(plain.dtype_of(part.dtype))
+        return torch.as_strided(row, part.shape, part.stride)
+
+    made = Checkpoint(work / dumps.STATE, read)
+    for whole in found.wholes:
+        made.add_tensor(whole)
+    values = {n: v for n, v in state_dict(state).items() if n not in found.qualified}
+    lost = {".".join(path) for path in found.lost}
+    made.add_values(values, order.rank, lost)
+    for name, ranks in found.qualified.items():
+        for rank in ranks:
+            if (own := _settings(known[rank], name)) is not None:
+                made.add_values({f"rank-{rank}": {name: own}}, rank, lost)
+    if lost:
+        log.warning(
+            "rank %d: %d tensors are not in %s/, because no record has all their parts: %s",
+            order.rank,
+            len(lost),
+            dumps.STATE,
+            ", ".join(sorted(lost)[:10]),
+        )
+    places = made.write()
+    # the parts of a replicated tensor may be lost with a record too
+    rows = [(*n, *places[i]) for i, n in enumerate(state.names()) if i in places]
+    stored.write_index(work, rows, state.scattered, sets)
+
+
+def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[int, int]]:
+    """The parts of every rank that has a record, and which rank's record has the state of each
+    replica set. Raises OSError."""
+    found = []
+    sets: dict[int, int] = {}  # rank -> replica set
+    for rank in range(order.world_size):
+        path = work / dumps.RECORDS / f"rank-{rank}"
+        try:
+            with open(path, "rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            continue
+        try:
+            held = entry.decode(data[1:], dumps.seal_of(rank), order.step)
+            structure = plain.decode(held.structure)
+            if structure["replicas"][1] is not None:
+                sets[rank] = held.replica_set
+            found.append(
+                Member(
+                    rank,
+                    parts.decode(structure["parts"]),
+                    memoryview(held.private),
+                    memoryview(held.shards),  # type: ignore[arg-type]
+                    held.settings,
+                    structure["parts"]["groups"],
+                )
+            )
+        except (BadRecord, plain.Unreadable, KeyError, TypeError) as error:
+            raise OSError(f"{path}: {error}") from None
+    if len(found) != order.records:
+        raise OSError(
+            f"{work / dumps.RECORDS} has {len(found)} records here, the agents wrote"
+            f" {order.records}: set TASKD_DUMP_PATH to the same directory on all nodes"
+        )
+    return assembling.from_replicas(found, sets)
+
+
+def _settings(member: Member, name: str) -> dict[str, Any] | None:
+    """What another rank's optimizer has besides tensors, as in its state_dict(); None for a
+    module."""
+    groups, others, *_ = plain.decode(member.settings)
+    if name not in groups:
+        return None
+    made, begin = [], 0
+    for group, length in zip(groups[name], member.groups[name], strict=True):
+        made.append({**group, "params": list(range(begin, begin + length))})
+        begin += length
+    return {"state": dict(others.get(name, {})), "param_groups": made}
+
+
+def _full(place: Path) -> bool:
+    """Whether less than 1 MiB is free at `place`."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False
+    return found.f_bavail * found.f_frsize < 1 << 20
+
+
+def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry, bool]:
+    """Load the state of a dump whose manifest is checked; returns kind and content of the rank's
+    record, and whether it has replica sets, see `compared`. Raises dumps.BadDump."""
+    path = found.path / dumps.RECORDS / f"rank-{rank}"
+    if rank not in found.ranks:
+        raise dumps.BadDump(
+            f"{found.path} has no record of rank {rank}: its node and the keeper of its records"
+            f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
+            " random numbers and loader positions of such ranks are not known"
+        )
+    data = path.read_bytes()
+    try:
+        held = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
+        rows, scattered, sets = stored.read_index(found.path)
+        dumps.check(found, *_to_check(found, rows, rank))
+        _conform(state, found, held, scattered)
+        if sets:
+            _load_set(state, found, held, sets)
+            return data[0], held, True
+        _same_names(state, found, rows)
+        for row, memory in zip(state.replicated, stored.read(found.path, rows), strict=True):
+            if len(memory):
+                row.copy_(torch.frombuffer(bytearray(memory), dtype=torch.uint8))
+    except (BadRecord, plain.Unreadable, OSError) as error:
+        raise dumps.BadDump(f"{found.path}: {error}") from None
+    state.refresh()
+    return data[0], held, False
+
+
+def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[int, int]) -> None:
+    """Load the state of this rank's replica set, which is in the record of one of its ranks. The
+    ranks have to compare what they have afterwards. Raises dumps.BadDump, BadRecord, OSError."""
+    rank = sets.get(held.replica_set)
+    if rank is None or rank not in found.ranks:
+        raise dumps.BadDump(f"{found.path} has no state of replica set {held.replica_set}")
+    name = f"{dumps.RECORDS}/rank-{rank}"
+    dumps.check(found, name)
+    data = (found.path / name).read_bytes()
+    whole = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
+    state.set_apart(range(len(state.replicated)))
+    assert isinstance(whole.shards, Buffer)
+    scatter(whole.shards, state.shards)
+    state.share_all()
+
+
+def compared(state: TrainingState, step: int, held: Entry) -> Entry:
+    """The record of a rank whose set's state is loaded, once ranks have found who has the same."""
+    return replace(
+        held,
+        structure=state.structure(),
+        mark=replicas.mark(state.replicated_rows, step),
+        shards=gather(state.shards),
+        replica_set=state.replicas.of,
+    )
+
+
+def _to_check(found: dumps.Found, rows: list[stored.Row], rank: int) -> list[str]:
+    """The files that this rank reads, and its share of those that no rank reads."""
+    names = sorted(name for name in found.files if name.startswith(f"{dumps.STATE}/"))
+    return [*{f"{dumps.STATE}/{row[2]}" for row in rows}, *names[rank :: found.world_size]]
+
+
+def _conform(state: TrainingState, found: dumps.Found, held: Entry, scattered: bool) -> None:
+    """Make the tensors that the record describes. Raises dumps.BadDump where this job has other
+    parts of them than the one that was saved."""
+    there = plain.decode(held.structure).get("parts")
+    if there is None and state.sharded:
+        raise dumps.BadDump(
+            f"{found.path} was saved by a job whose tensors were not sharded: {READ_BY_TORCH}"
+        )
+    if there is not None:
+        wanted = parts.decode(there)
+        why = parts.mismatch(parts.values(state.parts()), parts.values(wanted))
+        if why is None:
+            state.conform(held.structure)
+            why = parts.mismatch(state.parts(), wanted)
+        if why is not None:
+            raise dumps.BadDump(
+                f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
+            )
+        return
+    if unknown := set(plain.decode(held.structure)["optimizers"]) - set(state.optimizers):
+        raise dumps.BadDump(
+            f"{found.path} has the state of {', '.join(sorted(unknown))}: give protect() the"
+            " objects and names that the dump was saved with"
+        )
+    state.conform(held.structure)
+
+
+READ_BY_TORCH = (
+    "Resume with the layout that it was saved with, or load state/ with"
+    " torch.distributed.checkpoint.load, which reads the tensors into any layout"
+)
+
+
+def _same_names(state: TrainingState, found: dumps.Found, rows: list[stored.Row]) -> None:
+    saved, here = {row[0]: row[1] for row in rows}, dict(state.names())
+    for key in (*here, *saved):
+        if saved.get(key) != here.get(key):
+            have = [f"{known[key]} bytes" if key in known else "nothing" for known in (saved, here)]
+            raise dumps.BadDump(
+                f"{found.path} has {have[0]} for {'.'.join(map(str, key)).rstrip('.')}, this job"
+                f" has {have[1]}: give protect() the objects and names that the dump was saved with"
+            )
+    if [row[:2] for row in rows] != state.names():
+        raise dumps.BadDump(
+            f"{found.path} has the tensors of this job in another order: give protect() its objects"
+            " in the order that the dump was saved with"
+        )

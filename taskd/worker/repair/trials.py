@@ -1,0 +1,39 @@
+"""A forward of which only the shapes are wanted: nothing else of it may stay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from taskd.worker.communication import buckets
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.training_state import TrainingState
+
+
+@contextmanager
+def unchanged(state: TrainingState, random: RandomState) -> Iterator[None]:
+    """Afterwards buffers, attributes and random numbers are what they were before; DDPs do not
+    communicate inside."""
+    modules = [m for root in state.modules.values() for m in root.modules()]
+    kept = [
+        (m, {k: (b, b.detach().clone()) for k, b in m._buffers.items() if b is not None})
+        for m in modules
+    ]
+    names = [list(m._buffers) for m in modules]
+    attributes, numbers, synced = state.attributes(), random.take(), buckets.synced(state.ddps)
+    try:
+        with ExitStack() as stack:
+            for ddp in state.ddps:
+                stack.enter_context(ddp.no_sync())
+            yield
+    finally:
+        with torch.no_grad():
+            for (module, buffers), present in zip(kept, names, strict=True):
+                module._buffers = {
+                    k: buffers[k][0].copy_(buffers[k][1]) if k in buffers else None for k in present
+                }
+        state.put_attributes(attributes)
+        random.put(numbers)
+        buckets.put_synced(state.ddps, synced)

@@ -1,0 +1,258 @@
+"""TASKD_VERIFY=on: verifies the state that a repair has put in place.
+
+Each repair is verified twice. Each rank compares its memory with the record that it was restored
+from. Then, in the repeated step, a rank that was given its state sends the input of its first
+forward, its random numbers and its buffers to a rank that had kept its own; that rank computes the
+same forward, and the results must be equal, bit for bit. A difference is a fault of the incident:
+no rank continues with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from taskd.records.sealed import Buffer
+from taskd.worker.communication import buckets
+from taskd.worker.state import plain
+
+if TYPE_CHECKING:
+    from taskd.messages.values import Plan
+    from taskd.worker.repair.session import RepairSession
+    from taskd.worker.state.entry import Entry
+    from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
+
+LENGTH = 8  # bytes of a message's length field
+
+
+class Different(RuntimeError):
+    """The restored state differs from the record or from a replica."""
+
+
+def memory(session: RepairSession, entry: Entry) -> None:
+    """Compare this process with the record that it was just restored from. Raises Different."""
+    state = session.state
+    wrong = []
+    if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
+        wrong.append("settings of optimizers and small objects")
+    shards = _same_rows(entry.shards, state.shards)
+    if gather(state.buffers) != bytes(entry.private) or not shards:
+        wrong.append("private tensors")
+    if buckets.synced(state.ddps) != entry.synced:
+        wrong.append("what DDP broadcasts next")
+    if session.random.take() != entry.random:
+        wrong.append("random numbers")
+    present = {(row.index, row.name): row.tensor for row in session.gradients.now().rows}
+    recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
+    if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
+        wrong.append("gradients")
+    if wrong:
+        raise Different(
+            f"rank {session.rank}: {', '.join(wrong)} in memory differ from the record that they"
+            " were restored from"
+        )
+
+
+def pair(plan: Plan) -> tuple[int, int] | None:
+    """(a rank that was given its state, one that had it), or None if either is missing."""
+    given = sorted({*plan.stripes, *(to for to, _ in plan.copies)})
+    return (given[0], min(plan.keep)) if given and plan.keep else None
+
+
+class Forward:
+    """Compares the first forward of the repeated step; calls `failed` with the reason if the
+    results differ."""
+
+    def __init__(self, session: RepairSession, plan: Plan, failed: Callable[[str], None]) -> None:
+        self._session, self._failed = session, failed
+        self._handles: list[Any] = []
+        found = pair(plan)
+        if found is None or session.rank not in found or not session.state.modules:
+            return
+        if session.pipelines:  # each stage is another module, and waits for the one before
+            return
+        self._given, self._had = found
+        self._name, module = next(iter(session.state.modules.items()))
+        if session.rank == self._given:
+            self._handles.append(
+                module.register_forward_pre_hook(self._hand_over, with_kwargs=True)
+            )
+            self._handles.append(module.register_forward_hook(self._compare))
+        else:
+            self._handles.append(module.register_forward_pre_hook(self._repeat))
+
+    def stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _hand_over(
+        self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        session = self._session
+        if session.state.is_individual():
+            log.info(
+                "rank %d: the forward of %s depends on state of its own and is not verified",
+                session.rank,
+                self._name,
+            )
+            self.stop()
+            _send(b"", self._had)
+            return
+        try:
+            data = plain.encode(
+                (inputs, keywords, session.random.take(), gather(session.state.private))
+            )
+        except plain.Unrecordable as error:
+            text = (
+                "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
+                " verified"
+            )
+            log.warning(text, session.rank, self._name, error)
+            data = b""
+            self.stop()
+        _send(data, self._had)
+
+    def _compare(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        self.stop()
+        theirs = _receive(self._had)
+        if not theirs:
+            log.info(
+                "rank %d: the forward of %s depends on state of its own and is not verified",
+                self._had,
+                self._name,
+            )
+        elif theirs != digest(output):
+            self._failed(
+                f"the first forward of {self._name} differs between rank {self._given}, which was"
+                f" given its state, and rank {self._had}, which had it"
+            )
+        else:
+            log.info(
+                "verified: %s computes the same on rank %d and rank %d",
+                self._name,
+                self._given,
+                self._had,
+            )
+
+    def _repeat(self, module: torch.nn.Module, inputs: Any) -> None:
+        self.stop()
+        data = _receive(self._given)
+        if not data:
+            return
+        session = self._session
+        if session.state.is_individual():
+            _send(b"", self._given)
+            return
+        theirs, keywords, random, private = plain.decode(data)
+        own = session.random.take(), gather(session.state.private)
+        device = next((p.device for p in module.parameters()), torch.device("cpu"))
+        try:
+            session.random.put(random)
+            scatter(private, session.state.private)
+            # with gradients, as on the other rank: without them torch picks different kernels
+            result = digest(module(*_to(theirs, device), **_to(keywords, device)))
+        finally:
+            session.random.put(own[0])
+            scatter(own[1], session.state.private)
+        _send(result, self._given)
+
+
+def digest(value: Any) -> bytes:
+    """The digest of the tensors in a forward's result, in order."""
+    made = hashlib.sha256()
+    todo = [value]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, torch.Tensor):
+            described, data = plain.tensor_bytes(item.detach().contiguous())
+            made.update(repr(described[:2]).encode())
+            made.update(data)
+        elif isinstance(item, dict):
+            todo += item.values()
+        elif isinstance(item, (list, tuple)):
+            todo += item
+    return made.digest()
+
+
+def gather(rows: list[torch.Tensor]) -> bytes:
+    """The private tensors' memory, end to end."""
+    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+
+
+def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
+    """Restore `gather`'s bytes. Raises RuntimeError if their number does not match `rows`."""
+    if sum(r.numel() for r in rows) != len(data):
+        raise RuntimeError(
+            f"the record has {len(data)} bytes of private tensors, this process has"
+            f" {sum(r.numel() for r in rows)}"
+        )
+    if rows:
+        torch._foreach_copy_(rows, list(_bytes(memoryview(data)).split([r.numel() for r in rows])))
+
+
+def _same_rows(data: object, rows: list[torch.Tensor]) -> bool:
+    """Whether recorded bytes, if there are any, are those of `rows`."""
+    if not isinstance(data, Buffer):
+        return True
+    view, at = memoryview(data), 0
+    for row in rows:
+        if not torch.equal(_bytes(view[at : at + row.numel()]), row.cpu()):
+            return False
+        at += row.numel()
+    return at == len(view)
+
+
+def _bytes(view: memoryview) -> torch.Tensor:
+    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
+
+
+def put_tensors(entry: Entry, state: TrainingState) -> None:
+    """Restore the private tensors that a record has. Raises RuntimeError if it is of another
+    model."""
+    scatter(entry.private, state.buffers)
+    if isinstance(entry.shards, Buffer):
+        scatter(entry.shards, state.shards)
+
+
+def _send(data: bytes, rank: int) -> None:
+    dist.send(torch.tensor([len(data)]), rank)
+    if data:
+        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank)
+
+
+def _receive(rank: int) -> bytes:
+    length = torch.zeros(1, dtype=torch.int64)
+    dist.recv(length, rank)
+    data = torch.empty(int(length), dtype=torch.uint8)
+    if len(data):
+        dist.recv(data, rank)
+    return data.numpy().tobytes()
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {k: _to(v, device) for k, v in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_to(v, device) for v in value)
+    return value
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are equal bit for bit, whatever the order of keys."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and digest(a) == digest(b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)) and type(a) is type(b):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return plain.encode(a) == plain.encode(b)

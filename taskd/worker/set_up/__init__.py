@@ -1,0 +1,1 @@
+"""What a rank's first process learns and loads, given again to its replacement."""

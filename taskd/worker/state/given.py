@@ -1,0 +1,114 @@
+"""Sorts the objects given to protect() by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from taskd.worker.state import loading, zero
+from taskd.worker.state.adapters import adapt
+from taskd.worker.state.wrappers import unwrap
+
+
+class UnsupportedState(RuntimeError):
+    """An object given to protect() cannot be carried over; the text names it and the remedy."""
+
+
+class Refused(RuntimeError):
+    """Going on would give other numbers than an undisturbed run: the job ends with the reason."""
+
+
+class NotProtectable(RuntimeError):
+    """The job has a kind of state that this version cannot restore; it trains without
+    protection."""
+
+
+class Given:
+    """The objects by name. `small`: everything else with state_dict() and load_state_dict().
+    `ddps`: a list of the modules' wrappers."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.split: set[str] = set()  # names of those whose parameters are this rank's share
+        self.small: dict[str, Any] = {}
+        self.generators: dict[str, Any] = {}
+        self.ddps: list[DistributedDataParallel] = []
+        for name, value in objects.items():
+            self._register(name, value)
+        if not self.modules:
+            raise UnsupportedState(
+                "protect() was given no torch.nn.Module; pass model=... so that there is state to"
+                " protect"
+            )
+        for name, module in self.modules.items():
+            for key, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if torch.nn.parameter.is_lazy(tensor):
+                    raise NotProtectable(
+                        f"{name}.{key} is not initialized yet: run one forward before protect()"
+                    )
+        self.all_modules = [m for root in self.modules.values() for m in root.modules()]
+
+    def _register(self, name: str, value: Any) -> None:
+        try:
+            value = unwrap(value)
+        except TypeError as error:
+            raise UnsupportedState(f"protect({name}=...): {error}") from None
+        if isinstance(value, DistributedDataParallel):
+            self.ddps.append(value)
+            value = value.module
+        if isinstance(value, torch.nn.Module):
+            self.modules[name] = value
+        elif isinstance(value, torch.optim.Optimizer):
+            self.optimizers[name] = value
+            if zero.is_split(value):
+                if (why := zero.unsupported(value)) is not None:
+                    raise NotProtectable(f"{name}: {why}")
+                self.split.add(f"{name}.optim")
+                self.optimizers[f"{name}.optim"] = zero.share(value)
+        elif isinstance(value, DataLoader):
+            pass  # the loop that iterates over it knows its place
+        elif loading.is_generator(value):
+            self.generators[name] = value
+        elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):
+            for i, item in enumerate(value):
+                self._register(f"{name}[{i}]", item)
+        elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+            self.small[name] = value
+        elif (adapted := adapt(value)) is not None:
+            self.small[name] = adapted
+        else:
+            raise UnsupportedState(
+                f"protect({name}=...): a {type(value).__name__} has no state_dict() and"
+                " load_state_dict(); give it both, or leave it out"
+            )
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Each parameter once: those of the modules, then those that only an optimizer has."""
+        seen: set[int] = set()
+        for owner in (
+            *(m.parameters() for m in self.modules.values()),
+            *map(parameters_of, self.optimizers.values()),
+        ):
+            for parameter in owner:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    yield parameter
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _is_stateful(value: Any) -> bool:
+    """Whether a list that contains `value` is a list of objects to protect, not an object
+    itself."""
+    if isinstance(value, (list, tuple)):
+        return any(_is_stateful(item) for item in value)
+    return (
+        isinstance(value, DataLoader) or hasattr(value, "state_dict") or loading.is_generator(value)
+    )

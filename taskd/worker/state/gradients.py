@@ -1,0 +1,289 @@
+"""Gradients that wait between two attempts: part of a rank's record, since the next attempt starts
+from them.
+
+Under accumulation over attempts, with two optimizers of different periods, or with `retain`, the
+`.grad` at the end of an attempt goes into the next update. It is recorded with the step and
+restored on every rank.
+
+The usual script leaves gradients behind too, but clears them before it computes new ones: recording
+those would cost a copy of the model at each step. So gradients *used* by an optimizer's update are
+recorded only until the script is seen to put other tensors in their place (`zero_grad()` sets None
+by default). From then on each update and each interruption checks that assumption: if the script
+does continue with one of these gradients, the step that used it is not offered for repetition
+(`broken`), and from the next step on they are recorded again. A replacement gets zeros in their
+place, so that its check works too.
+
+Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
+always: their tensors never change, so nothing shows whether they were cleared.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from taskd.cython_api import attempt
+from taskd.worker.state import sharded
+from taskd.worker.state.given import UnsupportedState
+
+GRAD, MAIN = "grad", "main_grad"
+EARLY = 6  # updates, of all optimizers
+
+
+@dataclass(frozen=True)
+class Row:
+    """A gradient that waits: of parameter number `index`, in its attribute `name` (see `_name`)."""
+
+    index: int
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Left:
+    """What an attempt leaves behind. `rows` are recorded; `skipped`: parameters whose gradients are
+    known to be cleared before use."""
+
+    rows: tuple[Row, ...] = ()
+    skipped: tuple[int, ...] = ()
+    versions: tuple[int, ...] = ()
+
+    def same(self, other: Left) -> bool:
+        """Whether no gradient was exchanged or written between the two. Both hold their tensors, so
+        identity is exact."""
+        return (
+            len(self.rows) == len(other.rows)
+            and self.skipped == other.skipped
+            and self.versions == other.versions
+            and all(
+                a.tensor is b.tensor and (a.index, a.name) == (b.index, b.name)
+                for a, b in zip(self.rows, other.rows, strict=True)
+            )
+        )
+
+    def copied(self) -> Left:
+        """The same with tensors that no attempt adds to."""
+        rows = [Row(row.index, row.name, row.tensor.clone()) for row in self.rows]
+        return Left(tuple(rows), self.skipped)
+
+
+NOTHING = Left()
+
+
+@dataclass
+class _Used:
+    """A gradient that an update has used: it may be cleared next, or go into another update."""
+
+    parameter: torch.nn.Parameter
+    gradient: weakref.ref[torch.Tensor]
+    version: int
+
+    def is_now(self, gradient: torch.Tensor) -> None:
+        self.gradient, self.version = weakref.ref(gradient), gradient._version
+
+    def still_there(self) -> bool:
+        return self.parameter.grad is not None and self.parameter.grad is self.gradient()
+
+    def touched(self) -> bool:
+        return self.parameter.grad is not None and self.parameter.grad._version != self.version
+
+
+class Gradients:
+    """Tracks a rank's gradients between attempts. Used by the training thread."""
+
+    def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        self._optimizers = list(optimizers)
+        self._parameters: list[torch.nn.Parameter] = []
+        self._main = False
+        # optimizer -> whether its gradients have always been replaced before its next update
+        self._clears: dict[int, bool] = {}
+        self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
+        # those whose gradients are not in the current step's record
+        self._unrecorded: set[int] = set()
+        self._stepped: set[int] = set()  # in this attempt
+        self._met: list[weakref.ref[torch.Tensor]] = []
+        self._updates = 0
+        self._fresh = True  # this process has committed no attempt
+        self.broken = False  # the current step uses gradients that its record lacks
+
+    def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Watch all protected parameters, in the order common to all ranks."""
+        self._parameters = list(parameters)
+        self._main = any(hasattr(p, MAIN) for p in self._parameters)
+
+    # -- in an attempt -----------------------------------------------------------------------------
+
+    def updating(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that `optimizer` is about to use `.grad`."""
+        if self._updates < EARLY:
+            self._updates += 1
+            grads = (p.grad for p in _of(optimizer))
+            self._met += [weakref.ref(g) for g in grads if g is not None]
+        self._look(id(optimizer))
+        self._stepped.add(id(optimizer))
+
+    def met(self) -> Iterator[torch.Tensor]:
+        """Gradients of early updates that still exist, though no parameter may have them now: views
+        of DDP's buckets."""
+        yield from (sharded.local(g) for g in (ref() for ref in self._met) if g is not None)
+
+    def _look(self, owner: int) -> None:
+        """Check whether the gradients used by the last update of `owner` were replaced since. Once
+        per attempt and optimizer."""
+        used = self._used.pop(owner, None)
+        if not used:
+            return
+        if any(u.still_there() for u in used):
+            self.broken = self.broken or owner in self._unrecorded
+            self._clears[owner] = False
+        else:
+            self._clears.setdefault(owner, True)
+        self._unrecorded.discard(owner)
+
+    def interrupted(self) -> bool:
+        """Whether the interrupted attempt cannot be repeated from its record: it has written to a
+        gradient left behind and not recorded."""
+        for owner in self._unrecorded & set(self._used):
+            if any(u.still_there() and u.touched() for u in self._used[owner]):
+                self.broken, self._clears[owner] = True, False
+        return self.broken
+
+    # -- between attempts --------------------------------------------------------------------------
+
+    def committed(self) -> Left:
+        """Note a commit; returns what the attempt leaves behind."""
+        if self._used or self._stepped:
+            self._note_used()
+        self.broken = self._fresh = False
+        return self.now()
+
+    def _note_used(self) -> None:
+        for owner in [o for o in self._used if o not in self._stepped]:
+            # not used in this attempt: it waits for a later one, or has been cleared
+            if not any(u.still_there() for u in self._used[owner]):
+                del self._used[owner]
+                self._unrecorded.discard(owner)
+        for optimizer in self._optimizers:
+            if id(optimizer) in self._stepped:
+                self._used[id(optimizer)] = [
+                    _Used(p, weakref.ref(p.grad), p.grad._version)
+                    for p in _of(optimizer)
+                    if p.grad is not None
+                ]
+        self._stepped.clear()
+
+    def now(self) -> Left:
+        """The gradients as a record holds them."""
+        waiting = attempt.waiting(self._parameters)
+        if not waiting and not self._used and not self._main:
+            self._unrecorded = set()
+            return NOTHING
+        left_out: set[int] = set()  # parameters, by identity
+        owners: set[int] = set()
+        for owner, used in self._used.items():
+            if self._clears.get(owner):
+                here = {id(u.parameter) for u in used if u.still_there()}
+                left_out |= here
+                if here:
+                    owners.add(owner)
+        rows, skipped, versions = [], [], []
+        for index, gradient in waiting:
+            if id(self._parameters[index]) in left_out:
+                skipped.append(index)
+            else:
+                parameter = self._parameters[index]
+                rows.append(Row(index, _name(index, gradient, parameter), sharded.local(gradient)))
+                versions.append(gradient._version)
+        for index, parameter in enumerate(self._parameters if self._main else ()):
+            if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
+                rows.append(Row(index, MAIN, main))
+                versions.append(main._version)
+        self._unrecorded = owners
+        if not rows and not skipped:
+            return NOTHING
+        return Left(tuple(rows), tuple(skipped), tuple(versions))
+
+    # -- in a repair -------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Forget an attempt that ended without a commit; a step begins again."""
+        self._stepped.clear()
+        self.broken = False
+
+    def restore(
+        self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]
+    ) -> None:
+        """Set `.grad` as recorded. A gradient left out because the script clears it stays if
+        untouched, so that its use is still noticed. Raises RuntimeError for a record of another
+        model."""
+        if self._fresh:
+            self._stand_in(skipped)
+        untouched = {
+            id(u.parameter)
+            for owner in self._unrecorded
+            for u in self._used.get(owner, ())
+            if u.still_there() and not u.touched()
+        }
+        parameters = self._parameters
+        for parameter in parameters:
+            if id(parameter) not in untouched:
+                parameter.grad = None
+        for index, name, gradient in rows:
+            name, _, laid_out = name.partition(" ")
+            if not 0 <= index < len(parameters) or name not in (GRAD, MAIN):
+                raise RuntimeError(
+                    f"the record has a {name} of parameter {index}; this process has"
+                    f" {len(parameters)} parameters"
+                )
+            parameter = parameters[index]
+            present = getattr(parameter, name, None)
+            part = sharded.local(parameter)
+            if gradient.shape != part.shape and name == GRAD and not laid_out:
+                raise RuntimeError(
+                    f"the record has a gradient of shape {tuple(gradient.shape)} for parameter"
+                    f" {index}, which has shape {tuple(part.shape)}"
+                )
+            if name == GRAD:
+                parameter.grad = sharded.like(parameter, gradient.to(part.device), laid_out)
+            elif isinstance(present, torch.Tensor) and present.numel() == gradient.numel():
+                present.copy_(gradient)  # a view of the wrapper's buffer
+            else:
+                setattr(parameter, name, gradient.to(parameter.device))
+        for used in (u for each in self._used.values() for u in each):
+            if used.parameter.grad is not None and id(used.parameter) not in untouched:
+                used.is_now(used.parameter.grad)  # the same gradient, in another tensor
+
+    def _stand_in(self, skipped: Iterable[int]) -> None:
+        """Put zeros in place of gradients that a replacement lacks and the script is expected to
+        clear."""
+        wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
+        for optimizer in self._optimizers:
+            used = []
+            for parameter in _of(optimizer):
+                if id(parameter) in wanted:
+                    parameter.grad = torch.zeros_like(parameter)
+                    used.append(
+                        _Used(parameter, weakref.ref(parameter.grad), parameter.grad._version)
+                    )
+            if used:
+                self._used[id(optimizer)], self._clears[id(optimizer)] = used, True
+                self._unrecorded.add(id(optimizer))
+
+
+def _name(index: int, gradient: torch.Tensor, parameter: torch.Tensor) -> str:
+    """ "grad", and how it is laid out if not as its parameter is."""
+    try:
+        return f"{GRAD} {sharded.otherwise(gradient, parameter)}".rstrip()
+    except ValueError as error:
+        raise UnsupportedState(
+            f"the gradient of parameter {index} waits between two steps and cannot be recorded:"
+            f" its layout is not that of the parameter ({error}): clear it with zero_grad(), or"
+            " redistribute it"
+        ) from None
+
+
+def _of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

@@ -1,0 +1,157 @@
+"""Finds which ranks have the same state, and checks whether they still do.
+
+What differs when the first communicators exist is kept per rank, or, where each rank has a replica
+all the same (HSDP, data parallel beside tensor parallel), by replica sets (core/replica_sets.py).
+State may begin to differ later: under LocalSGD, in a part of the model whose gradients are not
+reduced, in optimizer state that the first update makes. So the ranks compare again after a few
+early updates, and each record has a mark of the replicated state that is checked after a restore:
+no rank trains on a replica's state that differs from its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from taskd.core import replica_sets
+from taskd.core.abbreviate import abbreviate
+from taskd.core.replica_sets import Holding
+from taskd.cython_api import attempt, damage, memory
+
+if TYPE_CHECKING:
+    from taskd.worker.state.training_state import TrainingState
+
+TEXT = 200  # bytes compared of what ranks plan
+BYTES = 64  # at each end of a tensor: an update changes nearly every element
+ROWS = 16  # rows read at one step, others at the next: ~2 us
+
+
+def is_due(step: int) -> bool:
+    """Whether ranks compare at the end of this step: 0, 1, 3, 7, 15… Optimizer state exists after
+    the first update; LocalSGD may begin at any step."""
+    return step & (step + 1) == 0
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The ranks that have the same replicated state as this one. `of`: their lowest; `local`: those
+    of them on this node, by local rank; None: all ranks of the job."""
+
+    of: int = 0
+    local: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What ranks have to do as their state differs: keep the rows at `apart` per rank, and count
+    on `replicas` for the others. `members`: of this rank's replica set."""
+
+    apart: list[int]
+    replicas: Replicas
+    members: tuple[int, ...] = ()
+
+    def says(self, tensors: int) -> str:
+        """In words; `tensors`: how many were compared."""
+        if self.members:
+            ranks = abbreviate(self.members, ",")
+            return f"{tensors} tensors are equal on ranks {ranks}, and differ from other ranks'"
+        return f"{len(self.apart)} of {tensors} tensors differ between ranks and are kept per rank"
+
+    def names(self, names: list[str]) -> str:
+        """The same with the tensors' names."""
+        if self.members:
+            return self.says(len(names)).replace(" tensors are", f" tensors, first {names[0]}, are")
+        some = ", ".join(names[i] for i in self.apart[:4])
+        more = ", …" if len(self.apart) > 4 else ""
+        return f"{len(self.apart)} of {len(names)} tensors differ between ranks: {some}{more}"
+
+
+def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
+    """Compare what is replicated; None: nothing has changed, or a rank has lost what it holds and
+    is about to be repaired. All ranks find the same. `node`: the lowest rank of this node.
+    Collectives."""
+    if world_size == 1:
+        return None
+    rows, names = state.replicated, state.layout()
+    hosted = [row.cpu() for row in rows]
+    sums = torch.tensor([_signed(memory.checksum(t.data_ptr(), t.numel())) for t in hosted])
+    sums = sums.to(torch.int64)
+    content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
+    # asked after the checksums: those of a page that was just lost are of zeros
+    lost = damage.spoiled() != 0
+    mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart), lost]
+    theirs = [t.tolist() for t in _gathered(torch.tensor(mine, dtype=torch.int64), world_size)]
+    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _, _ in theirs]
+    if any(other[-1] for other in theirs) or replica_sets.hold(holdings):
+        return None
+    differing = list(range(len(rows)))
+    if all(other[:2] == mine[:2] for other in theirs):
+        different = torch.stack(_gathered(sums, world_size)) != sums
+        differing = different.any(dim=0).nonzero().flatten().tolist()
+        some = sum(rows[i].numel() for i in differing)
+        if 2 * some < sum(row.numel() for row in rows):  # most is replicated everywhere
+            return Difference(differing, Replicas())
+    apart = any(other[-2] for other in theirs)
+    sets = None if apart else replica_sets.find(holdings)
+    if sets is None:
+        return Difference(differing, Replicas())
+    near = replica_sets.same_node(rank, sets, [h.node for h in holdings])
+    members = tuple(r for r, of in enumerate(sets) if of == sets[rank])
+    return Difference([], Replicas(sets[rank], tuple(r - node for r in near)), members)
+
+
+def _signed(checksum: int) -> int:
+    """int64 cannot hold an unsigned 64-bit checksum."""
+    return checksum - (1 << 63)
+
+
+def most(value: int, world_size: int) -> int:
+    """The highest `value` of all ranks. A collective."""
+    if world_size == 1:
+        return value
+    return max(int(other) for other in _gathered(torch.tensor([value]), world_size))
+
+
+def differing(text: str, world_size: int) -> str:
+    """ "" if all ranks give the same text, else whose is which. A collective."""
+    if world_size == 1:
+        return ""
+    data = text.encode()[:TEXT].ljust(TEXT)
+    digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
+    if len({int(other) for other in _gathered(torch.tensor([digest]), world_size)}) == 1:
+        return ""
+    texts: dict[str, list[int]] = {}
+    rows = _gathered(torch.frombuffer(bytearray(data), dtype=torch.uint8), world_size)
+    for rank, row in enumerate(rows):
+        texts.setdefault(bytes(row.tolist()).decode(errors="replace").rstrip(), []).append(rank)
+    return "; ".join(f"ranks [{abbreviate(ranks)}]: {text}" for text, ranks in texts.items())
+
+
+def _gathered(values: torch.Tensor, world_size: int) -> list[torch.Tensor]:
+    gathered = [torch.empty_like(values) for _ in range(world_size)]
+    dist.all_gather(gathered, values)
+    return gathered
+
+
+class Differs(RuntimeError):
+    """The restored state is not the state that the rank had."""
+
+
+def mark(rows: attempt.Rows, step: int) -> int:
+    """A checksum of both ends of some rows. Rows on other devices are skipped: reading them would
+    wait for the device."""
+    return rows.mark(step * ROWS, ROWS, BYTES)
+
+
+def check(rows: attempt.Rows, recorded: int, step: int) -> None:
+    """Raise Differs if the mark of `rows`, just restored, is not `recorded`."""
+    if mark(rows, step) != recorded:
+        raise Differs(
+            f"the state restored for step {step} is not what this rank had: parameters or optimizer"
+            " state differ between ranks (gradients that are not all-reduced, LocalSGD), so no"
+            " other rank has this rank's"
+        )

@@ -1,0 +1,282 @@
+"""A rank's training state: what is equal on all replicas, what is private, and how to restore both.
+
+*Replicated* tensors (parameters, optimizer state) are listed in an order that is the same on every
+rank; stripes and copies between ranks work on them as flat bytes. *Private* are module buffers
+(batch-norm statistics differ per rank under DDP) and whatever differed when checksums were
+compared. Everything else with a state_dict() (scheduler, scaler, loader…) is small and kept whole,
+per rank. Of optimizers only `state` and `param_groups` are assumed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from taskd.cython_api import attempt
+from taskd.worker.state import fsdp2, loading, parts, plain, sharded, structure
+from taskd.worker.state.given import Given, NotProtectable, UnsupportedState, parameters_of
+from taskd.worker.state.parts import LOOSE, Key
+from taskd.worker.state.replicas import Replicas
+from taskd.worker.state.small_state import SmallState
+
+
+class TrainingState:
+    """The replicated and private state of `objects`: name -> module, optimizer, or anything with
+    state_dict() and load_state_dict()."""
+
+    def __init__(self, objects: dict[str, Any]) -> None:
+        given = self._given = Given(objects)
+        self.modules, self.optimizers, self.small = given.modules, given.optimizers, given.small
+        self.generators, self.ddps = given.generators, given.ddps
+        self._small_state = SmallState(given)
+        # one of the script's own modules may get a buffer later
+        self._leaves = [
+            m
+            for m in given.all_modules
+            if m._parameters or m._buffers or not type(m).__module__.startswith("torch.")
+        ]
+        self.apart: set[Key] = set()  # parameters that differ between ranks
+        self.replicas = Replicas()  # of what does not
+        self.sharded = False  # some are parts of a whole: DTensors, ZeroRedundancyOptimizer
+        self._print: Any = None
+        self.replicated: list[torch.Tensor] = []
+        self.buffers: list[torch.Tensor] = []  # private
+        self.shards: list[torch.Tensor] = []  # private: parameters and optimizer state
+        self._placed: list[parts.Placed] = []
+        self._parameters: list[torch.Tensor] = []
+        self._optimizer_rows: list[torch.Tensor] = []
+        self.refresh()
+
+    # -- tensors -----------------------------------------------------------------------------------
+
+    def refresh(self) -> bool:
+        """Update the lists of tensors; return whether any was added, removed or exchanged."""
+        fsdp2.settle(self.modules.values())
+        cells = [(key, sharded.local(t), t, b, apart) for key, t, b, apart in self._cells()]
+        for key, tensor, *_ in cells:
+            if why := _foreign(tensor.detach()):
+                raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
+        self.sharded = self.split or any(part is not whole for _, part, whole, *_ in cells)
+        now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells]
+        if now == self._print:
+            return False
+        self._print = now
+        seen: dict[tuple[int, int], tuple[bool, int]] = {}
+        self.replicated, self.buffers, self.shards, self._keys = [], [], [], []
+        self._placed = []
+        sizes = {True: 0, False: 0}  # in bytes, of the buffers and of the shards
+        self._parameters, self._optimizer_rows = [], []
+        originals: list[torch.Tensor] = []
+        of_shards: list[torch.Tensor] = []
+        for key, tensor, original, buffer, apart in cells:
+            where = (tensor.data_ptr(), tensor.numel())
+            if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
+                place = seen.get(where, (False, -1))
+                self._placed.append((key, original, *place))
+                continue
+            own = buffer or apart or key in self.apart
+            row = _flat(tensor.detach(), key)
+            seen[where] = own, sizes[buffer] if own else len(self.replicated)
+            self._placed.append((key, original, *seen[where]))
+            if own:
+                sizes[buffer] += row.numel()
+            (self.buffers if buffer else self.shards if own else self.replicated).append(row)
+            if key[2] not in ("", LOOSE):
+                self._optimizer_rows.append(row)
+            elif not buffer:
+                self._parameters.append(row)
+            if not own:
+                self._keys.append(key)
+                originals.append(original)  # with the version counter
+            elif not buffer:
+                of_shards.append(original)
+        # `changed` and `refresh` compare all addresses, so these stay valid
+        self.replicated_rows = attempt.Rows(self.replicated, originals)
+        self.shard_rows = attempt.Rows(self.shards, of_shards)
+        self.buffer_rows = attempt.Rows(self.buffers)
+        self._places = attempt.Places(
+            torch.Tensor, self._leaves, self.optimizers.values(), self._loose()
+        )
+        self._small_state.refresh()
+        return True
+
+    def changed(self) -> bool:
+        """Whether `refresh` is due; takes ~40 ns per tensor."""
+        return self._places.changed()
+
+    def _loose(self) -> list[torch.nn.Parameter]:
+        """Parameters that only an optimizer has."""
+        owned = {id(p) for module in self.modules.values() for p in module.parameters()}
+        return [p for o in self.optimizers.values() for p in parameters_of(o) if id(p) not in owned]
+
+    def _cells(self) -> Iterator[tuple[Key, torch.Tensor, bool, bool]]:
+        """(key, tensor, is a buffer, belongs to a parameter that differs between ranks), in an
+        order that depends on names and registration only."""
+        for name, module in self.modules.items():
+            for key, parameter in module.named_parameters(remove_duplicate=False):
+                yield (name, key, ""), parameter, False, False
+            for key, buffer in module.named_buffers(remove_duplicate=False):
+                yield (name, key, ""), buffer, True, False
+        owners: dict[int, Key] = {
+            id(p): (n, k, "")
+            for n, m in self.modules.items()
+            for k, p in m.named_parameters(remove_duplicate=False)
+        }
+        for name, optimizer in self.optimizers.items():
+            for index, parameter in enumerate(parameters_of(optimizer)):
+                if id(parameter) not in owners:  # of no protected module
+                    owners[id(parameter)] = (name, index, LOOSE)
+                    yield (name, index, LOOSE), parameter, False, False
+                state = optimizer.state.get(parameter) or {}
+                apart = name in self._given.split or owners.get(id(parameter)) in self.apart
+                for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
+                    yield (name, index, key), state[key], False, apart
+
+    @property
+    def split(self) -> bool:
+        """Whether an optimizer has this rank's share of the parameters: ZeroRedundancyOptimizer."""
+        return bool(self._given.split)
+
+    def layout(self) -> int:
+        """A checksum of what is replicated: names and sizes, the same on ranks that have the
+        same."""
+        return zlib.crc32(repr(self.names()).encode())
+
+    def of_modules(self) -> list[torch.Tensor]:
+        """The rows that are parameters, replicated or private."""
+        return self._parameters
+
+    def of_optimizers(self) -> list[torch.Tensor]:
+        """The rows that are optimizer state, replicated or private."""
+        return self._optimizer_rows
+
+    def versions(self) -> bytes:
+        """Version counters of parameters and optimizer state; equal before and after means
+        untouched."""
+        versions = self.replicated_rows.versions()
+        return versions + self.shard_rows.versions() if self.shards else versions
+
+    @property
+    def private(self) -> list[torch.Tensor]:
+        return [*self.buffers, *self.shards]
+
+    def set_apart(self, indices: Iterable[int], replicas: Replicas | None = None) -> None:
+        """Treat the replicated tensors at `indices`, which differ between ranks, and their
+        optimizer state as private. `replicas`: of the others, if these change."""
+        self.apart |= {self._keys[i] for i in indices}
+        self.replicas = self.replicas if replicas is None else replicas
+        self._print = None
+        self.refresh()
+
+    def share_all(self) -> None:
+        """Treat all tensors as replicated on all ranks, until the ranks have compared them."""
+        self.apart, self.replicas = set(), Replicas()
+        self._print = None
+        self.refresh()
+
+    # -- other state and parameters ----------------------------------------------------------------
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        """Each parameter once: those of the modules, then those that only an optimizer has."""
+        return self._given.parameters()
+
+    def add(self, name: str, value: Any) -> None:
+        """Also record a small object of taskd's own, see `SmallState.add`."""
+        self._small_state.add(name, value)
+
+    def leave(self, value: Any) -> None:
+        """The loop itself puts `value` to its place, see `SmallState.leave`."""
+        self._small_state.leave(value)
+
+    def settings(self) -> bytes:
+        """The small state that changes between steps; the same object if nothing has changed.
+        Raises UnsupportedState, which names the value, for one that cannot be recorded."""
+        return self._small_state.take()
+
+    def put_settings(self, data: bytes) -> None:
+        self._small_state.put(data)
+
+    def attributes(self) -> Any:
+        """The attributes of modules that have changed, see attributes.py."""
+        return self._small_state.attributes()
+
+    def put_attributes(self, values: Any) -> None:
+        self._small_state.put_attributes(values)
+
+    def is_individual(self) -> bool:
+        """Whether another rank's forward over the same input may differ: it depends on more than
+        parameters and buffers."""
+        draws = any(
+            loading.is_generator(value)
+            for module in self._given.all_modules
+            for value in vars(module).values()
+        )
+        return bool(self.apart or self.replicas.local or draws or self.attributes())
+
+    # -- structure ---------------------------------------------------------------------------------
+
+    @property
+    def scattered(self) -> bool:
+        """Whether this rank's memory does not hold the state of all ranks."""
+        return self.sharded or bool(self.apart or self.replicas.local)
+
+    def names(self) -> list[tuple[Key, int]]:
+        """Names and sizes in bytes of what is replicated."""
+        return [(key, row.numel()) for key, row in zip(self._keys, self.replicated, strict=True)]
+
+    def groups(self) -> dict[str, list[int]]:
+        """The number of parameters in each group of each optimizer."""
+        return {n: [len(g["params"]) for g in o.param_groups] for n, o in self.optimizers.items()}
+
+    def parts(self) -> list[parts.Part]:
+        """What this rank has of each tensor."""
+        return parts.of(self._placed, self._given)
+
+    def structure(self) -> bytes:
+        """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
+        where no rank has everything also what this one has."""
+        found = parts.encode(self.parts(), self.groups()) if self.scattered else None
+        return structure.take(self._given, self.apart, self.replicas, found)
+
+    def conform(self, data: bytes) -> None:
+        """Give this process's optimizers and modules exactly the tensors that a `structure`
+        describes; their values come later."""
+        self.apart, self.replicas = structure.conform(self._given, data)
+        self._print = None
+        self.refresh()
+
+    def conform_buffers(self, data: bytes) -> None:
+        """Give the modules exactly the buffers that a `structure` describes; everything else is in
+        place."""
+        structure.conform_buffers(self._given, data)
+        self.refresh()
+
+
+def _foreign(tensor: torch.Tensor) -> str:
+    """Why this tensor's memory cannot be restored, "" for an ordinary tensor."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+        return (
+            f"a {type(tensor).__name__}: only plain and sharded tensors (DTensor) can be restored"
+        )
+    if tensor.layout is not torch.strided:
+        return f"of layout {tensor.layout}: only dense tensors can be restored"
+    if tensor.device.type == "meta":
+        return "on the meta device, without memory: materialize the module before protect()"
+    return ""
+
+
+def _flat(tensor: torch.Tensor, key: Key) -> torch.Tensor:
+    """The tensor's memory as one row of bytes, in storage order; shares memory and version
+    counter."""
+    if tensor.is_contiguous():
+        row = tensor.view(-1)
+    elif plain.is_dense(tensor):  # channels_last, transposed: replicas have the same strides
+        row = torch.as_strided(tensor, (tensor.numel(),), (1,))
+    else:
+        raise UnsupportedState(
+            f"{key[0]}.{key[1]} {key[2]} is neither contiguous nor dense; make it contiguous()"
+        )
+    return row.view(torch.uint8)

@@ -1,0 +1,1 @@
+"""The loop: attempts, what is recorded at which step, batches that come again."""

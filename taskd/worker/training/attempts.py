@@ -1,0 +1,247 @@
+"""The attempts of a protected rank: each is begun, passes the gate before the update, and is
+committed or cut.
+
+The start of an attempt records the rank's private state and copies its stripe of the replicated
+state; the commit records the private state again, provisionally. An interrupted attempt is undone
+by restoring these records (`session.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskd.cython_api import allocations, damage, slot
+from taskd.messages import from_rank
+from taskd.worker.repair import verify
+from taskd.worker.repair.verify import Forward
+from taskd.worker.state.given import Refused
+from taskd.worker.training.attempt import Ending, Interrupted
+from taskd.worker.training.recorder import Recorder
+from taskd.worker.training.suspicion import Suspicion
+from taskd.worker.training.trigger import Trigger
+
+if TYPE_CHECKING:
+    import torch
+
+    from taskd.messages.values import Plan
+    from taskd.profiling.rank import Profile
+    from taskd.worker.repair.session import RepairSession
+
+
+class Attempts:
+    """Begins, gates and ends attempts. `step`: the current step, or the next to be handed out.
+    `open`: inside an attempt. `cut`: stamp of the last attempt that ended without a commit.
+    `abandoned`: the script has left an attempt by an exception or sys.exit(). `begun`, `updating`:
+    fire when the next attempt, or the next update of the parameters, begins."""
+
+    def __init__(self, session: RepairSession, recorder: Recorder, suspicion: Suspicion) -> None:
+        self._session, self._recorder, self._suspicion = session, recorder, suspicion
+        self.step = 0
+        self.open = self.abandoned = False
+        self.cut: int | None = None
+        self.begun, self.updating = Trigger(), Trigger()
+        self._gated = False
+        self._updates = 0  # optimizer steps in this attempt
+        self._stamp = 0  # marks allocations; odd inside an attempt
+        self._collectives = 0  # number begun before this attempt
+        self._plan: Plan | None = None  # of a repair whose first forward will be compared
+        self._forward: Forward | None = None
+        self._resumed_at = -1  # where the last repair resumed
+        self._told = True  # whether the first commit after a resume has been reported
+        self.profile: Profile | None = None  # once it has been switched on
+        for optimizer in session.state.optimizers.values():
+            optimizer.register_step_pre_hook(self._before_update)
+
+    @property
+    def updated(self) -> bool:
+        """Whether the current attempt has begun to change the parameters."""
+        return self._updates > 0
+
+    def collectives(self) -> int:
+        """The number of collectives begun in this attempt; 0 between attempts."""
+        return self._session.communicators.begun() - self._collectives if self.open else 0
+
+    # -- one attempt -------------------------------------------------------------------------------
+
+    def begin(self, before: bytes, after: bytes) -> bool:
+        """Record the start of `self.step`; return False if the record cannot be trusted. `before`,
+        `after`: the generators' states around the fetch of its batch, equal if there is no
+        batch."""
+        session, step = self._session, self.step
+        # a replacement's parent is the zygote, so no signal reports that the launcher has ended
+        session.channel.check()
+        try:
+            if not self._recorder.begin(step, before, after):
+                return False
+        except Refused as refused:
+            self.refused(refused)
+            raise
+        self._next_stamp()
+        session.communicators.attempt_begins()
+        self._collectives = session.communicators.begun()
+        self._recorder.listen()
+        self.open, self._gated, self._updates = True, False, 0
+        slot.progress(step, slot.COMPUTING)
+        slot.started(step + 1)
+        pause = slot.pause_step()
+        if pause is not None and step >= pause:  # it arrived after this step had begun
+            session.channel.send(from_rank.RankPassed(session.rank, session.incarnation, step))
+        if self._plan is not None:
+            self._forward = Forward(session, self._plan, self._end_for)
+        self.begun.fire()
+        if self.profile is not None:
+            self.profile.begins(step)
+        return True
+
+    def ended(self, error: BaseException | None) -> Ending:
+        """End the attempt's body; `error`: the exception it raised."""
+        try:
+            ending = self._ended(error)
+        except Refused as refused:
+            self.refused(refused)
+            raise
+        if ending is Ending.REPEATED:
+            self._session.attempt_failed()
+        return ending
+
+    def _ended(self, error: BaseException | None) -> Ending:
+        if error is not None:
+            return Ending.REPEATED if self._failed(error) else Ending.RAISED
+        try:
+            if self.open:
+                self._recorder.compare(self.step)
+        except Exception as failed:
+            if self._failed(failed):
+                return Ending.REPEATED
+            raise
+        if not self._commit():
+            return Ending.REPEATED
+        return Ending.COMMITTED if self._session.entries.tell(self.step - 1) else Ending.AGAIN
+
+    def _commit(self) -> bool:
+        """Commit the step; return False if an interruption arrived in between. Then its collectives
+        may be incomplete, and the step is repeated."""
+        session = self._session
+        if not self._gated:
+            self._gate(raising=False)
+        self._close()
+        if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
+            return False
+        random, own = self._recorder.look(self.step + 1)
+        # the look above may have touched a lost page
+        if self._suspicion.spoiled(self.step):
+            return False
+        self.cut = self._plan = None
+        self._updates = 0
+        self.step += 1
+        self._recorder.commit(self.step, random, own)
+        slot.progress(self.step, slot.COMMITTED)
+        if self.profile is not None:
+            self.profile.commits(self.step - 1)
+        if not self._told:
+            self._told = True
+            session.channel.send(
+                from_rank.StepCommitted(
+                    session.rank,
+                    session.incarnation,
+                    session.communicators.generation,
+                    self.step - 1,
+                )
+            )
+        return True
+
+    def _failed(self, error: BaseException) -> bool:
+        """Return True for a fault, False for the script's own exception."""
+        session, suspicion = self._session, self._suspicion
+        fault = suspicion.recognise(error)
+        if isinstance(error, Interrupted) or (
+            isinstance(error, Exception) and slot.interruption() > session.built_at
+        ):
+            self._close()
+            if slot.interruption() <= session.built_at and not suspicion.present:
+                suspicion.spoiled(self.step)
+            return True
+        if isinstance(error, Exception) and damage.spoiled():
+            self._close()
+            return suspicion.spoiled(self.step)
+        if fault is not None:
+            self._close()
+            suspicion.tell(self.step, fault)
+            return True
+        # also for sys.exit(): the other ranks wait for this one, whatever its exit code
+        if not isinstance(error, (GeneratorExit, Refused)):
+            text = f"{type(error).__name__}: {error}"[:300]
+            session.channel.send(
+                from_rank.RankRaised(session.rank, session.incarnation, self.step, text)
+            )
+        self.abandoned = True
+        return False
+
+    def refused(self, error: RuntimeError) -> None:
+        """Going on would give other numbers: the job ends with the reason."""
+        session = self._session
+        session.channel.send(
+            from_rank.RankRaised(
+                session.rank, session.incarnation, self.step, str(error)[:2000], refused=True
+            )
+        )
+        self.abandoned = True
+
+    def _close(self) -> None:
+        """Mark the attempt's body as over, however it ended."""
+        self.open, self.cut = False, self._stamp
+        if self._forward is not None:
+            self._forward.stop()
+            self._forward = None
+        self._next_stamp()
+
+    def _next_stamp(self) -> None:
+        self._stamp += 1
+        allocations.attempt(self._stamp)
+
+    # -- the update --------------------------------------------------------------------------------
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Optimizer hook before parameters change: wait until the start of the step is safe on the
+        node."""
+        if not self.open:
+            return
+        gradients = self._session.gradients
+        gradients.updating(optimizer)
+        # the step was repeated from records without the gradients that the script now uses;
+        # repeating the step before records them
+        if gradients.broken and self._resumed_at == self.step:
+            self._end_for(
+                "the script uses gradients of the step before, which it had always cleared so far;"
+                " that step is repeated"
+            )
+        self._updates += 1
+        if not self._gated:
+            self._gate(raising=True)
+            slot.progress(self.step, slot.UPDATING)
+        self.updating.fire()
+
+    def _gate(self, raising: bool) -> None:
+        # an interruption ends the wait; the agent raises one when a rank dies
+        if slot.wait_started(self.step + 1, self._session.built_at) and not damage.spoiled():
+            self._gated = True
+        elif raising:
+            raise Interrupted
+
+    def _end_for(self, why: str) -> None:
+        """End the attempt here and discard its results."""
+        self._suspicion.doubt(self.step, why)
+        raise Interrupted
+
+    # -- after a repair ----------------------------------------------------------------------------
+
+    def resume_at(self, step: int, plan: Plan | None, report: bool = True) -> None:
+        """Continue at `step` after a repair. `plan`: how the state was restored, if the first
+        forward is to be verified. `report`: report the first commit."""
+        self.step = self._resumed_at = step
+        self.open = self._gated = False
+        self._updates = 0
+        self._told = not report
+        if plan is not None and (self._plan is None or verify.pair(plan)):
+            # else the previous plan stays: its forward differed and is compared again
+            self._plan = plan

@@ -1,0 +1,229 @@
+"""Loops that call a function for each step: `job.call(train_step, ...)`.
+
+A call is an attempt that is repeated before it returns. When all ranks go back a step, the call
+before is repeated first, with its own arguments; its result is dropped, since it has been returned
+already. What the script does between two calls runs once: its effect on protected state is put
+back from this rank's record. A replacement has not made the calls before; it runs what comes before
+its first call again, from the state at the last commit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core.snapshots import PROVISIONAL
+from taskd.worker.repair import private_state
+from taskd.worker.repair.outcomes import Resumed
+from taskd.worker.set_up import functions as set_up
+from taskd.worker.state import plain, replicas
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.kept import EARLY, Keeper, Kept
+from taskd.worker.training.attempt import Attempt
+from taskd.worker.training.loop import Loop
+from taskd.worker.training.rejoin import NOWHERE
+
+log = logging.getLogger("taskd.worker")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """`given`: arguments and keywords."""
+
+    function: Callable[..., Any]
+    given: Kept
+
+    def __call__(self) -> Any:
+        arguments, keywords = self.given.value
+        return self.function(*arguments, **keywords)
+
+
+class Calls:
+    """The calls of a protected rank."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._recorder = loop, loop.recorder
+        self._attempts: Generator[Attempt, None, bool] | None = None
+        self._calls: dict[int, _Call] = {}  # by step: those that may be repeated
+        # by step: its start, as the code between calls made it
+        self._between: dict[int, Entry] = {}
+        self._rewritten: set[int] = set()  # steps before which that code has changed parameters
+        self._target = -1  # the step of the call under way, or that finish() waits for
+        self._given: Resumed | None = None  # to a replacement that has not made a call yet
+        self._keeper = Keeper()
+        self._looked = False  # at the variables of the script's loop
+        self._made = 0  # calls since the last finish()
+        loop.session.before_restore = self._before_restore
+
+    def place(self) -> int:
+        """The step of the next call. A replacement takes part in its repair here."""
+        attempts = self._loop.attempts
+        set_up.step_asked()
+        if self._loop.rejoin.calls:
+            self._begin()
+        elif not attempts.open:
+            self._recorder.before_calls(attempts.step)
+        return attempts.step
+
+    def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
+        """(True, the result) of the call, committed; (False, None) if protection has ended."""
+        if not self._looked:
+            self._recorder.calls = self._looked = True
+            self._loop.look_at_variables(function)
+        self._begin()
+        step = self._target = self._loop.attempts.step
+        call = _Call(function, self._keeper.keep((args, keywords)))
+        self._arrive(step, call)
+        oldest = self._recorder.pace.oldest(step)
+        for kept in (self._calls, self._between):
+            for old in [s for s in kept if s < oldest]:
+                del kept[old]
+        self._rewritten = {s for s in self._rewritten if s >= oldest}
+        self._calls[step] = call
+        if call.given.print:
+            self._loop.batches.note(step, call.given.print, oldest)
+        self._made += 1
+        for attempt in self._attempts or ():
+            result = self._run(attempt)
+            if attempt.done and attempt.step == step:
+                return True, result
+        return False, None
+
+    def finish(self) -> bool:
+        """Wait until all calls are committed on every rank. False if protection has ended."""
+        if self._loop.rejoin.calls:
+            self._begin()
+        if self._made or self._given is not None:
+            step = self._target = self._loop.attempts.step
+            if self._given is None:
+                self._loop.end_at(step)
+            else:
+                self._attempts = self._loop.run(None, step)
+            for attempt in self._attempts or ():
+                self._run(attempt)
+            self._given, self._made, self._attempts = None, 0, None
+        return not self._loop.alone
+
+    def repeated(self) -> list[_Call]:
+        """The calls that have returned and are to be repeated, for a rank that is no longer
+        protected."""
+        begin = self._loop.attempts.step
+        return [call for step, call in sorted(self._calls.items()) if begin <= step < self._target]
+
+    # -- one call ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        if self._attempts is not None:
+            return
+        rejoin, recorder = self._loop.rejoin, self._recorder
+        recorder.calls = True
+        if rejoin.target != NOWHERE:
+            if not rejoin.calls:
+                raise RuntimeError(
+                    "the rank's previous process was in job.steps() or job.batches(), this one"
+                    " calls job.call(): use one of them"
+                )
+            resumed = None
+            while resumed is None:
+                recorder.pass_number = rejoin.target
+                resumed = rejoin.begins or self._loop.come_back()
+            self._loop.is_of(resumed, self._loop.plan(None, None))
+            rejoin.begins = self._given = resumed
+            rejoin.calls = False
+            self._go_before(resumed)
+        self._attempts = self._loop.run(None, None)
+
+    def _go_before(self, resumed: Resumed) -> None:
+        """Undo what the previous process did between its calls: this one does it again."""
+        entry, session = resumed.entry, self._loop.session
+        assert entry is not None
+        draws = entry.draws
+        if entry.committed:
+            random, settings, draws = plain.decode(entry.committed)
+            session.state.put_settings(settings)
+            session.random.put(random)
+        self._recorder.draws.begin_at(resumed.step, draws, entry.origins)
+
+    def _arrive(self, step: int, call: _Call) -> None:
+        """Check what the script has done since the last call, or since this process came back."""
+        clean = self._recorder.is_clean(step)
+        if self._given is not None:
+            self._meet(self._given, call, clean)
+            self._given = None
+        elif not clean:
+            self._rewritten.add(step)
+            if self._made < EARLY:
+                log.warning(
+                    "parameters or optimizer state change between two calls of job.call, so a fault"
+                    " may replace processes that could be kept: change them inside the function"
+                )
+
+    def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
+        """A replacement makes its first call: it must be the one that its predecessor made. Raises
+        Refused, RuntimeError."""
+        session = self._loop.session
+        # a job that goes on from a dump may have another end
+        ranges = session.variables.ranges if session.incarnation else None
+        self._loop.is_of(given, self._loop.plan(None, None), ranges)
+        entry, recorder = given.entry, self._recorder
+        if entry is None or given.kind == PROVISIONAL:
+            return  # the predecessor had not got that far
+        why = "" if clean else "parameters or optimizer state are changed between two calls"
+        if entry.draws and recorder.draws.places() != entry.draws:
+            why = "other batches were drawn between two calls"
+        private_state.put(self._loop.session, entry)
+        if entry.batch is not None and entry.batch != call.given.print:
+            why = "its arguments are other tensors"
+        if why:
+            raise RuntimeError(
+                f"the call of step {given.step} cannot be repeated as the rank's previous process"
+                f" made it: {why}. Do it inside the function that is given to job.call, and draw"
+                " batches there from job.iterate(...)"
+            )
+
+    def _run(self, attempt: Attempt) -> Any:
+        """Run one attempt's call; None if it failed."""
+        step = attempt.step
+        call = self._calls.get(step)
+        if call is None:
+            raise RuntimeError(
+                f"step {step} must be repeated, but this process has not called it: it is replaced"
+            )
+        # before the call is repeated: after it, ranks would be at different steps again, and be
+        # replaced in turns without an end
+        if step < self._target and (step + 1 in self._rewritten or step + 1 not in self._between):
+            raise RuntimeError(
+                f"step {step} must be repeated, but parameters or gradients were changed after its"
+                " call: this process is replaced"
+            )
+        call.given.again(f"an argument of step {step}")
+        result = None
+        try:
+            with attempt:
+                result = call()
+        except BaseException:
+            if self._attempts is not None:
+                self._attempts.close()
+                self._attempts = None
+            raise
+        if attempt.done and step < self._target:
+            self._go_on(step + 1)
+        return result
+
+    # -- going back --------------------------------------------------------------------------------
+
+    def _before_restore(self, step: int) -> None:
+        """A repair is about to put memory back to the start of `step`."""
+        at, starts = self._loop.attempts.step, self._recorder.starts
+        if step < at == self._target and at not in self._between:
+            self._between |= {s: e for s, e in starts.items() if step < s < at}
+            self._between[at] = self._recorder.between(at)
+
+    def _go_on(self, step: int) -> None:
+        """The call before `step` is repeated: what the script then did is put back."""
+        session = self._loop.session
+        entry = self._between.pop(step)
+        private_state.put(session, entry)
+        replicas.check(session.state.replicated_rows, entry.mark, step)

@@ -1,0 +1,374 @@
+"""The loop of a protected rank: hands out attempts and, between them, repairs, pauses, or waits at
+the end of a pass."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any
+
+from taskd.core.snapshots import FINAL, PASS_END
+from taskd.cython_api import damage, slot
+from taskd.messages import from_rank
+from taskd.messages.values import Position
+from taskd.worker.discovery import carried
+from taskd.worker.discovery.loop_variables import NAME, RANGES
+from taskd.worker.repair.damage import survey
+from taskd.worker.repair.outcomes import LeftAlone, Resumed
+from taskd.worker.repair.session import RepairSession
+from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
+from taskd.worker.state import loading
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.given import Refused
+from taskd.worker.training.attempt import Attempt, Ending
+from taskd.worker.training.attempts import Attempts
+from taskd.worker.training.batches import Batches
+from taskd.worker.training.finite import FiniteCheck
+from taskd.worker.training.patience import Patience
+from taskd.worker.training.recorder import Recorder
+from taskd.worker.training.rejoin import NOWHERE, Rejoin
+from taskd.worker.training.suspicion import Suspicion
+
+log = logging.getLogger("taskd.worker")
+
+
+class Loop:
+    """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
+    `batches`: those that `run` has drawn."""
+
+    def __init__(self, session: RepairSession, patience: Patience) -> None:
+        self.session = session
+        self.batches = Batches()
+        self.recorder = Recorder(session, self.batches)
+        self.rejoin = Rejoin(session, self.recorder, self.batches, patience)
+        self._suspicion = Suspicion(session)
+        self.attempts = Attempts(session, self.recorder, self._suspicion)
+        self.finite = FiniteCheck(session, self._suspicion)
+        self._carried = carried.Watch(self.recorder.protected_tensors)
+        self.alone = ""
+        self.start = 0  # the number that the script gives to the job's first step
+        self._end: int | None = None  # the current pass ends before this step
+        self._loads_from = -1  # the first step of the pass whose batch this process can load
+        self._loader: Iterable[Any] | None = None  # of the current pass
+        self._iterator: Iterator[Any] | None = None
+
+    def run(
+        self, loader: Iterable[Any] | None, total: int | None
+    ) -> Generator[Attempt, None, bool]:
+        """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
+        the pass is over; if not, the rank is no longer protected."""
+        session, recorder, rejoin = self.session, self.recorder, self.rejoin
+        recorder.plan = plan = self.plan(loader, total)
+        try:
+            set_up.plan(plan)
+        except NotTheSame as error:
+            self.attempts.refused(error)
+            raise
+        if loader is not None:
+            session.random.watch(loading.generators(loader))
+            session.state.leave(loader)
+        if not recorder.calls:
+            self.look_at_variables()
+        # a replacement skips the passes that its predecessor had finished
+        if recorder.pass_number < rejoin.target:
+            recorder.pass_number += 1
+            return True
+        set_up.stop(recorder.calls)
+        self._end, self._loads_from = None, -1
+        if total is not None:
+            self._end = max(total - self.start, 0)
+            planned = from_rank.StepsPlanned(session.rank, session.incarnation, self._end)
+            session.channel.send(planned)
+        self.batches.clear()
+        recorder.new_pass(
+            session.random.take(),
+            loading.place(loader) if loader is not None else b"",
+            self.attempts.step,
+        )
+        if not self._begin_pass(loader):
+            return True
+        try:
+            return (yield from self._attempts())
+        finally:
+            set_up.again()
+
+    def _attempts(self) -> Generator[Attempt, None, bool]:
+        session, recorder, attempts = self.session, self.recorder, self.attempts
+        while not self.alone:
+            if (
+                slot.interruption() > session.built_at
+                or self._suspicion.present
+                or self._suspicion.spoiled(attempts.step)
+            ):
+                self._repair()
+                continue
+            if self._end is not None and attempts.step >= self._end:
+                if self._leave_pass():
+                    return True
+                continue
+            pause = slot.pause_step()
+            if pause is not None and attempts.step >= pause:
+                self._pause()
+                continue
+            states = self._fetch()
+            if states is None or not attempts.begin(*states):
+                continue
+            step = attempts.step
+            number = step + self.start
+            value = (number, self.batches.batch(step)) if self._iterator is not None else number
+            try:
+                yield Attempt(step, value, self._ended)
+            except GeneratorExit:
+                # break, return or an exception: wait for nothing here, the other ranks may not be
+                # leaving
+                recorder.next_pass()
+                raise
+            if attempts.open:  # the body did not use `with attempt`
+                raise RuntimeError(
+                    "the attempt was not entered or not left: the loop's body must be `with attempt"
+                    " as step:`"
+                )
+        return False
+
+    def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
+        """The pass that the script begins, as it is compared with other processes'."""
+        if self.recorder.calls:
+            what = "job.call"
+        elif loader is None:
+            what = f"job.steps to step {total}"
+        else:
+            what = f"job.batches{loading.plan(loader)}"
+        return f"{what}, first step {self.start}" if self.start else what
+
+    def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
+        """Raises Refused if the step that the repair resumes is not one of a pass over `plan`.
+        `ranges`: LoopVariables.ranges; None: not known yet, or not compared."""
+        was = resumed.entry.plan if resumed.entry is not None else ""
+        if ranges is None:
+            was = was.partition(RANGES)[0]
+        else:
+            plan += ranges
+        if was not in ("", plan):
+            error = Refused(
+                f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"
+                f" {plan!r}. {REMEDY_LOOP}"
+            )
+            self.attempts.refused(error)
+            raise error
+
+    def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
+        """Find what the loop that asks for an attempt carries on; `function`: what it gives to
+        job.call. Raises Refused if that is not restored and TASKD_CARRIED=refuse."""
+        session = self.session
+        try:
+            session.variables.attach(function)
+        except Refused as error:
+            self.attempts.refused(error)
+            raise
+        if session.variables:
+            session.state.add(NAME, session.variables)
+
+    def end_at(self, step: int) -> None:
+        """The pass that is being run ends before `step`."""
+        self._end = step
+
+    def rest(self) -> Iterator[Any] | None:
+        """The rest of the current pass's loader, for a rank that is no longer protected."""
+        return self._remaining(self._iterator) if self._iterator is not None else None
+
+    def _remaining(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        step = self.attempts.step
+        while step in self.batches:
+            yield self.batches.pop(step)
+            step += 1
+        yield from iterator
+
+    # -- batches -----------------------------------------------------------------------------------
+
+    def _begin_pass(self, loader: Iterable[Any] | None) -> bool:
+        """Prepare the pass; return False if the job has moved on to a later pass meanwhile."""
+        recorder, rejoin = self.recorder, self.rejoin
+        iterator: Iterator[Any] | None = None
+        if recorder.pass_number == rejoin.target:
+            resumed = rejoin.begins or self.come_back()
+            if resumed is None:
+                recorder.pass_number += 1
+                return False
+            self.is_of(resumed, recorder.plan)
+            iterator = rejoin.take_up(loader, resumed)
+            if resumed.kind == PASS_END:
+                self._end = self.attempts.step
+            if not recorder.calls and (entry := resumed.entry) is not None:
+                recorder.draws.begin_at(resumed.step, entry.draws, entry.origins)
+            rejoin.done()
+        elif loader is not None:
+            iterator = iter(loader)
+        if iterator is not None:
+            self._loads_from = self.attempts.step
+        self._loader, self._iterator = loader, iterator
+        return True
+
+    def _fetch(self) -> tuple[bytes, bytes] | None:
+        """The generators' states around the fetch of the step's batch, equal if there is no batch;
+        None at the loader's end."""
+        random, step = self.session.random, self.attempts.step
+        before = random.take()
+        if self._iterator is None:
+            return before, before
+        if step in self.batches:
+            random.put(self.batches.fetched(step)[1])  # as if it had just been fetched
+        else:
+            slot.progress(step, slot.FETCHING)
+            state, oldest = loading.state(self._loader), self.recorder.pace.oldest(step)
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                self._end = step
+                return None
+            self.batches.keep(step, batch, before, random.take(), oldest, state)
+        return self.batches.fetched(step)
+
+    def _ended(self, error: BaseException | None) -> Ending:
+        ending = self.attempts.ended(error)
+        # looks for unprotected state that the script carries on; a replacement's predecessor has
+        # looked
+        if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.incarnation == 0:
+            self._carried.committed(
+                [
+                    self._iterator,
+                    *self.recorder.draws.iterators(),
+                    *self.session.variables.drawn(),
+                ]
+            )
+        return ending
+
+    # -- between attempts --------------------------------------------------------------------------
+
+    def _position(self) -> tuple[Position, str]:
+        """This rank's position, and why its process cannot go on ("": it can)."""
+        session, step = self.session, self.attempts.step
+        final, provisional = session.entries.steps()
+        found = survey(
+            damage.damages(), session.accepted, session.state, session.stripes, self.attempts.cut
+        )
+        if session.stripes is not None:
+            for begin, end in found.stripes:
+                session.stripes.forget_lost(begin, end)  # written again when the step is repeated
+        lost, unfit = self._suspicion.clean_device()
+        untouched = not (self.attempts.updated or lost or found.state)
+        clean = step if untouched and self.recorder.is_clean(step) else None
+        doubts = self.finite.doubts(step)
+        remembered: frozenset[int] = frozenset()
+        # not recorded, but whole in this process
+        if clean is not None and not doubts and (start := self.recorder.start(step)) is not None:
+            remembered = frozenset({step}) - final - provisional
+            final |= remembered if start[0] == FINAL else frozenset()
+            provisional |= remembered - final
+        # the step has used gradients that its record lacks: the step before is repeated
+        if session.gradients.interrupted():
+            log.warning(
+                "rank %d: step %d went on with gradients of the step before", session.rank, step
+            )
+            clean, final, provisional = None, final - {step}, provisional - {step}
+        return (
+            Position(
+                step,
+                clean,
+                final,
+                provisional,
+                session.stripes.steps() if session.stripes is not None else frozenset(),
+                frozenset(self.recorder.drifted),
+                doubts,
+                remembered,
+                session.state.replicas.of,
+            ),
+            found.unfit or unfit or session.communicators.spent,
+        )
+
+    def _repair(self) -> None:
+        """Take part in a repair and set the loop to the step it resumes at."""
+        slot.progress(self.attempts.step, slot.INTERRUPTED)
+        self._follow(self.session.wait_for_orders(self._position))
+
+    def _follow(self, outcome: object) -> bool:
+        """Apply the outcome of waiting for orders; return False if the loop continues where it
+        is."""
+        if isinstance(outcome, LeftAlone):
+            self.alone = outcome.reason
+        elif isinstance(outcome, Resumed):
+            self._take_up(outcome)
+        else:
+            return False
+        return True
+
+    def _take_up(self, resumed: Resumed, report: bool = True) -> None:
+        session, recorder, entry = self.session, self.recorder, resumed.entry
+        session.settled()
+        self._suspicion.settled()
+        self.attempts.resume_at(resumed.step, resumed.plan if session.verifies else None, report)
+        session.gradients.abandon()
+        if entry is not None:
+            here = entry.pass_number == recorder.pass_number
+            if here and resumed.step >= self._loads_from:
+                recorder.index = entry.index
+            elif here and self.rejoin.target == NOWHERE:
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, but this process resumed its loader at"
+                    f" step {self._loads_from}: it is replaced"
+                )
+            elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
+                # this process cannot go back there; the coordinator replaces it with one that can
+                raise RuntimeError(
+                    f"step {resumed.step} must be repeated, but its loop was left with break before"
+                    " all ranks had committed it"
+                )
+        recorder.taken_back(resumed.step, entry, repaired=report)
+        self._carried.repaired()
+
+    def _leave_pass(self) -> bool:
+        """Wait until the pass, committed here, is committed on every rank. Returns False if the
+        loop was taken back."""
+        session, step = self.session, self.attempts.step
+        self.recorder.end_pass(step)
+        slot.progress(step, slot.INTERRUPTED)
+        session.copies.wait(session.built_at)
+        session.channel.send(from_rank.RankFinished(session.rank, session.incarnation, step))
+        outcome = session.wait_for_orders(self._position, release=step)
+        self._follow(outcome)
+        if isinstance(outcome, Resumed):
+            return False
+        self.recorder.next_pass()
+        slot.progress(step, slot.COMMITTED)
+        return True
+
+    def _pause(self) -> None:
+        """Report that this rank is paused, and wait for the continue or for a repair. Everything
+        due before the step has run and its record is final, so no rank has to go back a step."""
+        session, step = self.session, self.attempts.step
+        slot.progress(step, slot.PAUSED)
+        self.recorder.pause(step)
+        session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
+
+        def position() -> tuple[Position, str]:
+            # a repair: the end of the pause no longer continues this rank
+            slot.progress(step, slot.INTERRUPTED)
+            return self._position()
+
+        if not self._follow(session.wait_for_orders(position, paused=True)):
+            slot.progress(step, slot.COMMITTED)
+
+    # -- a new process of a rank -------------------------------------------------------------------
+
+    def begin_at(self, step: int, kind: int, entry: Entry) -> None:
+        """Begin a rank's first process from a dump: its loops skip the finished passes."""
+        self._take_up(self.rejoin.from_dump(step, kind, entry), report=False)
+        self.recorder.keep_entry(step, kind, entry)
+
+    def come_back(self) -> Resumed | None:
+        """Announce a replacement and take part in its repair: see `Rejoin.announce`."""
+        resumed = self.rejoin.announce()
+        if resumed is not None:
+            set_up.came_back(between=resumed.kind == PASS_END)
+            self._take_up(resumed)
+        return resumed

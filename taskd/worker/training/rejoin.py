@@ -1,0 +1,181 @@
+"""Brings a rank's new process to the pass, step and batch where the previous one was.
+
+A replacement skips the passes that its predecessor had finished, announces itself in the pass that
+it was in, and resumes its loader in the middle. A rank of a job that begins from a dump does the
+same, without a repair.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from taskd.core.snapshots import FINAL, PASS_END
+from taskd.messages import from_rank
+from taskd.worker.communication import buckets
+from taskd.worker.repair import private_state
+from taskd.worker.repair.outcomes import Resumed, TakenUp
+from taskd.worker.repair.session import RepairSession
+from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up.results import REMEDY_LOOP
+from taskd.worker.state import entry as entries
+from taskd.worker.state import loading, plain
+from taskd.worker.state.entry import Entry
+from taskd.worker.training.batches import Batches
+from taskd.worker.training.patience import Patience
+from taskd.worker.training.recorder import Recorder
+
+log = logging.getLogger("taskd.worker")
+
+# seconds that a replacement may take to reload what its predecessor had loaded in a pass
+LOADING = 3600.0
+END = object()  # what comes after a loader's last batch
+NOWHERE = -2  # no pass
+
+
+class Rejoin:
+    """One rank's way back. `target`: the pass of the previous process, NOWHERE once reached;
+    `calls`: it is in job.call. `begins`: the resume point, if it is known."""
+
+    def __init__(
+        self, session: RepairSession, recorder: Recorder, batches: Batches, patience: Patience
+    ) -> None:
+        self._session, self._recorder, self._batches, self._patience = (
+            session,
+            recorder,
+            batches,
+            patience,
+        )
+        self.target, self.calls = NOWHERE, False
+        self.begins: Resumed | None = None
+
+    def done(self) -> None:
+        """Finish: the loop is where the previous process was."""
+        self.target, self.calls, self.begins = NOWHERE, False, None
+
+    def missed(self) -> str:
+        """Why the script cannot end now, "" if it can."""
+        if self.target == NOWHERE:
+            return ""
+        made = self._recorder.pass_number
+        return (
+            f"taskd: rank {self._session.rank}: the script has ended after {made} passes of its"
+            f" loop, but the rank's previous process was in pass {self.target + 1}. {REMEDY_LOOP}"
+        )
+
+    def aim(self) -> None:
+        """Find the pass of the previous process. Raises RuntimeError if it left no record."""
+        session = self._session
+        latest = session.entries.latest()
+        found = session.entries.read(latest[0]) if latest else None
+        if latest is None or found is None:
+            raise RuntimeError(f"rank {session.rank} left no record to come back from")
+        entry = entries.decode(found[1], session.entries.seal, latest[0])
+        self.target, self.calls = entry.pass_number, entry.calls
+
+    def announce(self) -> Resumed | None:
+        """Announce this replacement and take part in the repair; None: it belongs in a later pass.
+        Raises RuntimeError if the repair was given up."""
+        session = self._session
+        session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
+        while isinstance(outcome := session.wait_for_orders(None), TakenUp):
+            session.entries.open()
+            set_up.reload()
+            aimed = self.target
+            self.aim()
+            if self.target != aimed:
+                return None
+            session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
+        if not isinstance(outcome, Resumed) or outcome.entry is None:
+            raise RuntimeError(f"the repair of rank {session.rank} was given up: {outcome}")
+        return outcome
+
+    def from_dump(self, step: int, kind: int, entry: Entry) -> Resumed:
+        """Restore the rank's private state from its record in a dump whose replicated state is in
+        memory."""
+        session = self._session
+        entry = replace(
+            entry, orders=buckets.agreed(session.state.ddps, entry.orders, session.place())
+        )
+        for ddp, order in zip(session.state.ddps, entry.orders, strict=True):
+            buckets.rebuild(ddp, order)
+        session.gradients.watch(session.state.parameters())
+        private_state.put(session, entry)
+        resumed = Resumed(step, entry, kind)
+        if entry.pass_number >= 0:  # else the dump is from before the first step
+            self.target, self.calls, self.begins = entry.pass_number, entry.calls, resumed
+        return resumed
+
+    # -- the loader --------------------------------------------------------------------------------
+
+    def take_up(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
+        """Return `loader`'s iterator at the place of the previous process. Raises RuntimeError if
+        it gives other batches."""
+        session, entry = self._session, resumed.entry
+        assert entry is not None
+        self._recorder.new_pass(entry.pass_random, entry.loader, resumed.step)
+        self._recorder.index = entry.index
+        if loader is None:
+            return None
+        present = session.random.take()
+        # the fast ways first; if one gives a different batch, the next one
+        for way in loading.ways(entry.place):
+            iterator, exact = self._try(loader, entry, resumed, present, way)
+            if exact:
+                session.random.put(present)
+                return iterator
+            log.warning(
+                "rank %d: %s (%s) gave a different batch than before",
+                session.rank,
+                _name(loader),
+                way,
+            )
+        raise RuntimeError(
+            f"{_name(loader)} gave a different batch for step {resumed.step} than this rank's"
+            " previous process got: it keeps state outside its samplers and generators, or depends"
+            " on what other ranks send; the rank cannot be restored exactly"
+        )
+
+    def _try(
+        self, loader: Iterable[Any], entry: Entry, resumed: Resumed, present: bytes, way: str
+    ) -> tuple[Iterator[Any], bool]:
+        """Return an iterator at the recorded place, and whether it gives the batches that the
+        previous process got. `way`: see loading.begin."""
+        session, kind = self._session, resumed.kind
+        session.random.put(entry.pass_random)
+        loading.put_place(loader, entry.loader)
+        before = entry.fetch or entry.random
+        # a batch loaded by a worker process depends on what that process loaded before, and what a
+        # loader's own state means is known to it alone; else a batch depends only on the step's
+        # random numbers
+        moved = way == loading.MOVED
+        look_back = (
+            entry.previous is not None
+            and entry.index > 0
+            and (moved or loading.has_workers(loader))
+        )
+        state, then = plain.decode(entry.place) if moved else (b"", b"")
+        # loaders that agree on random numbers at the start of a pass (Accelerate's) would address
+        # peers that did so long ago
+        patience = LOADING if way == loading.WHOLE else 0.0
+        with session.communicators.aside(), self._patience.extended(patience):
+            iterator = loading.begin(loader, entry.index - look_back, way, state)
+            if moved:
+                session.random.put(then)
+            if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
+                return iterator, False
+            session.random.put(before)
+            if kind == FINAL:
+                self._batches.keep(resumed.step, next(iterator), before, present, resumed.step)
+                if entry.batch not in (None, self._batches.fingerprint(resumed.step)):
+                    return iterator, False
+            # the previous process reached the end of its loader, which may count its passes there
+            if kind == PASS_END and next(iterator, END) is not END:
+                return iterator, False
+        return iterator, True
+
+
+def _name(loader: Any) -> str:
+    return type(loader).__name__
