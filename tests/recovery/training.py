@@ -25,11 +25,15 @@ from taskd.control import Control
 from taskd.cython_api import slot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
+import warm
 from ports import free_port
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 BIN = Path(sys.executable).parent
+# the program of warm.py's kinds of processes
+FORKED = {"launcher": str(BIN / "taskd"), "ranks": str(HERE / "ranks.py")}
 # the first torch that runs these on gloo: before, HSDP asks for an average, which gloo lacks, and
 # pipelines hang or mix their messages up
 SINCE = {"hsdp": (2, 8), **dict.fromkeys(("pp", "pp-interleaved", "cube"), (2, 10))}
@@ -131,18 +135,29 @@ class Running:
     behind."""
 
     def __init__(
-        self, command: list[str], directory: Path, env: dict[str, str], world: int = 0
+        self,
+        command: list[str],
+        directory: Path,
+        env: dict[str, str],
+        world: int = 0,
+        fork: str = "",
     ) -> None:
+        """`fork`: what warm.py may fork instead of starting `command`, with its arguments."""
         self.directory, self.env, self._world = directory, env, world
         self._output = open(directory / "output", "w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            command,
-            env=env,
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            cwd=directory,
-        )
+        self._process: subprocess.Popen[bytes] | warm.Process
+        if fork and warm.suits(env):
+            arguments = command[command.index(FORKED[fork]) + 1 :]
+            self._process = warm.popen(fork, arguments, env, directory, self._output.fileno())
+        else:
+            self._process = subprocess.Popen(
+                command,
+                env=env,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                cwd=directory,
+            )
 
     def __enter__(self) -> Running:
         return self
@@ -302,8 +317,8 @@ class Running:
         )
 
 
-def run(command: list[str], directory: Path, env: dict[str, str]) -> Result:
-    with Running(command, directory, env) as job:
+def run(command: list[str], directory: Path, env: dict[str, str], fork: str = "") -> Result:
+    with Running(command, directory, env, fork=fork) as job:
         return job.end()
 
 
@@ -322,6 +337,7 @@ def start(
     *arguments: str,
     faults: str = "",
     options: tuple[str, ...] = (),
+    fork: str = "launcher",
     **env: str | None,
 ) -> Running:
     directory.mkdir(parents=True, exist_ok=True)
@@ -335,7 +351,7 @@ def start(
         str(directory),
         *arguments,
     ]
-    return Running(command, directory, environment(directory, faults, **env), world)
+    return Running(command, directory, environment(directory, faults, **env), world, fork)
 
 
 def taskd(
@@ -345,9 +361,12 @@ def taskd(
     *arguments: str,
     faults: str = "",
     options: tuple[str, ...] = (),
+    fork: str = "launcher",
     **env: str | None,
 ) -> Result:
-    with start(directory, world, script, *arguments, faults=faults, options=options, **env) as job:
+    with start(
+        directory, world, script, *arguments, faults=faults, options=options, fork=fork, **env
+    ) as job:
         return job.end()
 
 
@@ -362,7 +381,7 @@ def undisturbed(directory: Path, world: int, script: str, *arguments: str) -> Re
         str(directory),
         *arguments,
     ]
-    result = run(command, directory, environment(directory))
+    result = run(command, directory, environment(directory), "ranks")
     assert result.status == 0, result.output[-3000:]
     return result
 

@@ -128,19 +128,7 @@ class Zygote:
         self.socket = ours
         self.ready = False
         with theirs:
-            self._process = subprocess.Popen(
-                start.command(
-                    "taskd.agent.ranks.zygote",
-                    str(theirs.fileno()),
-                    ranks,
-                    process_title.ROOM,
-                    unbuffered=True,
-                ),
-                pass_fds=[theirs.fileno()],
-                # a Ctrl-C is for the launcher, which ends the ranks
-                start_new_session=True,
-                env={**environment, process_title.SPARE[0]: process_title.SPARE[1]},
-            )
+            self._process = start_zygote(theirs.fileno(), ranks, environment)
 
     @property
     def pid(self) -> int:
@@ -179,6 +167,18 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self.kill()
             return None
+
+
+def start_zygote(fd: int, ranks: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        start.command(
+            "taskd.agent.ranks.zygote", str(fd), ranks, process_title.ROOM, unbuffered=True
+        ),
+        pass_fds=[fd],
+        # a Ctrl-C is for the launcher, which ends the ranks
+        start_new_session=True,
+        env={**environment, process_title.SPARE[0]: process_title.SPARE[1]},
+    )
 
 
 def leaving(pid: int) -> bool:
