@@ -94,7 +94,10 @@ class Hosts:
 
     def command(self, host: int, command: list[str]) -> list[str]:
         """`command` as run on that host; the started process becomes it by exec."""
-        return ["ip", "netns", "exec", self._names[host], *command]
+        return ["ip", "netns", "exec", self.namespace(host), *command]
+
+    def namespace(self, host: int) -> str:
+        return self._names[host]
 
     def pids(self, host: int) -> list[int]:
         """All processes on that host."""

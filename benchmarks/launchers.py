@@ -39,16 +39,13 @@ class Launchers:
         self.world = nodes * ranks
         self._script, self._master = script, master or hosts.address(0)
         self.env = {"GLOO_SOCKET_IFNAME": "eth0", "TASKD_RECOVER_STRATEGY": STRATEGY, **environment}
-        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        self.launchers: dict[int, Any] = {}  # processes, as subprocess.Popen
         directory.mkdir(parents=True, exist_ok=True)
         for node in range(nodes):
             self.launch(node, node)
 
     def launch(self, host: int, node: int, *options: str, **environment: str) -> None:
-        command = [
-            sys.executable,
-            "-c",
-            "from taskd.cli import main; main()",
+        arguments = [
             "run",
             *options,
             "--nnodes",
@@ -63,16 +60,22 @@ class Launchers:
             MASTER,
             *self._script,
         ]
+        env = {**self.env, "POD_IP": self.hosts.address(host), **environment}
         with open(self.directory / f"output-{host}", "ab") as output:
-            self.launchers[host] = subprocess.Popen(
-                self.hosts.command(host, command),
-                env={**self.env, "POD_IP": self.hosts.address(host), **environment},
-                stdout=output,
-                stderr=output,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd=self.directory,
-            )
+            self.launchers[host] = self.start(host, arguments, env, output.fileno())
+
+    def start(self, host: int, arguments: list[str], env: dict[str, str], output: int) -> Any:
+        """Start `taskd ARGUMENTS` on that host."""
+        command = [sys.executable, "-c", "from taskd.cli import main; main()", *arguments]
+        return subprocess.Popen(
+            self.hosts.command(host, command),
+            env=env,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=self.directory,
+        )
 
     def launch_standby(self, host: int, **environment: str) -> None:
         self.launch(host, 0, "--standby", **environment)

@@ -101,12 +101,19 @@ def popen(
 def suits(env: Mapping[str, str]) -> bool:
     """Whether a process that was forked can have this environment: nothing in it is read only when
     an interpreter starts or torch is imported."""
-    return _early(env) == _early(_environment("ranks"))
+    customized = any((Path(entry) / "sitecustomize.py").exists() for entry in _path(env))
+    return _early(env) == _early(_environment("ranks")) and not customized
 
 
 def _early(env: Mapping[str, str]) -> dict[str, str]:
     names = ("PYTHON", "LD_", "OMP_", "TORCH", "MKL_", "PATH")
-    return {k: v for k, v in env.items() if k.startswith(names)}
+    return {k: v for k, v in env.items() if k.startswith(names) and k != "PYTHONPATH"}
+
+
+def _path(env: Mapping[str, str]) -> list[str]:
+    """What PYTHONPATH adds to that of this process."""
+    entries = env.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if entry and entry not in sys.path]
 
 
 def _environment(kind: str) -> dict[str, str]:
@@ -237,6 +244,7 @@ def _become(request: dict[str, Any], output: int) -> None:
     if request["namespace"]:
         _enter(request["namespace"])
     os.chdir(request["cwd"])
+    sys.path[:0] = _path(request["env"])
     os.environ.clear()
     os.environ.update(request["env"])
     for number in (1, 2):

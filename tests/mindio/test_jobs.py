@@ -20,10 +20,13 @@ import torch
 from taskd.adaptor.mindio import alias
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
+import warm
 from ports import free_port
 
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain.py"
 RANKS, STEPS, LIMIT = 4, 60, 100.0
+ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 LAYOUTS = {"2x2": (2, 2), "sharded": (1, 2)}  # model-parallel ranks, replicas
 
 
@@ -48,17 +51,23 @@ class Job:
         more = ["--recover-strategy", strategy] if strategy else []
         arguments = [*LAYOUTS[layout], steps, self.out, *fault]
         self._log = open(folder / "log", "wb")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "taskd.cli", "run", "--port", str(self.port), *more),
-                *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),
-                *(str(script), *map(str, arguments)),
-            ],
-            cwd=folder,
-            env={**clean, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder), **settings},
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+        run = [
+            *("run", "--port", str(self.port), *more),
+            *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),
+            *(str(script), *map(str, arguments)),
+        ]
+        env = {**clean, **ALWAYS, "PYTHONPATH": str(folder), **settings}
+        self.process: subprocess.Popen[bytes] | warm.Process
+        if warm.suits(env):
+            self.process = warm.popen("launcher", run, env, folder, self._log.fileno())
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "taskd.cli", *run],
+                cwd=folder,
+                env=env,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+            )
         self.folder = folder
 
     def losses(self, rank: int) -> dict[int, str]:

@@ -6,7 +6,9 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import warm
 from hosts import Hosts
 from launchers import Launchers
 from training import LIMIT, SCRIPTS, Result, environment, incidents
@@ -15,7 +17,17 @@ from training import LIMIT, SCRIPTS, Result, environment, incidents
 STEPS = "480"
 
 
-class Cluster(Launchers):
+class Forked(Launchers):
+    """Launchers that are forked from a process which has imported torch, where they can be."""
+
+    def start(self, host: int, arguments: list[str], env: dict[str, str], output: int) -> Any:
+        if not warm.suits(env):
+            return super().start(host, arguments, env, output)
+        namespace = self.hosts.namespace(host)
+        return warm.popen("launcher", arguments, env, self.directory, output, namespace)
+
+
+class Cluster(Forked):
     """A job of a script of tests/recovery."""
 
     def __init__(

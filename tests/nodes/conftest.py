@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [
     str(ROOT / "benchmarks"),
+    str(ROOT / "tests" / "lab"),
     str(ROOT / "tests" / "recovery"),
     str(Path(__file__).parent),
 ]

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import Launchers
+from cluster import Forked
 from training import environment
 
 from taskd.adaptor.mindio import alias
@@ -21,7 +21,7 @@ def start(hosts, folder):
     (folder / "out").mkdir(parents=True)
     alias.install(folder)
     script = [str(SCRIPT), "2", "2", str(STEPS), str(folder / "out")]
-    return Launchers(hosts, folder, 2, 2, script, environment(folder, PYTHONPATH=str(folder)))
+    return Forked(hosts, folder, 2, 2, script, environment(folder, PYTHONPATH=str(folder)))
 
 
 def until(job, what, condition):

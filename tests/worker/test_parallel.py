@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from taskd.worker.discovery import unsupported
 from taskd.worker.communication import pipelines
+from taskd.worker.discovery import unsupported
 from taskd.worker.repair import trials, verify
 from taskd.worker.state import fsdp2, sharded, zero
 from taskd.worker.state.gradients import Gradients
