@@ -23,6 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from taskd.cython_api import library_path
 
 BEGINS = 120.0  # seconds; the imports take 5 on a quiet machine
 SIZE = 1 << 17  # of a request: arguments and environment
+Completed = subprocess.CompletedProcess[str]
 ETC = Path("/etc/netns")
 _NEWNS, _NEWNET = 0x20000, 0x40000000
 _BIND, _REC, _SLAVE, _DETACH = 0x1000, 0x4000, 0x80000, 2
@@ -81,10 +83,11 @@ def popen(
     cwd: Path,
     output: int,
     namespace: str = "",
+    errors: int | None = None,
 ) -> Process:
     """Fork a process: `kind` is "launcher" (`taskd ARGUMENTS`) or "ranks" (`python ranks.py
-    ARGUMENTS`). It leads a session of its own. `output`: the file descriptor that it prints to.
-    `namespace`: as for `ip netns exec`."""
+    ARGUMENTS`, or `python -c CODE`). It leads a session of its own. `output`, `errors`: file
+    descriptors that it prints to. `namespace`: as for `ip netns exec`."""
     connection = _connect(kind)
     request = {
         "arguments": arguments,
@@ -92,10 +95,25 @@ def popen(
         "cwd": str(cwd),
         "namespace": namespace,
     }
-    socket.send_fds(connection, [json.dumps(request).encode()], [output])
+    streams = [output, output if errors is None else errors]
+    socket.send_fds(connection, [json.dumps(request).encode()], streams)
     assert select.select([connection], [], [], BEGINS)[0], f"no {kind} after {BEGINS:g} s"
     pid = json.loads(connection.recv(SIZE))["started"]
     return Process(connection, pid, arguments)
+
+
+def python(code: str, env: Mapping[str, str], timeout: float = 60.0) -> Completed:
+    """As subprocess.run for `python -c CODE`, with what it has printed as text."""
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        streams = output.fileno(), errors.fileno()
+        process = popen("ranks", ["-c", code], env, Path.cwd(), streams[0], errors=streams[1])
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        for file in (output, errors):
+            file.seek(0)
+        return Completed(process.args, status, output.read(), errors.read())
 
 
 def suits(env: Mapping[str, str]) -> bool:
@@ -189,6 +207,9 @@ def main() -> None:
     arguments = request["arguments"]
     if kind == "launcher":
         _be_a_launcher(arguments)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c"]
+        exec(arguments[1], {"__name__": "__main__"})
     else:
         sys.argv = ["ranks.py", *arguments]
         sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
@@ -215,7 +236,7 @@ def _serve(listener: socket.socket, until: int) -> dict[str, Any] | None:
                 _tell(connection, ended=status)
         if listener.fileno() in ready:
             connection, _ = listener.accept()
-            message, fds, _, _ = socket.recv_fds(connection, SIZE, 1)
+            message, fds, _, _ = socket.recv_fds(connection, SIZE, 2)
             request = json.loads(message)
             pid = os.fork()
             if pid == 0:
@@ -224,11 +245,12 @@ def _serve(listener: socket.socket, until: int) -> dict[str, Any] | None:
                     os.close(fd)
                     other.close()
                 os.close(until)
-                _become(request, fds[0])
+                _become(request, fds)
                 _tell(connection, started=os.getpid())
                 connection.close()
                 return dict(request)
-            os.close(fds[0])
+            for stream in fds:
+                os.close(stream)
             fd = os.pidfd_open(pid)
             children[fd] = pid, connection
             poll.register(fd, select.POLLIN)
@@ -239,7 +261,7 @@ def _tell(connection: socket.socket, **message: int) -> None:
         connection.send(json.dumps(message).encode())
 
 
-def _become(request: dict[str, Any], output: int) -> None:
+def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.setsid()
     if request["namespace"]:
         _enter(request["namespace"])
@@ -247,9 +269,9 @@ def _become(request: dict[str, Any], output: int) -> None:
     sys.path[:0] = _path(request["env"])
     os.environ.clear()
     os.environ.update(request["env"])
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.close(output)
+    for number, stream in zip((1, 2), streams, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
 
 
 def _enter(namespace: str) -> None:

@@ -18,10 +18,9 @@ import pytest
 import torch
 
 from taskd.adaptor.mindio import alias
+from tests.lab import warm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "lab"))
-import warm
 from ports import free_port
 
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain.py"

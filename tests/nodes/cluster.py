@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import warm
 from hosts import Hosts
 from launchers import Launchers
 from training import LIMIT, SCRIPTS, Result, environment, incidents
+
+from tests.lab import warm
 
 # of steered.py in these tests: 38 s at least, in which processes import torch on a busy machine
 STEPS = "480"

@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [
     str(ROOT / "benchmarks"),
-    str(ROOT / "tests" / "lab"),
     str(ROOT / "tests" / "recovery"),
     str(Path(__file__).parent),
 ]

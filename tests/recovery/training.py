@@ -23,10 +23,9 @@ import torch
 
 from taskd.control import Control
 from taskd.cython_api import slot
+from tests.lab import warm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lab"))
-import warm
 from ports import free_port
 
 HERE = Path(__file__).parent

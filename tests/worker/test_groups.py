@@ -4,8 +4,6 @@ for that is there."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from datetime import timedelta
 
@@ -14,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.worker.communication import group_tables, groups
+from tests.lab import warm
 
 
 @pytest.fixture
@@ -135,16 +134,7 @@ if {fake}:
 def test_groups_of_a_replacement_are_those_of_its_predecessor():
     """Their names, ranks and time-outs; under torch's fake backend first, real ones later."""
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "4"}
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(fake=fake)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        for fake in (True, False)
-    ]
+    found = [warm.python(SCRIPT.format(fake=fake), env) for fake in (True, False)]
     assert [r.returncode for r in found] == [0, 0], found[0].stderr + found[1].stderr
     # without gloo's own lines about its connections, which torch 2.10 prints
     mine, theirs = (

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.calls import SetUp
 from taskd.worker.set_up.results import NotTheSame, Result, Results
 from taskd.worker.set_up.values import FILLING, check_object
+from tests.lab import warm
 
 START = """
 import os, torch, torch.distributed as dist
@@ -51,13 +51,7 @@ def run(tmp_path):
             "VALUE": str(5 - 2 * min(incarnation, 1)),
             "TASKD_INCARNATION": str(incarnation),
         }
-        return subprocess.run(
-            [sys.executable, "-c", START + init + "got = {}\n" + body + END],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return warm.python(START + init + "got = {}\n" + body + END, env)
 
     return run
 
