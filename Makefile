@@ -39,7 +39,7 @@ test-mindspore: build $(MINDSPORE)/complete
 		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" python -m pytest --timeout=300 tests/mindspore; \
 	fi
 
-$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt
+$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt requirements/taskd.txt
 	@rm -rf $(MINDSPORE)
 	@echo "installing requirements/mindspore.txt into $(MINDSPORE), once; mindspore is large"
 	@{ $(PYTHON) -m venv $(MINDSPORE) && $(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
@@ -57,7 +57,7 @@ $(TORCH)/complete: $(TORCH)/requirements.installed $(NATIVE)
 	@touch $@
 
 # not kept in pip's cache: gigabytes for one run
-$(TORCH)/requirements.installed: requirements/torch.txt
+$(TORCH)/requirements.installed: requirements/torch.txt requirements/taskd.txt
 	@test -n "$(VERSION)" || { echo "which torch? say make test-torch VERSION=2.7.1" >&2; exit 1; }
 	@rm -rf $(TORCH)
 	$(PYTHON) -m venv $(TORCH)
@@ -107,7 +107,7 @@ $(LIBRARY): $(INSTALLED) $(NATIVE)
 	TASKD_WERROR=1 $(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-$(INSTALLED): requirements/test.txt
+$(INSTALLED): requirements/test.txt requirements/taskd.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "$(PYTHON) is older than 3.10 (or missing): say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' || \
