@@ -19,6 +19,8 @@ TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
 	in_place parallel training_loops gradients checks dump launchers)) tests/worker \
 	tests/adaptor/test_restarts.py tests/adaptor/test_torch_versions.py \
 	tests/devices/test_recognise_torch.py
+NARROW := Makefile .ci requirements '*.sh' '*.[ch]' '*.pyx' '*.pxd' '*.toml' '*.yaml' '*.yml' \
+	'*Dockerfile'
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -29,8 +31,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs build bench soak \
-	soak-nodes site clean
+.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs tracked build \
+	bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -81,7 +83,7 @@ $(TORCH)/requirements.installed: requirements/torch.txt requirements/taskd.txt
 		--requirement requirements/torch.txt
 	@touch $@
 
-lint: ruff mypy api-docs settings-docs
+lint: ruff mypy api-docs settings-docs tracked
 
 ruff: build
 	$(BIN)/ruff check --quiet --output-format=concise .
@@ -95,6 +97,13 @@ api-docs: build
 
 settings-docs: build
 	$(BIN)/python scripts/settings_docs.py --check
+
+# what git keeps: no binaries but pictures; at most 100 columns also where ruff does not look
+tracked:
+	@found=$$(git ls-files --eol | grep '^i/-text' | grep -v '\.webp$$'); \
+	test -z "$$found" || { echo "no binary is kept in git: $$found" >&2; exit 1; }
+	@found=$$(git grep -nE '^.{101}' -- $(NARROW)); \
+	test -z "$$found" || { echo "more than 100 columns: $$found" >&2; exit 1; }
 
 build: $(LIBRARY)
 
