@@ -1,71 +1,89 @@
-# make demo | test | test-mindspore | test-torch VERSION=2.7.1 | lint | bench | soak | soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements, and
-# taskd in it, built from this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
-# Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
+# make demo | test | test-mindspore | test-torch VERSION=2.7.1 | lint | bench | soak | soak-nodes |
+# site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements,
+# and taskd in it, built from this tree (editable: what is tested is the tree;
+# tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or later with its
+# headers, a C compiler and make. PYTHON=... picks another interpreter.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
-NATIVE := setup.py pyproject.toml $(wildcard csrc/*.c csrc/*.h csrc/mindio/*.[ch] taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
+NATIVE := setup.py pyproject.toml $(wildcard csrc/*.[ch] csrc/mindio/*.[ch] \
+	taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
 MINDSPORE := $(VENV)/mindspore
 TORCH := $(VENV)/torch-$(VERSION)
 # of another torch: what it does in a repair, and the private names that this takes
-TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_,in_place parallel training_loops gradients checks dump launchers)) \
-	tests/worker tests/adaptor/test_restarts.py tests/adaptor/test_torch_versions.py tests/devices/test_recognise_torch.py
+TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
+	in_place parallel training_loops gradients checks dump launchers)) tests/worker \
+	tests/adaptor/test_restarts.py tests/adaptor/test_torch_versions.py \
+	tests/devices/test_recognise_torch.py
+NARROW := Makefile .ci requirements '*.sh' '*.[ch]' '*.pyx' '*.pxd' '*.toml' '*.yaml' '*.yml' \
+	'*Dockerfile'
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
+# taskd itself, for pip install
+EDITABLE := --quiet --no-build-isolation --no-deps --editable .
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# the tests start hundreds of interpreters; each would compile taskd again where its bytecode may not be kept
+# the tests start hundreds of interpreters; each would compile taskd again where its bytecode may
+# not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs build bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs tracked build \
+	bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
 
-# The tests run also where the checks have failed, so that one call tells everything; pytest's closing line comes last.
+# The tests run also where the checks have failed, so that one call tells everything; pytest's
+# closing line comes last.
 test: build $(TORCH_NPU)/complete
 	@failed=0; \
 	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
 	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
 	exit $$failed
 
-# MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be installed, its tests are skipped.
+# MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be
+# installed, its tests are skipped.
 test-mindspore: build $(MINDSPORE)/complete
 	@if [ -e $(MINDSPORE)/complete ]; then \
-		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" python -m pytest --timeout=300 tests/mindspore; \
+		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" \
+			python -m pytest --timeout=300 tests/mindspore; \
 	fi
 
-$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt
+$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt requirements/taskd.txt
 	@rm -rf $(MINDSPORE)
 	@echo "installing requirements/mindspore.txt into $(MINDSPORE), once; mindspore is large"
-	@{ $(PYTHON) -m venv $(MINDSPORE) && $(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
-		$(MINDSPORE)/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable . && touch $@; } || \
+	@{ $(PYTHON) -m venv $(MINDSPORE) && \
+		$(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
+		$(MINDSPORE)/bin/python -m pip install $(EDITABLE) && touch $@; } || \
 		echo "mindspore could not be installed; its tests are skipped" >&2
 
-# Another torch in an environment of its own, which takes about 6 GB: most versions are on PyPI as CUDA builds alone. Those run on
-# the CPU. A torch with which no job can be protected fails here, with the reason.
+# Another torch in an environment of its own, which takes about 6 GB: most versions are on PyPI as
+# CUDA builds alone. Those run on the CPU. A torch with which no job can be protected fails here,
+# with the reason.
 test-torch: $(TORCH)/complete
 	@export PATH="$(abspath $(TORCH)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(TORCH))"; \
-	python -c 'import sys; from taskd.adaptor import torch_versions as t; sys.exit(t.refusal())' && python -m pytest $(PYTEST) $(TORCH_TESTS)
+	python -c 'import sys; from taskd.adaptor import torch_versions as t; sys.exit(t.refusal())' && \
+		python -m pytest $(PYTEST) $(TORCH_TESTS)
 
 $(TORCH)/complete: $(TORCH)/requirements.installed $(NATIVE)
-	$(TORCH)/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	$(TORCH)/bin/python -m pip install $(EDITABLE)
 	@touch $@
 
 # not kept in pip's cache: gigabytes for one run
-$(TORCH)/requirements.installed: requirements/torch.txt
+$(TORCH)/requirements.installed: requirements/torch.txt requirements/taskd.txt
 	@test -n "$(VERSION)" || { echo "which torch? say make test-torch VERSION=2.7.1" >&2; exit 1; }
 	@rm -rf $(TORCH)
 	$(PYTHON) -m venv $(TORCH)
 	@echo "installing torch $(VERSION) and requirements/torch.txt into $(TORCH), once"
-	$(TORCH)/bin/python -m pip install --quiet --no-cache-dir torch==$(VERSION) --requirement requirements/torch.txt
+	$(TORCH)/bin/python -m pip install --quiet --no-cache-dir torch==$(VERSION) \
+		--requirement requirements/torch.txt
 	@touch $@
 
-lint: ruff mypy api-docs settings-docs
+lint: ruff mypy api-docs settings-docs tracked
 
 ruff: build
 	$(BIN)/ruff check --quiet --output-format=concise .
@@ -79,6 +97,13 @@ api-docs: build
 
 settings-docs: build
 	$(BIN)/python scripts/settings_docs.py --check
+
+# what git keeps: no binaries but pictures; at most 100 columns also where ruff does not look
+tracked:
+	@found=$$(git ls-files --eol | grep '^i/-text' | grep -v '\.webp$$'); \
+	test -z "$$found" || { echo "no binary is kept in git: $$found" >&2; exit 1; }
+	@found=$$(git grep -nE '^.{101}' -- $(NARROW)); \
+	test -z "$$found" || { echo "more than 100 columns: $$found" >&2; exit 1; }
 
 build: $(LIBRARY)
 
@@ -102,32 +127,38 @@ site:
 soak-nodes: build
 	@$(ACTIVE) python benchmarks/soak_nodes.py $(SOAK)
 
-# libtaskd is compiled with -Wall -Wextra -Werror (setup.py).
+# TASKD_WERROR: a warning in libtaskd fails (setup.py)
 $(LIBRARY): $(INSTALLED) $(NATIVE)
-	$(BIN)/python -m pip install --quiet --no-build-isolation --no-deps --editable .
+	TASKD_WERROR=1 $(BIN)/python -m pip install $(EDITABLE)
 	@touch $@
 
-$(INSTALLED): requirements/test.txt
+$(INSTALLED): requirements/test.txt requirements/taskd.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-		{ echo "$(PYTHON) is older than 3.10 (or missing): say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
-	@$(PYTHON) -c 'import os, sys, sysconfig as s; sys.exit(not os.path.exists(os.path.join(s.get_path("include"), "Python.h")))' || \
-		{ echo "Python.h of $(PYTHON) is missing: install its headers (Debian, Ubuntu: python3-dev; Fedora: python3-devel)" >&2; exit 1; }
-	@command -v $${CC:-gcc} > /dev/null || { echo "there is no C compiler: install gcc, or set CC" >&2; exit 1; }
+		{ echo "$(PYTHON) is older than 3.10 (or missing):" \
+			"say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
+	@test -e "$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || \
+		{ echo "Python.h of $(PYTHON) is missing: install its headers" \
+			"(Debian, Ubuntu: python3-dev; Fedora: python3-devel)" >&2; exit 1; }
+	@command -v $${CC:-gcc} > /dev/null || \
+		{ echo "there is no C compiler: install gcc, or set CC" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	@echo "installing requirements/test.txt into $(VENV), once; torch is large"
 	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
 	@touch $@
 
-# tests/devices reads torch_npu's sources, headers and error texts; it is never imported. Without it those tests are skipped.
+# tests/devices reads torch_npu's sources, headers and error texts; it is never imported. Without it
+# those tests are skipped.
 $(TORCH_NPU)/complete: $(INSTALLED) requirements/torch_npu.txt
 	@rm -rf $(TORCH_NPU)
 	@echo "fetching the torch_npu wheel into $(TORCH_NPU), to be read"
-	@{ $(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 --platform manylinux_2_28_x86_64 \
-		--dest $(TORCH_NPU) --requirement requirements/torch_npu.txt && \
+	@{ $(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 \
+		--platform manylinux_2_28_x86_64 --dest $(TORCH_NPU) \
+		--requirement requirements/torch_npu.txt && \
 		$(BIN)/python tests/devices/unpack_torch_npu.py $(TORCH_NPU) && touch $@; } || \
 		echo "the torch_npu wheel could not be fetched; the tests that read it will be skipped" >&2
 
 clean:
-	rm -rf $(VENV) site build dist *.egg-info taskd_log .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site build dist *.egg-info taskd_log
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -f $(LIBRARY) taskd/cython_api/*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

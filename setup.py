@@ -26,7 +26,8 @@ C_FLAGS = [
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
-    "-Werror",
+    # only where the Makefile builds: a later compiler has later warnings
+    *(["-Werror"] if os.environ.get("TASKD_WERROR") == "1" else []),
 ]
 # nodelete: signal handlers and fork handlers point into it. as-needed: libc only, wherever libc
 # keeps dlsym and threads.

@@ -145,7 +145,7 @@ static bool begins_message(const struct iovec *parts, int count, size_t length)
 /* Called after a writev that returned n; returns the caller's result. */
 ssize_t taskd_streams_sent(int fd, const struct iovec *parts, int count, ssize_t n)
 {
-    static _Thread_local int unfinished = -1; /* where this thread has written a part of a message */
+    static _Thread_local int unfinished = -1; /* where this thread has written part of a message */
     bool broken = n < 0 && (errno == EPIPE || errno == ECONNRESET);
     if (taskd_my_slot() == NULL || (n < 0 && !broken))
         return n;
@@ -153,7 +153,8 @@ ssize_t taskd_streams_sent(int fd, const struct iovec *parts, int count, ssize_t
     for (int i = 0; i < count; i++)
         length += parts[i].iov_len;
     bool idle = taskd_sockets_idle();
-    bool gloos = idle && (unfinished == fd || in_gloo_loop() || begins_message(parts, count, length));
+    bool gloos =
+        idle && (unfinished == fd || in_gloo_loop() || begins_message(parts, count, length));
     if (broken && (gloos || taskd_sockets_cover(fd))) {
         taskd_streams_tear();
         n = (ssize_t)length;

@@ -1,24 +1,27 @@
 #!/bin/bash
 # The documented way to start a protected training job: on each node
 #   bash scripts/train_start.sh CODE_DIR OUTPUT_DIR SCRIPT.py [ARGUMENTS...]
-# PyTorch: RANK (of this node), WORLD_SIZE and LOCAL_WORLD_SIZE (processes of the job and of a node), MASTER_ADDR and MASTER_PORT, as the platform
-#   sets them in a pod. NNODES, NODE_RANK and GPUS_PER_NODE, where set, count instead of what follows from these.
-# MindSpore, if MS_SCHED_HOST is set: also MS_SCHED_PORT, MS_WORKER_NUM, MS_LOCAL_WORKER, MS_NODE_RANK, MS_ENABLE_TFT.
+# PyTorch: RANK (of this node), WORLD_SIZE and LOCAL_WORLD_SIZE (processes of the job and of a
+#   node), MASTER_ADDR and MASTER_PORT, as the platform sets them in a pod. NNODES, NODE_RANK and
+#   GPUS_PER_NODE, where set, count instead of what follows from these.
+# MindSpore, if MS_SCHED_HOST is set: also MS_SCHED_PORT, MS_WORKER_NUM, MS_LOCAL_WORKER,
+#   MS_NODE_RANK, MS_ENABLE_TFT.
 # Both: POD_IP, MINDX_TASK_ID.
-# manager.py is taken from CODE_DIR (examples/manager.py shows it); set node_nums and proc_per_node in it.
+# manager.py is taken from CODE_DIR (examples/manager.py shows it); set node_nums and proc_per_node
+# in it.
 set -euo pipefail
 
 refuse() {
-    echo "train_start.sh: $1" >&2
+    echo "train_start.sh: $*" >&2
     exit 2
 }
 
-# number NAME LEAST MOST REMEDY: the variable, where set, is a whole number in that range
+# number NAME LEAST MOST REMEDY...: the variable, where set, is a whole number in that range
 number() {
     local value=${!1:-}
     [[ -n "$value" ]] || return 0
     if [[ ! "$value" =~ ^[0-9]{1,7}$ ]] || ((10#$value < $2 || 10#$value > $3)); then
-        refuse "$1='$value' is refused: allowed is a whole number from $2 to $3; $4"
+        refuse "$1='$value' is refused: allowed is a whole number from $2 to $3; ${*:4}"
     fi
     printf -v "$1" %d "$((10#$value))" # 08 is no number to what reads it next
 }
@@ -30,14 +33,17 @@ get_env_for_pytorch_multi_node_job() {
     number NNODES 1 1000000 "set it to the number of nodes"
     number RANK 0 1000000 "set it to the number of this node"
     number NODE_RANK 0 1000000 "set it to the number of this node"
-    number MASTER_PORT 1 65535 "set it to a free port of the node whose RANK is 0, the same on all nodes"
+    number MASTER_PORT 1 65535 "set it to a free port of the node whose RANK is 0," \
+        "the same on all nodes"
     if [[ -n "${WORLD_SIZE:-}" && -z "${NNODES:-}" ]]; then
         local each=${LOCAL_WORLD_SIZE:-${GPUS_PER_NODE:-}}
         if [[ -z "$each" ]]; then
-            refuse "WORLD_SIZE='$WORLD_SIZE' is refused without LOCAL_WORLD_SIZE: set that to the number of processes of a node"
+            refuse "WORLD_SIZE='$WORLD_SIZE' is refused without LOCAL_WORLD_SIZE:" \
+                "set that to the number of processes of a node"
         fi
         if ((WORLD_SIZE % each != 0)); then
-            refuse "WORLD_SIZE='$WORLD_SIZE' is refused with $each processes a node: allowed is a multiple; correct it or LOCAL_WORLD_SIZE, or set NNODES"
+            refuse "WORLD_SIZE='$WORLD_SIZE' is refused with $each processes a node:" \
+                "allowed is a multiple; correct it or LOCAL_WORLD_SIZE, or set NNODES"
         fi
         NNODES=$((WORLD_SIZE / each))
     fi
@@ -47,10 +53,12 @@ get_env_for_pytorch_multi_node_job() {
     RANK=${RANK:-$NODE_RANK}
     MASTER_PORT=${MASTER_PORT:-29500}
     if ((NODE_RANK != RANK)); then
-        refuse "NODE_RANK='$NODE_RANK' is refused with RANK='$RANK': both are the number of this node; unset one of them"
+        refuse "NODE_RANK='$NODE_RANK' is refused with RANK='$RANK':" \
+            "both are the number of this node; unset one of them"
     fi
     if ((NODE_RANK >= NNODES)); then
-        refuse "RANK='$RANK' is refused in a job of $NNODES nodes: allowed is 0 to $((NNODES - 1)); correct it, or WORLD_SIZE or NNODES"
+        refuse "RANK='$RANK' is refused in a job of $NNODES nodes:" \
+            "allowed is 0 to $((NNODES - 1)); correct it, or WORLD_SIZE or NNODES"
     fi
     if ((RANK > 0)) && [[ -z "${MASTER_ADDR:-}" ]]; then
         refuse "MASTER_ADDR is missing: set it to the address of the node whose RANK is 0"
@@ -66,7 +74,8 @@ get_env_for_mindspore_multi_node_job() {
     MS_LOCAL_WORKER=${MS_LOCAL_WORKER:-$MS_WORKER_NUM}
     MS_SCHED_PORT=${MS_SCHED_PORT:-8118}
     if ((MS_WORKER_NUM % MS_LOCAL_WORKER != 0)); then
-        refuse "MS_WORKER_NUM='$MS_WORKER_NUM' is refused with MS_LOCAL_WORKER='$MS_LOCAL_WORKER': allowed is a multiple; correct one of them"
+        refuse "MS_WORKER_NUM='$MS_WORKER_NUM' is refused with" \
+            "MS_LOCAL_WORKER='$MS_LOCAL_WORKER': allowed is a multiple; correct one of them"
     fi
     local nodes=$((MS_WORKER_NUM / MS_LOCAL_WORKER))
     if ((nodes > 1)) && [[ -z "${MS_NODE_RANK:-}" ]]; then
@@ -74,7 +83,8 @@ get_env_for_mindspore_multi_node_job() {
     fi
     MS_NODE_RANK=${MS_NODE_RANK:-0}
     if ((MS_NODE_RANK >= nodes)); then
-        refuse "MS_NODE_RANK='$MS_NODE_RANK' is refused in a job of $nodes nodes: allowed is 0 to $((nodes - 1)); correct it, MS_WORKER_NUM or MS_LOCAL_WORKER"
+        refuse "MS_NODE_RANK='$MS_NODE_RANK' is refused in a job of $nodes nodes:" \
+            "allowed is 0 to $((nodes - 1)); correct it, MS_WORKER_NUM or MS_LOCAL_WORKER"
     fi
 }
 
@@ -97,11 +107,13 @@ POD_IP=${POD_IP:-127.0.0.1}
 LD_PRELOAD=${LD_PRELOAD:-}
 export POD_IP
 
-# read by HCCL when a process starts: repeat a collective after a link error; do not end the process on one
+# read by HCCL when a process starts: repeat a collective after a link error; do not end the process
+# on one
 export HCCL_OP_RETRY_ENABLE=${HCCL_OP_RETRY_ENABLE:-"L0:0, L1:1, L2:1"}
 export HCCL_ASYNC_ERROR_HANDLING=${HCCL_ASYNC_ERROR_HANDLING:-0}
 
-TASKD_SO_PATH="$(pip show taskd | awk '/^Location: / {print $2"/taskd/python/cython_api/libs/libtaskd.so"}')"
+TASKD_SO_PATH="$(pip show taskd |
+    awk '/^Location: / {print $2"/taskd/python/cython_api/libs/libtaskd.so"}')"
 # an editable install has no library there: then taskd's agent preloads it into the ranks by itself
 if [[ -f "$TASKD_SO_PATH" ]]; then
     export LD_PRELOAD=$TASKD_SO_PATH:$LD_PRELOAD
@@ -120,7 +132,8 @@ if [[ -n "${MS_SCHED_HOST}" ]]; then
         NODE_ARGS="--node_rank $MS_NODE_RANK"
     fi
     exec msrun --worker_num "$MS_WORKER_NUM" --local_worker_num "$MS_LOCAL_WORKER" $NODE_ARGS \
-        --master_addr "$MS_SCHED_HOST" --master_port "$MS_SCHED_PORT" --log_dir "$output_dir/msrun_log" --join True "$script" "$@"
+        --master_addr "$MS_SCHED_HOST" --master_port "$MS_SCHED_PORT" \
+        --log_dir "$output_dir/msrun_log" --join True "$script" "$@"
 fi
 
 # PyTorch
@@ -128,7 +141,8 @@ if [[ "${RANK}" == 0 ]]; then
     export MASTER_ADDR=${POD_IP}
     python manager.py &           # Determined by the current path.
 fi
-DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK --master_addr $MASTER_ADDR --master_port $MASTER_PORT --max_restarts 32767"
+DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $NODE_RANK \
+    --master_addr $MASTER_ADDR --master_port $MASTER_PORT --max_restarts 32767"
 # the launcher sets these for each of its processes; the pod's own must not be mistaken for them
 unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
 torchrun $DISTRIBUTED_ARGS "$script" "$@"

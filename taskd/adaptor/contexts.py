@@ -34,7 +34,7 @@ class Forked(SubprocessContext):
         ):
             Adopted._start(self)  # type: ignore[arg-type]
         else:
-            super()._start()
+            super()._start()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -231,7 +231,8 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _start(self, worker_group: WorkerGroup, kind: type[SubprocessContext]) -> dict[int, Any]:
         """Start the ranks as torch does, with a context of that kind."""
         with contexts.used(kind):
-            return super()._start_workers(worker_group)
+            started: dict[int, Any] = super()._start_workers(worker_group)
+        return started
 
     def _exit_barrier(self) -> None:
         """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
@@ -242,7 +243,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         ):
             self._supervisor.farewell(self._exit_barrier_timeout)
         else:
-            super()._exit_barrier()
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         verdict = self._supervisor.verdict()
@@ -276,7 +277,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             pids = self._pcontext.pids()  # torch does not know replacements' pids
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
-        result = super()._monitor_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
         if (
             result.is_failed()
             and not self._supervisor.protecting
@@ -361,7 +362,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             if order is None:
                 return RunResult(state=WorkerState.SUCCEEDED)
             self._epoch, self._taking = order.epoch - 1, True
-            result = super().run(role)
+            result: RunResult = super().run(role)
             if standby.holds(order):
                 return result
             self._remaining_restarts = spec.max_restarts

@@ -11,7 +11,7 @@ from taskd.messages.to_rank import TESTS
 CARDS = {"backup": True, "main": False}
 
 
-class _Cards(click.ParamType):
+class _Cards(click.ParamType):  # type: ignore[type-arg]
     """A rank and its network card, such as `3=backup`."""
 
     name = "rank=card"

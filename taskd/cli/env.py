@@ -17,7 +17,7 @@ from taskd.settings import Where, job_file
 MOST_BYTES = 4 << 20
 
 
-class _Named(click.ParamType):
+class _Named(click.ParamType):  # type: ignore[type-arg]
     """NAME=VALUE of a label and the like; a script's argument may be NAME alone."""
 
     name = "NAME=VALUE"

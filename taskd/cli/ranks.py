@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 
-class _Ranks(click.ParamType):
+# click makes ParamType generic only in late versions
+class _Ranks(click.ParamType):  # type: ignore[type-arg]
     """A list of ranks, such as `1,3`."""
 
     name = "ranks"

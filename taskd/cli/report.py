@@ -27,7 +27,7 @@ ANSWER = 1.0  # seconds; a manager answers in milliseconds
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
-class Every(click.ParamType):
+class Every(click.ParamType):  # type: ignore[type-arg]
     """How often checkpoints are saved: (how many, whether of steps)."""
 
     name = "STEPS|TIME"
@@ -45,7 +45,7 @@ class Every(click.ParamType):
         return (number * UNITS[found[2]], False) if found[2] else (number, True)
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg]
     name = "SECONDS"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:

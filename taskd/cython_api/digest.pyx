@@ -13,8 +13,8 @@ cdef enum:
 
 
 cdef class Keyed:
-    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`. Sections, which may have
-    gigabytes, are hashed with BLAKE3: as strong, and four times as fast."""
+    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`. Sections, which may
+    have gigabytes, are hashed with BLAKE3: as strong, and four times as fast."""
 
     cdef bytes key, prefix
     # of the previous record, by number; None for a section that may have changed since

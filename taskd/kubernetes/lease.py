@@ -181,4 +181,5 @@ def _held(spec: Any, now: datetime) -> bool:
     if not spec.holder_identity or spec.renew_time is None:
         return False
     # one from the future would hold it forever
-    return abs(now - spec.renew_time) < timedelta(seconds=DURATION)
+    age: timedelta = now - spec.renew_time
+    return abs(age) < timedelta(seconds=DURATION)

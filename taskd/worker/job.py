@@ -223,7 +223,7 @@ class Job:
             self._alone()
         result = function(*args, **kwargs)
         self._step += 1
-        return result  # type: ignore[no-any-return]
+        return result
 
     def iterate(self, source: Iterable[Any]) -> Iterator[Any]:
         """Iterate over batches that attempts draw with `next()`. A repeated step gets the same

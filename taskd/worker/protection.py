@@ -37,10 +37,11 @@ from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up import imports
 from taskd.worker.state import replicas
 from taskd.worker.state.copies import Copies
+from taskd.worker.state.given import NotProtectable, UnsupportedState
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
-from taskd.worker.state.training_state import NotProtectable, TrainingState, UnsupportedState
+from taskd.worker.state.training_state import TrainingState
 from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")

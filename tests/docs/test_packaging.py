@@ -80,6 +80,7 @@ def test_files_of_the_wheel(wheel):
         if p.suffix in suffixes or p.name == "py.typed" or p.parent == ROOT / "taskd/report/web"
     }
     assert packaged - native == tree
+    assert "taskd/py.typed" in packaged
     assert any(n.endswith("/LICENSE") for n in names)
 
 

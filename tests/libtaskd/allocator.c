@@ -15,11 +15,13 @@ static void *get(size_t alignment, size_t size)
     char *from = __atomic_fetch_add(&at, bytes, __ATOMIC_RELAXED);
     if (from == NULL || from + bytes > end) { /* the first ever; the second time there is no room */
         if (end != NULL) { errno = ENOMEM; return NULL; }
-        at = mmap(NULL, (size_t)8 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        at = mmap(NULL, (size_t)8 << 30, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         end = at + ((size_t)8 << 30);
         return get(alignment, size);
     }
-    char *block = (char *)(((uintptr_t)from + sizeof(struct head) + alignment - 1) / alignment * alignment);
+    uintptr_t least = (uintptr_t)from + sizeof(struct head);
+    char *block = (char *)((least + alignment - 1) / alignment * alignment);
     struct head *head = (struct head *)block - 1;
     head->mark = head;
     head->size = size;
@@ -38,7 +40,10 @@ void *malloc(size_t size) { return get(16, size); }
 void *calloc(size_t n, size_t size) { return get(16, n * size); }
 void *memalign(size_t alignment, size_t size) { return get(alignment < 16 ? 16 : alignment, size); }
 void *aligned_alloc(size_t alignment, size_t size) { return memalign(alignment, size); }
-int posix_memalign(void **out, size_t alignment, size_t size) { return (*out = memalign(alignment, size)) ? 0 : ENOMEM; }
+int posix_memalign(void **out, size_t alignment, size_t size)
+{
+    return (*out = memalign(alignment, size)) ? 0 : ENOMEM;
+}
 void free(void *block) { if (block) head_of(block)->mark = NULL; }
 void *realloc(void *block, size_t size)
 {

@@ -1,5 +1,5 @@
-/* For test_damage.py: threads that touch one lost page at the same moment, each with a first write into its own part. Run with
- * libtaskd preloaded:
+/* For test_damage.py: threads that touch one lost page at the same moment, each with a first write
+ * into its own part. Run with libtaskd preloaded:
  *
  *     meet PAGE
  *
@@ -46,7 +46,8 @@ static void *thread(void *number)
 
 int main(int argc, char **argv)
 {
-    int (*attach)(const char *, uint32_t) = (int (*)(const char *, uint32_t))dlsym(RTLD_DEFAULT, "taskd_attach");
+    int (*attach)(const char *, uint32_t) =
+        (int (*)(const char *, uint32_t))dlsym(RTLD_DEFAULT, "taskd_attach");
     int (*poison)(void *) = (int (*)(void *))dlsym(RTLD_DEFAULT, "taskd_poison");
     uint64_t (*damaged)(void) = (uint64_t(*)(void))dlsym(RTLD_DEFAULT, "taskd_damaged");
     int (*memory_register)(int, const uint64_t *, size_t) =
@@ -72,7 +73,8 @@ int main(int argc, char **argv)
         pthread_join(threads[i], NULL);
     for (size_t at = 0; at < ROUNDS * page; at++)
         if (memory[at] != (char)(at % page / (page / THREADS) + 1)) {
-            fprintf(stderr, "byte %zu of page %zu is %d: what a thread wrote is gone\n", at % page, at / page, memory[at]);
+            fprintf(stderr, "byte %zu of page %zu is %d: what a thread wrote is gone\n", at % page,
+                    at / page, memory[at]);
             return 1;
         }
     printf("%llu\n", (unsigned long long)damaged());

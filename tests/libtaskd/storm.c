@@ -1,5 +1,6 @@
-/* For test_allocations.py: threads allocate, hand blocks to each other and free them as fast as they can, and ask after each
- * step what libtaskd makes of it, while the process forks again and again. Run with libtaskd preloaded:
+/* For test_allocations.py: threads allocate, hand blocks to each other and free them as fast as
+ * they can, and ask after each step what libtaskd makes of it, while the process forks again and
+ * again. Run with libtaskd preloaded:
  *
  *     storm PAGE
  *
@@ -72,7 +73,8 @@ static void *thread(void *seed)
     return NULL;
 }
 
-/* In a child, only what a child of a process with threads may do, and what glibc allows besides: malloc and free. */
+/* In a child, only what a child of a process with threads may do, and what glibc allows besides:
+ * malloc and free. */
 static void child(void)
 {
     for (int i = 0; i < SHELVES; i++)
@@ -88,7 +90,8 @@ static void child(void)
 int main(int argc, char **argv)
 {
     attach = (int (*)(const char *, uint32_t))dlsym(RTLD_DEFAULT, "taskd_attach");
-    allocation_of = (int (*)(uint64_t, uint64_t *, uint64_t *, uint64_t *))dlsym(RTLD_DEFAULT, "taskd_allocation_of");
+    allocation_of = (int (*)(uint64_t, uint64_t *, uint64_t *, uint64_t *))dlsym(
+        RTLD_DEFAULT, "taskd_allocation_of");
     if (argc < 2 || attach == NULL || attach(argv[1], 0) != 0)
         return 2;
     pthread_t threads[THREADS];

@@ -195,7 +195,7 @@ def test_the_variables_that_msrun_sets(mindspore):
 
 def test_the_options_that_train_start_gives_msrun(mindspore):
     shell = (ROOT / "scripts" / "train_start.sh").read_text()
-    (command,) = re.findall(r"exec msrun (.*\\\n.*)", shell)
+    (command,) = re.findall(r"exec msrun ((?:.*\\\n)+.*)", shell)
     given = {*re.findall(r"--\w+", command + "".join(re.findall(r'NODE_ARGS="(.*)"', shell)))}
     options = {
         node.args[0].value: {k.arg: ast.unparse(k.value) for k in node.keywords}

@@ -263,7 +263,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     ddp._has_rebuilt_buckets = False
 
     def in_backward(indices: Sequence[int]) -> None:
-        _in_backward(lambda: [ddp.reducer._autograd_hook(i) for i in indices])
+        _in_backward(lambda: [ddp.reducer._autograd_hook(i) for i in indices])  # type: ignore[attr-defined]
 
     seen = (order or [])[ddp.static_graph :]
     for index in set(seen):
@@ -327,7 +327,7 @@ def _in_backward(call: Callable[[], Any]) -> None:
 def mark_next_layout(ddp: DistributedDataParallel) -> None:
     """Mark the buckets that DDP makes at its next synchronizing forward as `scratch`: every repair
     makes them again, so losing a page of them is harmless."""
-    original = ddp._pre_forward
+    original: Callable[..., Any] = ddp._pre_forward
 
     def pre_forward(*inputs: Any, **more: Any) -> Any:
         if not (ddp.require_backward_grad_sync and torch.is_grad_enabled()):

@@ -52,7 +52,7 @@ def _release() -> Callable[[int], None] | None:
     found = getattr(_library(), _RELEASE, None)
     if found is not None:
         found.argtypes, found.restype = [ctypes.c_void_p], None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def address(handle: dist.ProcessGroup) -> int | None:

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -40,6 +40,8 @@ from taskd.worker.state import plain
 log = logging.getLogger("taskd.worker")
 
 RECORD, GIVE, OFF = "record", "give", "off"
+Call = TypeVar("Call")
+Got = TypeVar("Got")
 
 
 class _Pending(NamedTuple):
@@ -305,7 +307,7 @@ class SetUp:
     def _take(self, wanted: Result) -> Result:
         return self._same(self.results.take, wanted)
 
-    def _same(self, take: Callable[[Any], Any], wanted: Any) -> Any:
+    def _same(self, take: Callable[[Call], Got], wanted: Call) -> Got:
         """What `take` gives for a call. Raises NotTheSame, at every later call too."""
         self.check()
         try:

@@ -178,7 +178,7 @@ def spawned() -> None:
     def run(path: Any, init_globals: Any = None, run_name: str | None = None) -> dict[str, Any]:
         text = sources.main(path) if run_name == "__mp_main__" else None
         if text is None or not sources.before.main:
-            return run_path(path, init_globals, run_name)  # type: ignore[no-any-return]
+            return run_path(path, init_globals, run_name)
         module = types.ModuleType("__mp_main__")
         module.__dict__.update(__file__=path, __cached__=None, **(init_globals or {}))
         sys.modules["__mp_main__"] = module

@@ -32,7 +32,7 @@ _LEGACY = slice(24, 24 + 8 * _WORDS)
 def of_python() -> Pieces | None:
     """The memory of `random`'s own generator: the index and the words behind the object's head,
     without gauss()'s deviate held in advance, `gauss_next`."""
-    address = id(random._inst) + _HEAD  # type: ignore[attr-defined]
+    address = id(random._inst) + _HEAD
     words = struct.unpack(f"i{_WORDS}I", ctypes.string_at(address, _TWISTER))
     return [(address, _TWISTER)] if (*words[1:], words[0]) == random.getstate()[1] else None
 

@@ -74,11 +74,11 @@ def begin(
         and not isinstance(loader.dataset, IterableDataset)
     ):
         if loader.num_workers == 0:
-            iterator: Any = iter(loader)
+            iterator = iter(loader)
             # after iter(), so that seeds are drawn in the same order
             for _ in islice(iterator._sampler_iter, skip):
                 pass
-            return iterator  # type: ignore[no-any-return]
+            return iterator
         name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         original = getattr(loader, name)
         # DataLoader refuses assignment of a sampler after __init__; restored below
@@ -89,9 +89,9 @@ def begin(
         finally:
             object.__setattr__(loader, name, original)
             later.skip = 0  # persistent workers keep it for later passes
-    iterator = iter(loader)
-    _draw_again(iterator, skip, type(loader).__name__)
-    return iterator
+    items: Iterator[Any] = iter(loader)
+    _draw_again(items, skip, type(loader).__name__)
+    return items
 
 
 def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:
@@ -164,7 +164,7 @@ def is_generator(value: Any) -> bool:
     if isinstance(value, torch.Generator):
         return value is not torch.default_generator
     if isinstance(value, random.Random):
-        return value is not random._inst and not isinstance(value, random.SystemRandom)  # type: ignore[attr-defined]
+        return value is not random._inst and not isinstance(value, random.SystemRandom)
     numpy = sys.modules.get("numpy")
     if numpy is None or "numpy.random" not in sys.modules:
         return False

@@ -5,6 +5,7 @@ The memory of a DTensor is that of its local part, while its version counter is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def otherwise(tensor: Any, pattern: Any) -> str:
 def _placements(text: str) -> list[Any]:
     from torch.distributed.tensor import Partial, Replicate, Shard
 
-    made = {
+    made: dict[str, Callable[[str], Any]] = {
         "S": lambda rest: Shard(int(rest)),
         "R": lambda rest: Replicate(),
         "P": lambda rest: Partial(rest),

@@ -15,8 +15,8 @@ from taskd.adaptor.mindio.framework_ttp.ttp_decorator import (
     get_mindio_export_version,
     tft_exception_handler,
 )
-from taskd.adaptor.mindio.processor import Stopped
 from taskd.adaptor.mindio.replica_info import groups
+from taskd.adaptor.mindio.updates import Stopped
 from taskd.adaptor.mindio.utils import tft_can_do_uce_repair
 
 Handler = Callable[..., Any]
