@@ -1,6 +1,6 @@
-# make demo | test | test-mindspore | test-torch VERSION=2.7.1 | lint | bench | soak | soak-nodes |
-# site | clean. Each does its own set-up: a virtual environment in .venv with pinned requirements,
-# and taskd in it, built from this tree (editable: what is tested is the tree;
+# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | lint | bench | soak |
+# soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned
+# requirements, and taskd in it, built from this tree (editable: what is tested is the tree;
 # tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or later with its
 # headers, a C compiler and make. PYTHON=... picks another interpreter.
 
@@ -21,6 +21,8 @@ TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
 	tests/devices/test_recognise_torch.py
 NARROW := Makefile .ci requirements '*.sh' '*.[ch]' '*.pyx' '*.pxd' '*.toml' '*.yaml' '*.yml' \
 	'*Dockerfile'
+# those that `make test-all` runs too are marked `long`
+TESTS ?= -m 'not long'
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -31,8 +33,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-torch lint ruff mypy api-docs settings-docs tracked build \
-	bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore test-all test-torch lint ruff mypy api-docs settings-docs tracked \
+	build bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -42,7 +44,7 @@ demo: build
 test: build $(TORCH_NPU)/complete
 	@failed=0; \
 	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
-	$(ACTIVE) python -m pytest $(PYTEST) || failed=1; \
+	$(ACTIVE) python -m pytest $(PYTEST) $(TESTS) || failed=1; \
 	exit $$failed
 
 # MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be
@@ -50,7 +52,7 @@ test: build $(TORCH_NPU)/complete
 test-mindspore: build $(MINDSPORE)/complete
 	@if [ -e $(MINDSPORE)/complete ]; then \
 		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" \
-			python -m pytest --timeout=300 tests/mindspore; \
+			python -m pytest --timeout=300 $(TESTS) tests/mindspore; \
 	fi
 
 $(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt requirements/taskd.txt
@@ -60,6 +62,13 @@ $(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt requirements/task
 		$(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
 		$(MINDSPORE)/bin/python -m pip install $(EDITABLE) && touch $@; } || \
 		echo "mindspore could not be installed; its tests are skipped" >&2
+
+# Also the tests marked `long`.
+test-all:
+	@failed=0; \
+	$(MAKE) --no-print-directory test TESTS= || failed=1; \
+	$(MAKE) --no-print-directory test-mindspore TESTS= || failed=1; \
+	exit $$failed
 
 # Another torch in an environment of its own, which takes about 6 GB: most versions are on PyPI as
 # CUDA builds alone. Those run on the CPU. A torch with which no job can be protected fails here,

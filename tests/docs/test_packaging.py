@@ -84,6 +84,7 @@ def test_files_of_the_wheel(wheel):
     assert any(n.endswith("/LICENSE") for n in names)
 
 
+@pytest.mark.long
 def test_the_documented_lines(environment, tmp_path):
     script = r"""
         set -euo pipefail
@@ -107,6 +108,7 @@ EOF
     assert "cannot be preloaded" not in result.stderr
 
 
+@pytest.mark.long
 def test_the_documented_sed_line(environment, tmp_path):
     """On a copy of torch's run.py, with which a job is then started: it has taskd's agent in it."""
     script = r"""

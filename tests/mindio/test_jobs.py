@@ -147,6 +147,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], obj
     return results
 
 
+@pytest.mark.long
 def test_a_script_that_is_edited_under_way_gloo_for_hccl(
     tmp_path: Path, undisturbed: Callable[[str], object]
 ) -> None:
@@ -178,6 +179,7 @@ def test_a_killed_rank_is_replaced_alone_gloo_for_hccl(
     assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [rank])
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed_twice_gloo_for_hccl(
     start: Start, undisturbed: Callable[[str], object]
 ) -> None:

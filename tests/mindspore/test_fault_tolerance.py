@@ -112,6 +112,7 @@ def test_a_memory_fault_is_repaired_in_pynative_mode_device_and_collectives_subs
     assert [len({pid for pid, _, _ in job.steps(r)}) for r in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_a_memory_fault_is_repaired_in_graph_mode_device_substituted(start: Start) -> None:
     """With MCCL's collectives, which a repair leaves alone: the fault is between two steps."""
     plain = checksums(start(2, "{UCE:1}", "graph"))
@@ -120,6 +121,7 @@ def test_a_memory_fault_is_repaired_in_graph_mode_device_substituted(start: Star
     assert (job.folder / "fault").exists()
 
 
+@pytest.mark.long
 def test_the_last_checkpoint_is_loaded_by_mindspore_device_substituted(start: Start) -> None:
     job = start(3, "{TTP:1}", "pynative")
     kill(job, 1, 10)
@@ -174,6 +176,7 @@ def held(start: Start) -> Launch:
     return start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", **more)
 
 
+@pytest.mark.long
 def test_network_cards_are_switched_in_a_pause_device_and_collectives_substituted(
     held: Launch, undisturbed: list[str]
 ) -> None:
@@ -198,6 +201,7 @@ def test_devices_are_tested_in_a_pause_device_and_collectives_substituted(
     assert [len({pid for pid, _, _ in held.steps(r)}) for r in range(3)] == [1, 2, 1]
 
 
+@pytest.mark.long
 def test_a_device_that_is_faulty_ends_a_job_of_one_node_device_and_collectives_substituted(
     held: Launch,
 ) -> None:

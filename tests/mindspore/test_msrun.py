@@ -90,6 +90,7 @@ def test_all_ranks_restart_on_the_same_scheduler_each_time(start):
     assert job.results() == [expected(100)] * WORKERS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_a_dead_scheduler_is_replaced_under_ranks_that_train(start):
     """They survive MS_NODE_TIMEOUT, 10 s here; a later death is repaired on the new one."""
@@ -106,6 +107,7 @@ def test_a_dead_scheduler_is_replaced_under_ranks_that_train(start):
     assert job.results() == [expected(240)] * WORKERS
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_the_documented_shell_lines_with_the_example(tmp_path):
     """With a pod's variables `train_start.sh` starts manager.py and msrun; a restarted job goes on
@@ -143,6 +145,7 @@ def test_the_documented_shell_lines_with_the_example(tmp_path):
     assert f"pid {pid} " in log.with_name("worker_0.0.log").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(200)
 def test_msruns_exit_status_is_the_workers(start):
     job = start("3", "7")

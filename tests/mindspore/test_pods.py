@@ -97,6 +97,7 @@ class Pods:
         )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(280)
 def test_a_pod_is_replaced(tmp_path):
     if not lab.possible():

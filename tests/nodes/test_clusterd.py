@@ -3,6 +3,7 @@ process on a host of its own."""
 
 from __future__ import annotations
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 from stand_ins import stand_in
@@ -11,6 +12,7 @@ CLUSTERD = "tests.mindcluster.clusterd_stand_in"
 STRATEGY = "retry,recover-in-place,recover"
 
 
+@pytest.mark.long
 def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, reference):
     machines = hosts(5)
 

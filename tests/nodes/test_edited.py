@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import signal
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 
 FILES = ("steered.py", "record.py", "faults.py")
 
 
+@pytest.mark.long
 def test_standbys_have_other_files(hosts, tmp_path, reference):
     place = tmp_path / "project"
     place.mkdir()

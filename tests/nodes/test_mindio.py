@@ -49,6 +49,7 @@ def undisturbed():
     return {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", [1, 0])
 def test_a_standby_takes_the_place_of_a_lost_node(hosts, tmp_path, undisturbed, host):
     lab = hosts(3)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 
@@ -108,6 +109,7 @@ def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
     assert len(result.incidents) == 2
 
 
+@pytest.mark.long
 def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, reference):
     with Cluster(
         (machines := hosts(3)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
@@ -148,6 +150,7 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
     training.assert_equal(result, reference, 4)
 
 
+@pytest.mark.long
 def test_half_of_the_agents_is_lost_until_the_pod_is_started_again(hosts, tmp_path, reference):
     """One of two nodes, and nobody waits: no majority, nothing is given away. The launcher that is
     started again, as it was, makes one."""

@@ -19,6 +19,7 @@ def undisturbed(tmp_path_factory):
     return training.undisturbed(tmp_path_factory.mktemp("undisturbed"), 4, *ARGUMENTS)
 
 
+@pytest.mark.long
 def test_two_neighbours_are_lost_at_once(hosts, tmp_path, undisturbed):
     """Of four nodes with one rank each, and a shard that no other has: one of the two kept the
     other's records, another node does so too."""
@@ -35,6 +36,7 @@ def test_two_neighbours_are_lost_at_once(hosts, tmp_path, undisturbed):
     training.assert_equal(result, undisturbed, 4)
 
 
+@pytest.mark.long
 def test_a_node_moves_another_is_lost_then_a_rank_then_node_0(hosts, tmp_path, undisturbed):
     """Whole states are recorded at every third step."""
     machines = hosts(5)

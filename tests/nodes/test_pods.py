@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 from stand_ins import stand_in
@@ -73,6 +74,7 @@ def test_pods_of_node_0_and_of_the_managers_node_are_replaced(hosts, tmp_path, r
     training.assert_equal(result, reference, 4)
 
 
+@pytest.mark.long
 def test_the_lease_where_no_directory_is_shared(hosts, tmp_path, reference):
     machines = hosts(6)
     server = f"{machines.address(5)}:8001"

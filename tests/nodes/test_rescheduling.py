@@ -49,6 +49,7 @@ def replace(machines, job, old, new, node):
     job.trains()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("node", [2, 0])
 def test_a_pod_of_a_script_that_knows_nothing_of_taskd(hosts, tmp_path, unprotected, node):
     machines = hosts(4)
@@ -66,6 +67,7 @@ def test_a_pod_of_a_script_that_knows_nothing_of_taskd(hosts, tmp_path, unprotec
     training.assert_equal(result, unprotected, 3)
 
 
+@pytest.mark.long
 def test_a_protected_script_at_the_end_of_the_ladder(hosts, tmp_path):
     machines = hosts(4)
     reference = training.References(tmp_path)(3, "steered.py", STEPS)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 
@@ -86,6 +87,7 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
     training.assert_equal(result, reference, 4)
 
 
+@pytest.mark.long
 def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory):
     """What fails leaves the job where it is. When the last move comes, what the standby has
     prepared is some passes behind the job; loaders and random numbers go on where they were."""
@@ -141,6 +143,7 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
     training.assert_equal(result, reference, 4)
 
 
+@pytest.mark.long
 def test_the_manager_is_killed_in_the_middle_of_moves(hosts, tmp_path, reference):
     """The next one finishes the move; what the standby has prepared is used if it can be."""
     environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch"}
@@ -193,6 +196,7 @@ def half_ready(job: Cluster) -> int:
     return job.log("agent*.log").count("1 of 2 ranks of the node to be taken over are ready")
 
 
+@pytest.mark.long
 def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tmp_path, reference):
     """fault-retry-times: torch's own rendezvous is on a launcher that is gone, and the job starts
     anew all the same."""

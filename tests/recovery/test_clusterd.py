@@ -72,6 +72,7 @@ def test_clusterd_decides_about_each_fault(tmp_path, reference):
         assert ("late", "STOPPING") not in cluster.heard
 
 
+@pytest.mark.long
 def test_a_fault_of_a_process_does_not_wait_for_a_clusterd_that_says_nothing(tmp_path, reference):
     with job(tmp_path, role="lead") as (running, cluster):
         cluster.silent = True
@@ -82,6 +83,7 @@ def test_a_fault_of_a_process_does_not_wait_for_a_clusterd_that_says_nothing(tmp
         assert [call for call, _ in cluster.heard if call.startswith("Report")] == []
 
 
+@pytest.mark.long
 def test_faults_that_only_clusterd_sees(tmp_path, reference):
     with job(tmp_path, role="lead") as (running, cluster):
         cluster.fault({2: 0})  # on-chip memory
@@ -97,6 +99,7 @@ def test_faults_that_only_clusterd_sees(tmp_path, reference):
         equal(running, reference)
 
 
+@pytest.mark.long
 def test_clusterd_breaks_off_restarts_and_is_late(tmp_path, reference):
     """In the middle of its handling of a fault. What it sends twice counts once; what it sends for
     another job, or does not make sense, not at all."""
@@ -167,6 +170,7 @@ def test_the_manager_is_killed_while_clusterd_decides(tmp_path, reference):
         equal(running, reference)
 
 
+@pytest.mark.long
 def test_the_manager_is_killed_while_clusterd_pauses(tmp_path, reference):
     """The pause was its order, and ClusterD does not know the next one's."""
     with job(tmp_path, role="lead") as (running, cluster):
@@ -178,6 +182,7 @@ def test_the_manager_is_killed_while_clusterd_pauses(tmp_path, reference):
         equal(running, reference)
 
 
+@pytest.mark.long
 def test_all_ranks_are_restarted_before_clusterd_handles_the_fault(tmp_path, reference):
     """What it orders then is answered, and ends nothing."""
     with job(tmp_path, strategies=("retry",), TASKD_FAULT_RETRY_TIMES="1") as (running, cluster):

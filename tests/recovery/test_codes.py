@@ -11,6 +11,7 @@ import signal
 import time
 
 import psutil
+import pytest
 import training
 
 from taskd.mindcluster.faults.configuration import SHIPPED
@@ -75,6 +76,7 @@ def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, 
     assert [len(result.pids(rank)) for rank in range(2)] == [1, 2]
 
 
+@pytest.mark.long
 def test_a_device_is_reset_and_the_manager_killed_meanwhile(tmp_path, reference):
     """The next one knows that it must wait."""
     with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:

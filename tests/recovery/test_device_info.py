@@ -63,6 +63,7 @@ def test_a_rank_s_process_waits_until_its_chip_has_been_reset(tmp_path, referenc
     assert "chip 2, which no rank of this job has" in result.log("agent*.log")
 
 
+@pytest.mark.long
 def test_the_reset_is_over_while_there_is_no_manager(tmp_path, reference):
     """The next one is told of it by the agent."""
     with start(tmp_path) as job:

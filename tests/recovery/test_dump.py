@@ -42,6 +42,7 @@ def assert_goes_on(directory, place, world, script, *arguments, reference, step)
         assert result.final(rank) == reference.final(rank)
 
 
+@pytest.mark.long
 def test_a_relative_place_counts_from_where_the_job_was_started(tmp_path, reference):
     directory, script = tmp_path / "a", ("wandering.py", "20")
     place = {"TASKD_DUMP_PATH": "dumps"}
@@ -94,6 +95,7 @@ def shards(whole: dict[str, torch.Tensor], rank: int, among: int = 4) -> torch.n
     return module
 
 
+@pytest.mark.long
 def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, reference):
     """One rank dies in its step, and the one that saves dies of it; shards that no other rank has
     are in their records."""
@@ -123,6 +125,7 @@ def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, refe
         assert training.Result(0, "", tmp_path / "c").final(rank) == there.final(rank)
 
 
+@pytest.mark.long
 def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
     """HSDP: rank 3 has what rank 1 had, and no record of theirs has it. The job that begins from
     the dump has replica sets too."""
@@ -175,6 +178,7 @@ def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "job", "what"),
     [

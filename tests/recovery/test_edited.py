@@ -86,6 +86,7 @@ def test_a_script(tmp_path, plain, edit):
     assert said(result) == LINES[edit]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("edit", ["model", "broken", "removed"])
 def test_fresh_interpreters(tmp_path, plain, edit):
     """Also the first processes."""
@@ -102,6 +103,7 @@ def test_a_module(tmp_path, plain, edit, fork):
     same(result, plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["package", "directory"])
 @pytest.mark.parametrize("edit", ["script", "removed"])
 def test_a_package_and_a_directory(tmp_path, plain, edit, kind):
@@ -113,6 +115,7 @@ def test_a_package_and_a_directory(tmp_path, plain, edit, kind):
     same(result, plain)
 
 
+@pytest.mark.long
 def test_a_zip_file(tmp_path, plain):
     place, archive = project(tmp_path), tmp_path / "app.zip"
     with zipfile.ZipFile(archive, "w") as file:

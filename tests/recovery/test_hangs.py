@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import training
 
 STEPS = "20"
@@ -82,6 +83,7 @@ def test_who_is_slow_is_left_alone(tmp_path, reference):
     assert len(result.pids(0)) == len(result.pids(1)) == 1
 
 
+@pytest.mark.long
 def test_the_watchdog_can_be_switched_off(tmp_path, reference):
     """A nap of twice the default limit, in a step that takes a few milliseconds."""
     result = training.taskd(

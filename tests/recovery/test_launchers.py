@@ -228,6 +228,7 @@ def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
     assert "ValueError" not in result.output.replace("after ValueError", "")
 
 
+@pytest.mark.long
 def test_ranks_inside_a_wrapper_script(tmp_path, reference):
     """--no-python with a shell script that starts the training as its child: replaced by starting
     the wrapper again."""
@@ -312,6 +313,7 @@ def test_a_signal_to_the_launcher_ends_everything(tmp_path, how):
     assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
 
 
+@pytest.mark.long
 def test_a_function_as_entrypoint_trains_unprotected(tmp_path):
     """Nothing would start one of its ranks alone: they waited for the agent without an end."""
     script = tmp_path / "train.py"

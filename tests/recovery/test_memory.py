@@ -114,6 +114,7 @@ def test_what_costs_a_rank_its_process(tmp_path, reference):
     assert [len(result.pids(rank)) for rank in range(4)] == [1, 3, 3, 2]
 
 
+@pytest.mark.long
 def test_a_ladder_without_retry_replaces_the_rank(tmp_path, reference):
     with training.start(
         tmp_path / "job", 2, "steered.py", STEPS, options=("--recover-strategy", "recover-in-place")
@@ -144,6 +145,7 @@ def test_a_ladder_of_retry_alone_ends_when_the_page_fails_again(tmp_path):
     assert len(result.pids(0)) == len(result.pids(1)) == 1
 
 
+@pytest.mark.long
 def test_without_preloading_training_state_is_still_guarded(tmp_path, reference):
     with training.start(tmp_path / "job", 2, "steered.py", STEPS, TASKD_PRELOAD="off") as job:
         job.trains()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import time
 
+import pytest
 import training
 
 from taskd.messages.to_rank import RANGES
@@ -23,6 +24,7 @@ def size(profiles):
     return sum(f.stat().st_size for files in merging.ranks(profiles).values() for f in files)
 
 
+@pytest.mark.long
 def test_a_slow_rank_is_named_and_its_replacement_is_profiled(tmp_path):
     """The switch is the documented file, which the manager follows, and an operator."""
     switch = tmp_path / "datatrace-config" / "profilingSwitch"

@@ -47,6 +47,7 @@ def test_what_the_set_up_found_is_named(tmp_path, kind, fork, found):
     assert text.count(found) == 3, text
 
 
+@pytest.mark.long
 def test_a_lock_is_named(tmp_path):
     try:
         text = refused(tmp_path / "job", "lock")

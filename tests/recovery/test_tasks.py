@@ -45,6 +45,7 @@ def test_an_operator_has_network_cards_switched_and_devices_tested(tmp_path, ref
         equal(job, reference)
 
 
+@pytest.mark.long
 def test_a_rank_is_killed_while_it_is_tested(tmp_path, reference):
     out = tmp_path / "job"
     with training.start(out, WORLD, SCRIPT, STEPS) as job:
@@ -74,6 +75,7 @@ def test_a_device_that_is_faulty_costs_its_node(tmp_path):
     assert "rank 1: the device is faulty" in training.paragraph(result)
 
 
+@pytest.mark.long
 def test_clusterd_has_it_done(tmp_path, reference):
     out, cluster = tmp_path / "job", StandIn(("recover-in-place",))
     env = {"MINDX_SERVER_IP": f"127.0.0.1:{cluster.port}"}

@@ -35,6 +35,7 @@ def test_soak(tmp_path):
 
 
 # the undisturbed run takes half as long as the other one, where nothing else uses the cores
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_soak_over_nodes(tmp_path):
     if not hosts.possible():
