@@ -4,5 +4,6 @@
 Start with `server.py` (the loop), then `incoming.py` (messages from agents and operators),
 `routing.py` (commands from `core`), `membership.py` (the agents), `voters.py` (the agents as
 voters), `peers.py` (who may send what), `config.py`, `journal.py`, `continuity.py` (what the next
-manager must know).
+manager must know). `devices/` is what is known of the job's devices, `following/` what it follows
+besides agents and operators: ClusterD, the Kubernetes API, labels, files.
 """

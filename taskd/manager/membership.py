@@ -13,8 +13,8 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.manager.device_info import DeviceInfo
-from taskd.manager.device_watch import DeviceWatch
+from taskd.manager.devices.device_info import DeviceInfo
+from taskd.manager.devices.watch import DeviceWatch
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import (

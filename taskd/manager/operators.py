@@ -9,8 +9,8 @@ from collections.abc import Callable
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import overview
-from taskd.manager.device_codes import DeviceCodes
-from taskd.manager.device_watch import DeviceWatch
+from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.watch import DeviceWatch
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.story import Story

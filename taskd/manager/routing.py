@@ -9,9 +9,9 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.state import JobState
-from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity, place_key, recovery_key
-from taskd.manager.kubernetes_line import KubernetesLine
+from taskd.manager.following.clusterd import ClusterLine
+from taskd.manager.following.kubernetes import KubernetesLine
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing

@@ -26,17 +26,18 @@ from taskd.core.election.election import Election
 from taskd.core.settings import Settings
 from taskd.logs import Drops
 from taskd.manager import peers
-from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
-from taskd.manager.device_codes import DeviceCodes
-from taskd.manager.device_info import DeviceInfo
-from taskd.manager.device_info_line import DeviceInfoLine
-from taskd.manager.device_watch import DeviceWatch
+from taskd.manager.devices.api import DeviceInfoLine
+from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.device_info import DeviceInfo
+from taskd.manager.devices.watch import DeviceWatch
 from taskd.manager.ended import Ended
 from taskd.manager.endpoint import allow_files, listen
+from taskd.manager.following.clusterd import ClusterLine
+from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.sources import Source
 from taskd.manager.incoming import Incoming
 from taskd.manager.journal import Journal
-from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
@@ -46,7 +47,6 @@ from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped
 from taskd.manager.routing import Routing
 from taskd.manager.slack import slack
-from taskd.manager.sources import Source
 from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.manager.watch import Watch

@@ -10,21 +10,15 @@ from pathlib import Path
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import (
-    cluster_line,
-    device_info_line,
-    kubernetes_line,
-    pod_labels,
-    profile_switch,
-    watch,
-    whereabouts,
-)
+from taskd.manager import watch, whereabouts
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity, label_key
-from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.devices import api
+from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.following import clusterd, kubernetes, pod_labels, profile_switch
+from taskd.manager.following.sources import Source
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
-from taskd.manager.sources import Source
 from taskd.mindcluster.faults.limits import LIMITS
 from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
@@ -64,7 +58,7 @@ def make(
             )
     labels = pod_info.read(pod_info.directory(environ))
     sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
-    line = kubernetes_line.make(environ, config.job, continuity, sub_healthy, labels, known)
+    line = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
     # with the API it is the job's label that counts, and a later manager's pod may have another
     by_api = line.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
@@ -111,9 +105,9 @@ def make(
             device_info=settings.device_info(environ) is not None,
         ),
         continuity=continuity,
-        cluster=cluster_line.make(environ, config.job_id),
+        cluster=clusterd.make(environ, config.job_id),
         kubernetes=line,
-        device_info=device_info_line.make(environ),
+        device_info=api.make(environ),
         watch=watch.make(given),
         sources=sources,
     )

@@ -14,8 +14,8 @@ import socket
 from collections.abc import Mapping, MutableMapping
 
 from taskd import settings
-from taskd.manager import kubernetes_line
 from taskd.manager.continuity import Continuity, place_key
+from taskd.manager.following import kubernetes
 from taskd.protocol import addresses, asking
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys
@@ -34,7 +34,7 @@ def elsewhere(
 
 
 def _leased(environ: Mapping[str, str], job: str) -> object:
-    if (way := kubernetes_line.access(environ)) is None:
+    if (way := kubernetes.access(environ)) is None:
         return None
     from taskd.kubernetes import access, lease
 

@@ -72,18 +72,22 @@ ALLOWED = {
 BESIDES = {"agent/ranks/zygote.py": {"taskd.worker"}}
 
 
-# The rooms of worker/, each above those that it may import.
-FLOORS = (
-    "state",
-    "communication",
-    "discovery",
-    "set_up",
-    "dump",
-    "repair",
-    "training",
-    "process",
-    "",  # job, protection, control_thread, injection
-)
+# The rooms of a package, each above those that it may import; or a module beside them that they
+# share. "": all the others.
+FLOORS = {
+    "worker": (
+        "state",
+        "communication",
+        "discovery",
+        "set_up",
+        "dump",
+        "repair",
+        "training",
+        "process",
+        "",  # job, protection, control_thread, injection
+    ),
+    "manager": ("line_file", "continuity", "following", "peers", "devices", ""),
+}
 
 
 def modules(part):
@@ -109,9 +113,9 @@ def imported(source, package=""):
                     (*parents[: len(parents) - node.level + 1], *([base] if base else []))
                 )
             yield base, True
-            if base == "taskd":
+            if base in ("taskd", *(f"taskd.{name}" for name in FLOORS)):
                 modules = (a.name for a in node.names if a.name != "__version__")
-                yield from ((f"taskd.{name}", False) for name in modules)
+                yield from ((f"{base}.{name}", False) for name in modules)
 
 
 def strangers(source, allowed, package=""):
@@ -206,7 +210,7 @@ def test_imports_point_one_way(part):
         ("from taskd import manager", ["taskd.manager"]),
         ("def f():\n    import taskd.manager.server", ["taskd.manager.server"]),
         ("from taskd.corelike import x", ["taskd.corelike"]),
-        ("from ..manager import server", ["taskd.manager"]),
+        ("from ..manager import server", ["taskd.manager", "taskd.manager.server"]),
         ("from .. import worker", ["taskd.worker"]),
         ("from . import events", []),
         ("import taskd", ["taskd"]),
@@ -229,14 +233,32 @@ def test_the_check_sees_packages_of_others():
     ]
 
 
-def test_the_rooms_of_the_worker_import_downward():
-    found = []
-    for path in modules("worker"):
-        room = path.relative_to(ROOT / "worker").parent.name
-        for name, _ in imported(path.read_text(), package_of(path)):
-            if name.startswith("taskd.worker."):
-                other = name.split(".")[2]
-                other = other if other in FLOORS else ""
-                if FLOORS.index(other) > FLOORS.index(room):
-                    found.append(f"{path.relative_to(ROOT)} imports {name}")
-    assert found == []
+def upward(package, name, source):
+    """What the module `name` of a package with rooms imports from rooms above its own."""
+
+    def floor(dotted):
+        room = dotted.split(".")[2]
+        return FLOORS[package].index(room if room in FLOORS[package] else "")
+
+    found = (other for other, _ in imported(source, name.rpartition(".")[0]))
+    return [
+        other
+        for other in found
+        if other.startswith(f"taskd.{package}.") and floor(other) > floor(name)
+    ]
+
+
+@pytest.mark.parametrize("package", FLOORS)
+def test_rooms_import_downward(package):
+    found = {}
+    for path in modules(package):
+        name = ".".join(("taskd", *path.relative_to(ROOT).with_suffix("").parts))
+        found[name] = upward(package, name, path.read_text())
+    assert set(FLOORS[package]) - {""} <= {name.split(".")[2] for name in found}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_the_check_sees_upward():
+    source = "from taskd.manager import server\nfrom taskd.manager.continuity import Continuity"
+    assert upward("manager", "taskd.manager.devices.state", source) == ["taskd.manager.server"]
+    assert upward("manager", "taskd.manager.routing", source) == []

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from taskd.kubernetes import configmaps
 from taskd.kubernetes.separations import KEY, Separations, added
-from taskd.manager import device_info_line
 from taskd.manager.continuity import Continuity
-from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.devices import api
+from taskd.manager.devices.codes import DeviceCodes
 from taskd.messages import from_agent, from_operator, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
 from taskd.mindcluster.faults.separated import Separated
@@ -34,7 +34,7 @@ def manage(start, environ, tmp_path):
             1,
             codes=DeviceCodes(None, Separated(tmp_path / "log"), continuity=kept),
             continuity=kept,
-            device_info=device_info_line.make({**environ, "TASKD_DEVICE_INFO": way}),
+            device_info=api.make({**environ, "TASKD_DEVICE_INFO": way}),
             **more,
         )
         if protected:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskd.kubernetes import lease
-from taskd.manager import kubernetes_line
 from taskd.manager.continuity import Continuity, label_key
+from taskd.manager.following import kubernetes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR
 from tests.manager.conftest import fake_agent  # noqa: F401
@@ -18,7 +18,7 @@ def manage(start, environ, tmp_path):
 
     def make(pod=None, **more):
         kept = Continuity(tmp_path / "log")
-        line = kubernetes_line.make(environ, "job", kept, True, pod or {}, kept.read())
+        line = kubernetes.make(environ, "job", kept, True, pod or {}, kept.read())
         manager = start(1, continuity=kept, kubernetes=line, **more)
         return manager, manager.protected(1)[0]
 

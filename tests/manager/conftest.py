@@ -13,15 +13,15 @@ import pytest
 import zmq
 
 from taskd.core.settings import Settings
-from taskd.manager.cluster_line import ClusterLine
 from taskd.manager.continuity import Continuity
-from taskd.manager.device_codes import DeviceCodes
-from taskd.manager.device_info_line import DeviceInfoLine
+from taskd.manager.devices.api import DeviceInfoLine
+from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.following.clusterd import ClusterLine
+from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.sources import Source
 from taskd.manager.journal import Journal
-from taskd.manager.kubernetes_line import KubernetesLine
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
-from taskd.manager.sources import Source
 from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal

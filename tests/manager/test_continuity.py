@@ -12,7 +12,7 @@ import pytest
 
 from taskd.manager import continuity
 from taskd.manager.continuity import Continuity, recovery_key
-from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.devices.codes import DeviceCodes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR
 from taskd.mindcluster.faults.separated import Separated

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from taskd.manager.continuity import Continuity
-from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.devices.codes import DeviceCodes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
 from taskd.mindcluster.faults.chips import Chip, Fault

@@ -12,7 +12,7 @@ import uuid
 import msgspec
 import pytest
 
-from taskd.manager.device_codes import CHANGED, NOT_CHANGED, DeviceCodes
+from taskd.manager.devices.codes import CHANGED, NOT_CHANGED, DeviceCodes
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR
 from taskd.mindcluster.faults.configuration import SHIPPED

@@ -12,8 +12,8 @@ import pytest
 
 from taskd.core.commands import Command
 from taskd.manager import routing
-from taskd.manager.cluster_line import ClusterLine
-from taskd.manager.kubernetes_line import KubernetesLine
+from taskd.manager.following.clusterd import ClusterLine
+from taskd.manager.following.kubernetes import KubernetesLine
 from taskd.manager.routing import Routing
 from taskd.messages import codec, to_rank
 

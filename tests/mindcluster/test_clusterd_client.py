@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.manager import cluster_line
-from taskd.manager.cluster_line import ClusterLine
+from taskd.manager.following import clusterd
+from taskd.manager.following.clusterd import ClusterLine
 from taskd.mindcluster.clusterd import interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
@@ -360,11 +360,11 @@ def test_every_report_of_core_has_a_request():
 def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog):
     monkeypatch.setitem(__import__("sys").modules, "taskd.mindcluster.clusterd.client", None)
     environ = {"MINDX_SERVER_IP": "10.0.0.1"}
-    line = cluster_line.make(environ, "job")
+    line = clusterd.make(environ, "job")
     assert line.descriptor == -1 and "pip install grpcio protobuf" in caplog.text
     caplog.clear()
     for other in ({}, {**environ, "TASKD_CLUSTERD": "off"}):
-        assert cluster_line.make(other, "job").descriptor == -1
+        assert clusterd.make(other, "job").descriptor == -1
     assert caplog.text == ""
     nothing = ClusterLine()
     nothing.connect(c.ConnectClusterD())

@@ -4,7 +4,7 @@ device-info (`device_info.py`).
 
 Pure except for `configuration.py` (reads a directory), `watch.py` (detects changes to it) and
 `separated.py` (the journal of devices that only operators release). `taskd.mindcluster.levels` has
-what a level asks of the job; the manager's side is `manager/device_codes.py`.
+what a level asks of the job; the manager's side is `manager/devices/codes.py`.
 """
 
 from taskd.mindcluster.faults.configuration import Configuration, Refused, load

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from taskd import settings
 from taskd.manager.continuity import Continuity, label_key
-from taskd.manager.pod_labels import Labels
-from taskd.manager.sources import Feed
+from taskd.manager.following.pod_labels import Labels
+from taskd.manager.following.sources import Feed
 from taskd.settings import documented, pod_info
 from taskd.settings.parameter import Where
 

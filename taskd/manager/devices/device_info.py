@@ -10,11 +10,11 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from taskd.manager.device_codes import DeviceCodes
-from taskd.manager.device_info_line import DeviceInfoLine
-from taskd.manager.device_watch import names
+from taskd.manager.devices.api import DeviceInfoLine
+from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.watch import names
+from taskd.manager.following.sources import Feed
 from taskd.manager.peers import Dropped, Peer
-from taskd.manager.sources import Feed
 from taskd.messages import from_agent
 from taskd.mindcluster.faults import device_info
 from taskd.mindcluster.faults.chips import Chip, Fault

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from taskd import settings
-from taskd.manager import kubernetes_line
+from taskd.manager.following import kubernetes
 from taskd.mindcluster.faults.device_info import KEYS
 from taskd.settings import Api
 
@@ -61,7 +61,7 @@ class Open(DeviceInfoLine):
 def make(environ: Mapping[str, str]) -> DeviceInfoLine:
     """Raises settings.BadSetting."""
     asked = settings.device_info(environ)
-    if not isinstance(asked, Api) or (way := kubernetes_line.access(environ)) is None:
+    if not isinstance(asked, Api) or (way := kubernetes.access(environ)) is None:
         return DeviceInfoLine()
     from taskd.kubernetes.configmaps import ConfigMaps
     from taskd.kubernetes.separations import Separations

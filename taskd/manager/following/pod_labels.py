@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taskd.core import events as e
 from taskd.manager.continuity import Continuity, label_key, recovery_key
-from taskd.manager.sources import Feed
+from taskd.manager.following.sources import Feed
 from taskd.messages import from_operator
 from taskd.mindcluster.directory_watch import Watch
 from taskd.mindcluster.sub_healthy import STRATEGIES

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from taskd.core import events as e
 from taskd.core.state import JobState
-from taskd.manager.device_codes import DeviceCodes
+from taskd.manager.devices.codes import DeviceCodes
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.mindcluster import levels

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from taskd.core import events as e
-from taskd.manager.sources import Feed
+from taskd.manager.following.sources import Feed
 from taskd.mindcluster.directory_watch import Watch
 from taskd.profiling import switches
 

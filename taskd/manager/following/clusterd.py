@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from taskd import settings
 from taskd.core import commands as c
-from taskd.manager.sources import Feed
+from taskd.manager.following.sources import Feed
 
 if TYPE_CHECKING:
     from taskd.mindcluster.clusterd.client import Client

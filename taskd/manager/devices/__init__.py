@@ -1,0 +1,1 @@
+"""What the manager knows of the devices of its job."""
