@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers of files and variables; needs atheris (pip install
 atheris). CI runs tests/mindcluster/test_fuzz.py.
 
-    python scripts/fuzz.py codes|rules|journal|settings|device-info [-max_total_time=60]
+    python scripts/fuzz.py codes|switches|rules|continuity|settings|device-info [-max_total_time=60]
 
 Ends with a traceback, and the input in a file, if anything but a documented refusal is raised.
 """
@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 with atheris.instrument_imports(include=["taskd"]):
     from taskd import settings
-    from taskd.mindcluster.faults import codes, customization, device_info, switches
+    from taskd.manager.continuity import NAME, Continuity
+    from taskd.mindcluster.faults import codes, customization, device, device_info
     from taskd.mindcluster.faults.findings import Broken
-    from taskd.mindcluster.faults.separated import NAME, Separated
 
 KNOWN = list(settings.PARAMETERS.values())
 PLACE = Path(tempfile.mkdtemp(prefix="taskd-fuzz-"))
@@ -37,9 +37,13 @@ def of_file(parse: Callable[[bytes], object]) -> Callable[[bytes], None]:
     return one
 
 
-def journal(data: bytes) -> None:
+def continuity(data: bytes) -> None:
     (PLACE / NAME).write_bytes(data)
-    Separated(PLACE).read()
+    for value in Continuity(PLACE).load()[0].values():
+        try:
+            device.read(value)
+        except device.Damaged as error:
+            assert str(error)
 
 
 def of_node(data: bytes) -> None:
@@ -66,9 +70,9 @@ def one_setting(data: bytes) -> None:
 
 TARGETS = {
     "codes": of_file(codes.parse),
-    "switches": of_file(switches.parse),
+    "switches": of_file(codes.parse_switches),
     "rules": of_file(customization.parse),
-    "journal": journal,
+    "continuity": continuity,
     "settings": one_setting,
     "device-info": of_node,
 }

@@ -16,10 +16,8 @@ from taskd import settings
 from taskd.messages import from_agent
 from taskd.mindcluster.directory_watch import Watch
 from taskd.mindcluster.faults import device_info
-from taskd.mindcluster.faults.chips import Chip
 from taskd.mindcluster.faults.device_info import KEYS, MOST_BYTES, NodeInfo
 from taskd.mindcluster.faults.findings import Broken, read_regular
-from taskd.mindcluster.faults.names import show
 from taskd.settings import Api, BadSetting
 
 DUMP = "configmap.json"
@@ -118,12 +116,7 @@ class Files(DeviceInfo):
         for number in sorted(known.chips.keys() - set(chips) - self._without_rank):
             self._without_rank.add(number)
             log.info("device-info has chip %d, which no rank of this job has", number)
-        return from_agent.DevicesFound(node, tuple(_state(known.of(chip)) for chip in chips))
-
-
-def _state(chip: Chip) -> from_agent.DeviceState:
-    codes = tuple((show(c), f.time, f.minor) for c, f in sorted(chip.codes.items()))
-    return from_agent.DeviceState(codes, chip.separated, chip.recovering)
+        return from_agent.DevicesFound(node, tuple(map(known.of, chips)))
 
 
 def make(environ: Mapping[str, str]) -> DeviceInfo:

@@ -11,17 +11,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
+from taskd.manager.continuity import DEVICE, Continuity
 from taskd.mindcluster.faults import codes, configuration, names
 from taskd.mindcluster.faults.configuration import Configuration, Refused
+from taskd.mindcluster.faults.device import Damaged, Separation, read
 from taskd.mindcluster.faults.findings import ERROR, Finding
-from taskd.mindcluster.faults.limits import LIMITS, Limits
-from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.faults.limits import DIALECTS
 from taskd.mindcluster.levels import NUMBERS, TABLE, Level
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -36,7 +38,7 @@ DIRECTORY = click.option(
 )
 TABLE_NAME = click.option(
     "--table",
-    type=click.Choice([*LIMITS]),
+    type=click.Choice(DIALECTS),
     help=(
         "Ranges and defaults of faultCustomization.json: the guide's, or those of newer versions of"
         " the device plugin. Default: TASKD_FAULT_TABLE, else guide."
@@ -59,7 +61,7 @@ def lint(files: tuple[Path, ...], table: str | None, as_json: bool) -> None:
 
     Exit status: 0 no findings, 1 an entry is skipped or not read as written, 2 a file is unusable.
     """
-    found = [finding for file in files for finding in configuration.check(file, _limits(table))]
+    found = [finding for file in files for finding in configuration.check(file, _dialect(table))]
     if as_json:
         click.echo(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
@@ -67,9 +69,9 @@ def lint(files: tuple[Path, ...], table: str | None, as_json: bool) -> None:
     raise SystemExit(2 if any(f.severity == ERROR for f in found) else 1 if found else 0)
 
 
-def _limits(table: str | None) -> Limits:
+def _dialect(table: str | None) -> str:
     try:
-        return LIMITS[table or settings.fault_table(os.environ)]
+        return table or settings.fault_table(os.environ)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
 
@@ -117,7 +119,9 @@ def explain(
         sub_healthy = settings.sub_healthy_strategy(os.environ)
     except (names.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
         raise click.UsageError(str(error)) from None
-    lines = _explained(number, _load(directory, _limits(table)), severity or "", rungs, sub_healthy)
+    lines = _explained(
+        number, _load(directory, _dialect(table)), severity or "", rungs, sub_healthy
+    )
     if as_json:
         click.echo(json.dumps(lines, indent=1))
         return
@@ -133,9 +137,9 @@ def explain(
     Console().print(shown)
 
 
-def _load(directory: Path | None, limits: Limits) -> Configuration:
+def _load(directory: Path | None, dialect: str) -> Configuration:
     try:
-        return configuration.load(directory or settings.fault_config(os.environ), limits)
+        return configuration.load(directory or settings.fault_config(os.environ), dialect)
     except Refused as error:
         for finding in error.findings:
             click.echo(f"{finding.severity}: {finding}", err=True)
@@ -143,12 +147,12 @@ def _load(directory: Path | None, limits: Limits) -> Configuration:
 
 
 def _explained(
-    code: int, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str
+    code: str, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str
 ) -> dict[str, str]:
     rated, rules = loaded.codes.rate(code, severity), loaded.customization
     number = f" ({NUMBERS[rated.level]})" if rated.level in NUMBERS else ""
     lines = {
-        "code": names.show(code),
+        "code": code,
         "level": f"{rated.level.word}{number}",
         "because": rated.rule,
     }
@@ -201,7 +205,7 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
     """Let DEVICE be used again; `taskd faults list` names the ManuallySeparateNPU ones.
 
     The manager of the job that the environment names forgets what was reported of the device. If no
-    manager answers, the release is written to the journal in the log directory, which the next
+    manager answers, the release is written to continuity.jsonl in the log directory, which the next
     manager reads.
     """
     from taskd.control import NoManager
@@ -212,26 +216,20 @@ def release(device: str, log_path: Path | None, as_json: bool) -> None:
             return
         except NoManager as error:
             unreached = error
-    journal = _journal(log_path)
-    try:
-        if not journal.path.exists():
-            raise click.ClickException(
-                f"{unreached}; and {journal.path} does not exist: set --log-path"
-            )
-        found, _ = journal.read()
-        if device not in found:
-            names = ", ".join(sorted(found)) or "none"
-            raise click.ClickException(
-                f"{device} is not ManuallySeparateNPU in {journal.path}; these are: {names}"
-            )
-        journal.release(device, "an operator")
-    except OSError as error:
-        raise click.ClickException(f"{journal.path}: {error.strerror}") from None
-    _released(
-        device,
-        f"{device} may be used again: written to {journal.path}, no manager answers",
-        as_json,
-    )
+    kept, found = _separated(log_path)
+    if not kept.path.exists():
+        raise click.ClickException(f"{unreached}; and {kept.path} does not exist: set --log-path")
+    if device not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise click.ClickException(
+            f"{device} is not ManuallySeparateNPU in {kept.path}; these are: {known}"
+        )
+    why = kept.keep(f"{DEVICE}/{device}", None)
+    kept.close()
+    if why:
+        raise click.ClickException(f"{kept.path} cannot be written: {why}")
+    text = f"{device} may be used again: written to {kept.path}, no manager answers"
+    _released(device, text, as_json)
 
 
 def _released(device: str, text: str, as_json: bool) -> None:
@@ -242,35 +240,39 @@ def _released(device: str, text: str, as_json: bool) -> None:
 @LOG_PATH
 @JSON
 def list_(log_path: Path | None, as_json: bool) -> None:
-    """List the ManuallySeparateNPU devices in the journal in the log directory."""
-    journal = _journal(log_path)
-    try:
-        found, damaged = journal.read()
-    except OSError as error:
-        raise click.ClickException(f"{journal.path} cannot be read: {error.strerror}") from None
-    if damaged:
-        click.echo(
-            f"{journal.path}: {damaged} lines are not entries of this journal and are skipped",
-            err=True,
-        )
+    """List the ManuallySeparateNPU devices that the manager has left in the log directory."""
+    _, found = _separated(log_path)
     if as_json:
-        click.echo(json.dumps([asdict(entry) for entry in found.values()], indent=1))
+        listed = [{"device": name, **to_builtins(entry)} for name, entry in found.items()]
+        click.echo(json.dumps(listed, indent=1))
         return
-    for entry in found.values():
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.time))
-        until = (
-            ""
-            if entry.until is None
-            else time.strftime(", until %Y-%m-%d %H:%M", time.localtime(entry.until))
-        )
-        line = f"{entry.device}  since {since}{until}: {entry.text}"
+    for name, entry in found.items():
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.since))
+        line = f"{name}  since {since}: {entry.text}"
         click.echo("".join(c if c.isprintable() else "?" for c in line))
     if not found:
         click.echo("none")
 
 
-def _journal(log_path: Path | None) -> Separated:
+def _separated(log_path: Path | None) -> tuple[Continuity, dict[str, Separation]]:
+    """The file that managers leave, and the separated devices there."""
     try:
-        return Separated(log_path or settings.log_settings(os.environ).path)
+        kept = Continuity(log_path or settings.log_settings(os.environ).path)
+        values, damaged = kept.load()
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{kept.path} cannot be read: {error.strerror}") from None
+    found = {}
+    for key, value in values.items():
+        kind, _, name = key.partition("/")
+        try:
+            separation = read(value).separated if kind == DEVICE else None
+        except Damaged:
+            damaged += 1
+            continue
+        if separation is not None:
+            found[name] = separation
+    if damaged:
+        click.echo(f"{kept.path}: {damaged} lines are damaged and are skipped", err=True)
+    return kept, found

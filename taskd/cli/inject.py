@@ -7,7 +7,7 @@ import click
 from taskd.cli.operate import connected
 from taskd.cli.ranks import RANKS
 from taskd.mindcluster.faults.codes import SEVERITIES
-from taskd.mindcluster.faults.evaluation import KINDS, ONCE
+from taskd.mindcluster.faults.device import KINDS, ONCE
 
 PLACES = (
     "parameter",

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from taskd import settings
 from taskd.doctor.finding import Finding, error, ok, warning
-from taskd.mindcluster.faults import Refused, load
-from taskd.mindcluster.faults.limits import LIMITS
+from taskd.mindcluster.faults.configuration import Refused, load
 
 
 def settings_are_usable(environ: Mapping[str, str]) -> Finding:
@@ -28,7 +27,7 @@ def fault_codes(environ: Mapping[str, str]) -> Finding:
     if directory is None:
         return ok(name, "TASKD_FAULT_CONFIG is not set: the tables shipped with taskd")
     try:
-        findings = load(directory, LIMITS[settings.fault_table(environ)]).findings
+        findings = load(directory, settings.fault_table(environ)).findings
     except Refused as refused:
         return error(name, str(refused), f"taskd faults lint {directory}")
     if findings:

@@ -1,6 +1,6 @@
 """continuity.jsonl: what the next manager must know and no agent can tell it: whether recovery is
-paused, the fault codes of devices with their counts, and where the manager in charge is. It is in
-the log directory.
+paused, what is known of devices (fault codes with their counts, which are separated), and where the
+manager in charge is. It is in the log directory.
 
 One JSON object per line, {"time", "key", "value"}; the last one of a key counts, and null removes
 it. One manager writes, the one that holds continuity.lock. A line that a killed writer has torn is
@@ -26,6 +26,9 @@ MOST_BYTES = 64 << 20
 SUPERSEDED = 1000  # lines that count no longer, before the file is written anew
 
 log = logging.getLogger("taskd.manager")
+
+
+DEVICE = "device"  # device/10.0.0.3/1: what is known of a device, see devices/state.py
 
 
 def recovery_key(job: str) -> str:
@@ -61,9 +64,7 @@ class Continuity:
     def read(self) -> dict[str, Any]:
         """Return the values, and keep them. A file that cannot be read is an error in the log."""
         try:
-            data = read_regular(self.path, MOST_BYTES, newest=True)
-        except FileNotFoundError:
-            data = b""
+            values, damaged = self.load()
         except OSError as error:
             log.error(
                 "%s cannot be read: %s; whether recovery is paused, and which faults devices had,"
@@ -72,6 +73,16 @@ class Continuity:
                 error.strerror,
             )
             return {}
+        if damaged:
+            log.error("%s: %d lines are damaged and are ignored", self.path, damaged)
+        return values
+
+    def load(self) -> tuple[dict[str, Any], int]:
+        """`read`, and how many lines are damaged. Raises OSError."""
+        try:
+            data = read_regular(self.path, MOST_BYTES, newest=True)
+        except FileNotFoundError:
+            data = b""
         self._values, damaged = {}, 0
         lines = [line for line in data.split(b"\n") if line.strip()]
         for line in lines:
@@ -88,30 +99,29 @@ class Continuity:
             else:
                 self._values[key] = value
         self._lines = len(lines)
-        if damaged:
-            log.error("%s: %d lines are damaged and are ignored", self.path, damaged)
-        return dict(self._values)
+        return dict(self._values), damaged
 
-    def keep(self, key: str, value: Any) -> None:
-        """Keep a value, JSON's, for the next manager; None removes it."""
-        if self._values.get(key) == value:
-            self.write()  # it may be among what could not be written
-            return
-        if value is None:
-            self._values.pop(key, None)
-        else:
-            self._values[key] = value
-        self._unwritten.add(key)
-        self.write()
+    def keep(self, key: str, value: Any) -> str:
+        """Keep a value, JSON's, for the next manager; None removes it. Returns as `write` does."""
+        if self._values.get(key) != value:
+            if value is None:
+                self._values.pop(key, None)
+            else:
+                self._values[key] = value
+            self._unwritten.add(key)
+        return self.write()
 
-    def write(self) -> None:
-        """Try again to write what could not be written."""
+    def write(self) -> str:
+        """Write what is not written yet. Returns why it cannot be, or ""."""
         try:
-            while self._unwritten and self._locked():
+            while self._unwritten:
+                if not self._lock.acquire():
+                    return self._warn("another manager writes it")
                 self._write(key := min(self._unwritten), self._values.get(key))
                 self._unwritten.discard(key)
         except (OSError, ValueError) as error:
-            self._warn(getattr(error, "strerror", None) or str(error))
+            return self._warn(getattr(error, "strerror", None) or str(error))
+        return ""
 
     def forget(self, job: str) -> None:
         """The job is over: another one of that id begins like any other."""
@@ -122,12 +132,6 @@ class Continuity:
         """Let the next manager write."""
         self.write()
         self._lock.release()
-
-    def _locked(self) -> bool:
-        if self._lock.acquire():
-            return True
-        self._warn("another manager writes it")
-        return False
 
     def _write(self, key: str, value: Any) -> None:
         if self._lines > SUPERSEDED + 2 * len(self._values):
@@ -155,7 +159,7 @@ class Continuity:
     def _line(self, key: str, value: Any) -> bytes:
         return json.dumps({"time": self._wall(), "key": key, "value": value}).encode() + b"\n"
 
-    def _warn(self, why: str) -> None:
+    def _warn(self, why: str) -> str:
         if not self._warned:
             self._warned = True
             remedy = "set TASKD_LOG_PATH to a directory that this user may write to"
@@ -166,3 +170,4 @@ class Continuity:
                 why,
                 remedy,
             )
+        return why

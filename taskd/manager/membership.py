@@ -13,8 +13,8 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.manager.devices.device_info import DeviceInfo
-from taskd.manager.devices.watch import DeviceWatch
+from taskd.manager.devices.node_info import NodeInfos
+from taskd.manager.devices.state import Devices
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import (
@@ -27,7 +27,7 @@ from taskd.manager.peers import (
 )
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
-from taskd.mindcluster.faults.chips import Chip
+from taskd.mindcluster.faults.names import BadCode
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
@@ -49,8 +49,11 @@ class Membership:
         out: Outgoing,
         liveness: LivenessProbe,
         feed: Callable[[e.Event, float], None],
+        devices: Devices,
+        node_infos: NodeInfos,
     ) -> None:
-        """`feed` gives an event to `core`, and carries out its commands."""
+        """`feed` gives an event to `core`, and carries out its commands. `devices` decides which
+        standbys are usable."""
         self._coordinator, self._out, self._liveness = coordinator, out, liveness
         self._settings, self._feed = coordinator.job.settings, feed
         self.agents: dict[int, Peer] = {}
@@ -63,8 +66,7 @@ class Membership:
         self._challenged: set[int] = set()  # nodes whose agents must show that they are alive
         self._asked: dict[bytes, float] = {}  # when an unknown agent was last asked to register
         self._now = 0.0  # of the current event
-        self._devices: DeviceWatch
-        self._info: DeviceInfo
+        self._devices, self._node_infos = devices, node_infos
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.Admit: self._admit,
             c.Refuse: self._refuse,
@@ -74,10 +76,6 @@ class Membership:
             to_agent.TakeOver: self._take_over,
             to_agent.StandDown: self._stand_down,
         }
-
-    def watch(self, devices: DeviceWatch, info: DeviceInfo) -> None:
-        """`devices` decides which standbys are usable; `info` takes what agents say of them."""
-        self._devices, self._info = devices, info
 
     @property
     def peers(self) -> list[Peer]:
@@ -189,10 +187,19 @@ class Membership:
     def device_info(
         self, peer: Peer, message: from_agent.DevicesFound | from_agent.DevicesAt, now: float
     ) -> None:
-        """Handle what an agent says of its devices."""
-        self._info.take(peer, message, now)
+        """Handle what an agent says of its devices. It speaks for those of its own ranks alone, and
+        needs no permission of an operator's kind: see docs/security.md."""
+        if isinstance(message, from_agent.DevicesAt):
+            self._node_infos.at(peer, message, now)
+            return
+        try:
+            self.follow_devices(peer, message.devices, now)
+        except BadCode as error:
+            raise Dropped("device-info", str(error)) from None
 
-    def follow_devices(self, peer: Peer, found: Sequence[Chip], now: float) -> None:
+    def follow_devices(
+        self, peer: Peer, found: Sequence[from_agent.DeviceState], now: float
+    ) -> None:
         """Take all that device-info says of an agent's devices."""
         before = self._devices.against(peer, now)
         self._devices.follow(peer, found, now)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import overview
-from taskd.manager.devices.codes import DeviceCodes
-from taskd.manager.devices.watch import DeviceWatch
+from taskd.manager.devices.state import Devices
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.story import Story
@@ -40,8 +39,7 @@ class Operators:
         coordinator: Coordinator,
         members: Membership,
         out: Outgoing,
-        codes: DeviceCodes,
-        devices: DeviceWatch,
+        devices: Devices,
         story: Story,
         feed: Callable[[e.Event, float], None],
         on_purpose: bool,
@@ -49,7 +47,7 @@ class Operators:
         """`feed` gives an event to `core`. `on_purpose`: operators may inject faults and report
         them."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
-        self._codes, self._devices, self._on_purpose = codes, devices, on_purpose
+        self._devices, self._on_purpose = devices, on_purpose
         self._story = story
         self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
@@ -70,7 +68,7 @@ class Operators:
             self.answer(self._story.overview(self._coordinator, message.request, now))
             return
         if isinstance(message, from_operator.ReleaseDevice):
-            refusal = self._codes.release(message.device, now)
+            refusal = self._devices.release(message.device, now)
             self.answer(
                 to_operator.Answer(
                     message.request,

@@ -27,10 +27,8 @@ from taskd.core.settings import Settings
 from taskd.logs import Drops
 from taskd.manager import peers
 from taskd.manager.continuity import Continuity
-from taskd.manager.devices.api import DeviceInfoLine
-from taskd.manager.devices.codes import DeviceCodes
-from taskd.manager.devices.device_info import DeviceInfo
-from taskd.manager.devices.watch import DeviceWatch
+from taskd.manager.devices.node_info import NodeInfos
+from taskd.manager.devices.state import Devices
 from taskd.manager.ended import Ended
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.following.clusterd import ClusterLine
@@ -77,10 +75,10 @@ class Server:
     successor: bool = False  # another manager was in charge of this job before
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
-    codes: DeviceCodes = field(default_factory=DeviceCodes)
+    devices: Devices = field(default_factory=Devices)
     cluster: ClusterLine = field(default_factory=ClusterLine)
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
-    device_info: DeviceInfoLine = field(default_factory=DeviceInfoLine)
+    node_infos: NodeInfos = field(default_factory=NodeInfos)
     watch: Watch = field(default_factory=Watch)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
@@ -98,19 +96,19 @@ class Server:
         self.coordinator = Coordinator(self.settings, election)
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
         self.voters = Voters(election, shape, (self.host, self.port), self._out)
-        self.members = Membership(self.coordinator, self._out, self._liveness, self._feed)
-        self._story, self.codes.tell = Story(self.journal, self.coordinator.job), self.journal.write
-        self._devices = DeviceWatch(
-            self.codes, self.members.agents, self.coordinator.job, self._feed
+        self.members = Membership(
+            self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
-        self._device_info = DeviceInfo(self.members, self.codes, self.device_info)
-        self.members.watch(self._devices, self._device_info)
+        self._story = Story(self.journal, self.coordinator.job)
+        self.devices.serve(
+            self.members.agents, self.coordinator.job, self._feed, self.journal.write
+        )
+        self.node_infos.serve(self.members, self.devices)
         self.operators = Operators(
             self.coordinator,
             self.members,
             self._out,
-            self.codes,
-            self._devices,
+            self.devices,
             self._story,
             self._feed,
             self.faults_on_purpose,
@@ -162,13 +160,13 @@ class Server:
             self._context.destroy(linger=0)
             raise
         self._ended = Ended(self._monitor, self.members, self.voters, self._liveness, self._feed)
-        self.codes.open(self.clock())
+        self.devices.open(self.clock())
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
             self._poller.register(source, zmq.POLLIN)
-        self.sources = (self.cluster, self.kubernetes, self._device_info, *self.sources)
+        self.sources = (self.cluster, self.kubernetes, self.node_infos, *self.sources)
         followed = (source.descriptor for source in self.sources)
-        for descriptor in (self.codes.descriptor, self.starter, *followed):
+        for descriptor in (self.devices.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
         self._safely(self.watch.open, self.coordinator, self.journal, self.drops)
@@ -192,7 +190,7 @@ class Server:
         finally:
             self._liveness.close()
             self._story.leave(self.outcome)
-            for part in (*self.sources, self.codes, self.continuity, self.voters, self.journal):
+            for part in (*self.sources, self.devices, self.continuity, self.voters, self.journal):
                 if part is not None:
                     part.close()
             self._out.router.disable_monitor()
@@ -237,7 +235,7 @@ class Server:
             return now
         emptied = self._drain(now)
         # nearly always only a message is to be handled; the rest would cost an idle manager as much
-        settled = self.outcome is None and self._devices.settled and not self._liveness.wanted
+        settled = self.outcome is None and self.devices.settled and not self._liveness.wanted
         if settled and now < due and ready.keys() <= {self._out.router}:
             self._incoming.ask_again()
             return now
@@ -248,11 +246,11 @@ class Server:
         if found := self._liveness.look(now):
             self._ended.gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
-            self._safely(self._look_at_devices, now, self.codes.descriptor in ready)
+            self._safely(self._look_at_devices, now, self.devices.descriptor in ready)
             for source in self.sources:
                 if source.descriptor in ready:
                     self._safely(source.look, self._feed, now)
-            self._safely(self._device_info.separate)
+            self._safely(self.node_infos.separate)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
         if self.outcome is None and now >= due:
@@ -289,7 +287,7 @@ class Server:
             self._next_look,
             self._next_warning,
             self._liveness.due or math.inf,
-            self.codes.due or math.inf,
+            self.devices.due or math.inf,
         )
         # the floor: if a deadline stayed in the past after its Tick, the loop would spin
         return due if deadline is None else min(due, max(deadline, self._tick_floor))
@@ -370,7 +368,7 @@ class Server:
         self.outcome = self.outcome or Outcome(ok, reason)
 
     def _look_at_devices(self, now: float, changed: bool) -> None:
-        if self._devices.look(now, changed):
+        if self.devices.look(now, changed):
             self.members.offer_all(now)
 
     def _look_for_others(self, now: float) -> None:
@@ -383,7 +381,7 @@ class Server:
     def _refused_key(self, address: str) -> None:
         self.drops.add("no key", f"{address} does not use CURVE as agents do", self.clock())
 
-    def _safely(self, action: Callable[..., None], *args: Any) -> bool:
+    def _safely(self, action: Callable[..., object], *args: Any) -> bool:
         """Run an action that no message asked for: a defect is logged, and the loop goes on."""
         try:
             action(*args)

@@ -13,14 +13,12 @@ from taskd.core.settings import Settings
 from taskd.manager import watch, whereabouts
 from taskd.manager.config import Config
 from taskd.manager.continuity import Continuity, label_key
-from taskd.manager.devices import api
-from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices import node_info
+from taskd.manager.devices.state import Devices
 from taskd.manager.following import clusterd, kubernetes, pod_labels, profile_switch
 from taskd.manager.following.sources import Source
 from taskd.manager.journal import Journal
 from taskd.manager.server import Server
-from taskd.mindcluster.faults.limits import LIMITS
-from taskd.mindcluster.faults.separated import Separated
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
 from taskd.settings import pod_info, variables
@@ -97,17 +95,16 @@ def make(
         given=settings.without_secrets(environ),
         starter=starter,
         faults_on_purpose=settings.fault_injection(environ),
-        codes=DeviceCodes(
+        devices=Devices(
             settings.fault_config(environ),
-            Separated(log_path),
-            continuity=continuity,
-            limits=LIMITS[settings.fault_table(environ)],
-            device_info=settings.device_info(environ) is not None,
+            continuity,
+            settings.fault_table(environ),
+            settings.device_info(environ) is not None,
         ),
         continuity=continuity,
         cluster=clusterd.make(environ, config.job_id),
         kubernetes=line,
-        device_info=api.make(environ),
+        node_infos=node_info.make(environ),
         watch=watch.make(given),
         sources=sources,
     )

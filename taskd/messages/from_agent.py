@@ -4,7 +4,7 @@ The first one, AgentJoined or StandbyJoined, holds all its state, so a new manag
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -316,11 +316,19 @@ class Sealed(Message, frozen=True):
     why: Text = ""
 
 
-class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
-    """What device-info says of one device: the codes that are present, each with its time and
-    whether the device plugin does not handle it. See mindcluster/faults/device_info.py."""
+class Present(NamedTuple):
+    """A fault code that is present. `time`: when it came, in the device plugin's unit; 0: not
+    known. `minor`: the plugin does not handle it, which counts for a code that no table has."""
 
-    codes: Annotated[tuple[tuple[Name, Number, bool], ...], Meta(max_length=128)] = ()
+    time: Number = 0
+    minor: bool = False
+
+
+class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
+    """What device-info says of one device. `separated`: its name is in ManuallySeparateNPU.
+    `recovering`: it is being reset. See mindcluster/faults/device_info.py."""
+
+    codes: Annotated[dict[Name, Present], Meta(max_length=128)] = {}
     separated: bool = False
     recovering: bool = False
 

@@ -198,7 +198,7 @@ def fault_config(environ: Mapping[str, str]) -> str | None:
 
 
 def fault_table(environ: Mapping[str, str]) -> str:
-    """A name in taskd.mindcluster.faults.limits.LIMITS."""
+    """A name in taskd.mindcluster.faults.limits.DIALECTS."""
     return v.TASKD_FAULT_TABLE.read(environ)
 
 

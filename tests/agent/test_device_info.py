@@ -12,11 +12,11 @@ import pytest
 from taskd.agent import device_info
 from taskd.agent.device_info import DUMP, AtHost, DeviceInfo, Files
 from taskd.messages.envelope import STANDBY
-from taskd.messages.from_agent import DevicesAt, DevicesFound, DeviceState
+from taskd.messages.from_agent import DevicesAt, DevicesFound, DeviceState, Present
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 NOTHING = DeviceState()
-PRESENT = DeviceState((("80C98001", 0, False),))
+PRESENT = DeviceState({"80C98001": Present()})
 
 
 @pytest.fixture

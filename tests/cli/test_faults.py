@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from taskd.cli import main
+from taskd.manager.continuity import DEVICE, NAME, Continuity
 from taskd.mindcluster.faults import codes, customization
 from taskd.mindcluster.faults.configuration import SHIPPED
-from taskd.mindcluster.faults.separated import Separated
 
 
 @pytest.fixture
@@ -112,30 +112,38 @@ def test_what_cannot_be_done(faults, arguments, status, words):
 
 
 def test_release_where_no_manager_answers(faults, tmp_path):
-    journal = Separated(tmp_path / "log")
     done = faults("release", "a/0")
     assert done.exit_code == 1 and "set --log-path" in done.output
-    journal.separate("a/0", 0x80E01801, "80E01801 has come 2 times")
-    journal.separate("a/1", 0x80E01801, "80E01801 has come 2 times")
-    assert [entry["device"] for entry in json.loads(faults("list", "--json").output)] == [
-        "a/0",
-        "a/1",
-    ]
+    left = Continuity(tmp_path / "log")
+    separated = {"code": "80E01801", "text": "80E01801 has come 2 times\x1b", "since": 1e9}
+    for device in ("a/0", "a/1"):
+        left.keep(f"{DEVICE}/{device}", {"codes": {}, "separated": separated})
+    left.keep(f"{DEVICE}/a/2", {"codes": {"80C98001": {"since": 1.0}}})
+    left.keep("recovery/job", 1)
+    done = faults("release", "a/0")
+    assert done.exit_code == 1 and "another manager writes it" in done.output
+    left.close()
+    listed = json.loads(faults("list", "--json").output)
+    assert listed == [{"device": device, **separated} for device in ("a/0", "a/1")]
+    assert "a/0  since 2001-09-0" in faults("list").output
+    assert "has come 2 times?" in faults("list").output
     done = faults("release", "b/0")
     assert done.exit_code == 1 and "these are: a/0, a/1" in done.output
     done = faults("release", "a/0")
     assert done.exit_code == 0 and "no manager answers" in done.output
-    assert set(journal.read()[0]) == {"a/1"}
+    assert set(left.read()) == {f"{DEVICE}/a/1", f"{DEVICE}/a/2", "recovery/job"}
     assert json.loads(faults("release", "a/1", "--json").output)["device"] == "a/1"
     assert faults("list").output == "none\n"
 
 
-def test_a_journal_that_cannot_be_read(faults, tmp_path):
+def test_a_file_that_cannot_be_read(faults, tmp_path):
     (tmp_path / "log").mkdir()
-    (tmp_path / "log" / "separated.jsonl").mkdir()
+    (tmp_path / "log" / NAME).mkdir()
     done = faults("list")
     assert done.exit_code == 1 and "cannot be read" in done.output
-    (tmp_path / "log" / "separated.jsonl").rmdir()
-    (tmp_path / "log" / "separated.jsonl").write_bytes(b"\xff\n{}\n[]\n")
+    (tmp_path / "log" / NAME).rmdir()
+    (tmp_path / "log" / NAME).write_bytes(
+        b'\xff\n{}\n[]\n{"key": "device/a/0", "value": {"codes": 3}}\n'
+    )
     done = faults("list")
-    assert done.exit_code == 0 and "3 lines are not entries" in done.output
+    assert done.exit_code == 0 and "4 lines are damaged" in done.output

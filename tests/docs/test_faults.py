@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from taskd.core.demand import Demand
-from taskd.mindcluster.faults import load
+from taskd.mindcluster.faults.configuration import load
 from taskd.mindcluster.levels import NAMED, NUMBERS, TABLE, Level
 
 TEXT = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
@@ -32,5 +32,5 @@ def test_the_table_of_levels_is_that_of_core():
 def test_what_is_said_of_the_shipped_rules():
     rules = load().customization.frequency
     times = {code: rule.times for code, rule in rules.items() if rule.times != 2}
-    assert times == {0x80E18005: 3, 0x81078603: 5} and len(rules) == 43
+    assert times == {"80E18005": 3, "81078603": 5} and len(rules) == 43
     assert "43 codes" in TEXT

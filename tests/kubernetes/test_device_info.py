@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from taskd.kubernetes import configmaps
 from taskd.kubernetes.separations import KEY, Separations, added
 from taskd.manager.continuity import Continuity
-from taskd.manager.devices import api
-from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices import node_info
+from taskd.manager.devices.state import Devices
 from taskd.messages import from_agent, from_operator, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
-from taskd.mindcluster.faults.separated import Separated
 from tests.manager.conftest import fake_agent  # noqa: F401
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
@@ -32,9 +31,9 @@ def manage(start, environ, tmp_path):
         kept = Continuity(tmp_path / "log")
         manager = start(
             1,
-            codes=DeviceCodes(None, Separated(tmp_path / "log"), continuity=kept),
+            devices=Devices(None, kept),
             continuity=kept,
-            device_info=api.make({**environ, "TASKD_DEVICE_INFO": way}),
+            node_infos=node_info.make({**environ, "TASKD_DEVICE_INFO": way}),
             **more,
         )
         if protected:
@@ -110,7 +109,7 @@ def test_a_node_that_another_pod_has_by_now(cluster, manage):
         standby.send(from_agent.StandbyJoined(standby.incarnation, 2, (host, 1)))
         standby.send(from_agent.DevicesAt(STANDBY, "node-2", (0, 1)))
         bad.append(f"{host}/0")
-        manager.wait(lambda: manager.server.codes.devices.unusable(0.0) == bad)
+        manager.wait(lambda: manager.server.devices.unusable(0.0) == bad)
     assert watched(cluster) == 1
 
 
@@ -176,17 +175,17 @@ def test_without_rights_the_job_goes_on(cluster, manage, caplog):
 def test_a_device_that_taskd_separates_is_written_and_released_there(cluster, manage, occur):
     cluster.config_map(NAME, {**configmap(separated="Ascend910-0, Ascend910-7"), "other": "kept"})
     manager, _ = manage("api-write", protected=False)
-    devices = manager.server.codes.devices
+    devices = manager.server.devices
     cluster.wait("it watches", lambda: watched(cluster))
     occur(manager)
     cluster.wait("it is written", lambda: "Ascend910-5" in names(cluster))
     assert names(cluster) == "Ascend910-0,Ascend910-7,Ascend910-5"
     assert cluster.objects["", "configmaps", NAME]["data"]["other"] == "kept"
-    manager.wait(lambda: not manager.server.codes.unnamed)
+    manager.wait(lambda: not manager.server.devices.unnamed)
     assert devices.separated
     cluster.config_map(NAME, configmap(separated="Ascend910-0,Ascend910-7"))  # an operator
     manager.wait(lambda: not devices.separated)
-    assert not manager.server.codes.devices.judge("0/1", 0.0).unusable
+    assert not manager.server.devices.judge("0/1", 0.0).unusable
     assert [each[0] for each in cluster.asked].count("patch") == 1
     assert names(cluster) == "Ascend910-0,Ascend910-7"
 
@@ -237,7 +236,7 @@ def test_what_ends_the_job_is_written(cluster, manage):
     cluster.config_map(NAME, configmap())
     manager, agent = manage("api-write")
     cluster.wait("it watches", lambda: watched(cluster))
-    states = [from_agent.DeviceState((("80E01801", time, False),)) for time in (1, 2)]
+    states = [from_agent.DeviceState({"80E01801": from_agent.Present(time)}) for time in (1, 2)]
     for state in states:
         agent.send(from_agent.DevicesFound(0, (from_agent.DeviceState(), state)))
     manager.outcome()
@@ -249,7 +248,7 @@ def test_nothing_is_written_unless_asked(cluster, manage, occur):
     manager, _ = manage("api", protected=False)
     cluster.wait("it watches", lambda: watched(cluster))
     occur(manager)
-    assert manager.server.codes.unnamed == {"0/1"}
+    assert manager.server.devices.unnamed == {"0/1"}
     assert {each[0] for each in cluster.asked if each[1] == "configmaps"} == {"list", "watch"}
 
 
@@ -262,7 +261,7 @@ def test_a_node_that_the_role_does_not_name(cluster, manage, occur, monkeypatch,
     occur(manager)
     cluster.wait("it tries twice", lambda: [a[0] for a in cluster.asked].count("get") > 1)
     assert caplog.text.count("Ascend910-5 cannot be added to ManuallySeparateNPU of") == 1
-    assert manager.server.codes.devices.separated
+    assert manager.server.devices.separated
 
 
 NAMES = st.frozensets(st.integers(0, 15).map(lambda n: f"Ascend910-{n}"), max_size=4)

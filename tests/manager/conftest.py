@@ -14,8 +14,8 @@ import zmq
 
 from taskd.core.settings import Settings
 from taskd.manager.continuity import Continuity
-from taskd.manager.devices.api import DeviceInfoLine
-from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.node_info import NodeInfos
+from taskd.manager.devices.state import Devices
 from taskd.manager.following.clusterd import ClusterLine
 from taskd.manager.following.kubernetes import KubernetesLine
 from taskd.manager.following.sources import Source
@@ -190,12 +190,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     def begin(
         nodes: int = 1,
         limits: Limits | None = None,
-        codes: DeviceCodes | None = None,
+        devices: Devices | None = None,
         faults_on_purpose: bool = True,
         continuity: Continuity | None = None,
         cluster: ClusterLine | None = None,
         kubernetes: KubernetesLine | None = None,
-        device_info: DeviceInfoLine | None = None,
+        node_infos: NodeInfos | None = None,
         sources: tuple[Source, ...] = (),
         watch: Watch | None = None,
         **settings: Any,
@@ -205,11 +205,11 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             {
                 name: value
                 for name, value in (
-                    ("codes", codes),
+                    ("devices", devices),
                     ("continuity", continuity),
                     ("cluster", cluster),
                     ("kubernetes", kubernetes),
-                    ("device_info", device_info),
+                    ("node_infos", node_infos),
                     ("sources", sources),
                     ("watch", watch),
                 )

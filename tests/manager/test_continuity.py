@@ -12,10 +12,9 @@ import pytest
 
 from taskd.manager import continuity
 from taskd.manager.continuity import Continuity, recovery_key
-from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.state import Devices
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR
-from taskd.mindcluster.faults.separated import Separated
 
 
 @pytest.fixture
@@ -119,8 +118,7 @@ def test_a_full_disk_costs_one_warning_and_no_line_before(tmp_path, caplog, monk
 def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_path):
     def manager():
         kept = Continuity(tmp_path)
-        codes = DeviceCodes(None, Separated(tmp_path), continuity=kept)
-        return start(1, codes=codes, continuity=kept)
+        return start(1, devices=Devices(None, kept), continuity=kept)
 
     first = manager()
     first.protected(1)

@@ -3,15 +3,14 @@ manager knows of it."""
 
 from __future__ import annotations
 
-import pytest
-
 from taskd.manager.continuity import Continuity
-from taskd.manager.devices.codes import DeviceCodes
+from taskd.manager.devices.state import Devices
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
-from taskd.mindcluster.faults.chips import Chip, Fault
-from taskd.mindcluster.faults.names import parse_code
-from taskd.mindcluster.faults.separated import Separated
+from taskd.mindcluster.faults import configuration
+from taskd.mindcluster.faults.device import Device
+
+PRESENT = from_agent.Present()
 
 
 def told(agent, *states, node=None):
@@ -19,14 +18,18 @@ def told(agent, *states, node=None):
     devices = tuple(
         state
         if isinstance(state, from_agent.DeviceState)
-        else from_agent.DeviceState(tuple((code, 0, False) for code in state.split()))
+        else from_agent.DeviceState(dict.fromkeys(state.split(), PRESENT))
         for state in states
     )
     agent.send(from_agent.DevicesFound(agent.node if node is None else node, devices))
 
 
 def state(codes="", **more):
-    return from_agent.DeviceState(tuple((code, 0, False) for code in codes.split()), **more)
+    return from_agent.DeviceState(dict.fromkeys(codes.split(), PRESENT), **more)
+
+
+def at(code, time):
+    return from_agent.DeviceState({code: from_agent.Present(time)})
 
 
 def ask(manager, fake_agent, message):
@@ -35,8 +38,8 @@ def ask(manager, fake_agent, message):
     return operator.expect(to_operator.Answer)
 
 
-def codes_at(tmp_path, **more):
-    return DeviceCodes(None, Separated(tmp_path), **{"continuity": Continuity(tmp_path), **more})
+def devices_at(tmp_path, kept=None, **more):
+    return Devices(None, kept or Continuity(tmp_path), **more)
 
 
 def test_a_code_interrupts_the_job_without_leave_for_faults_on_purpose(start):
@@ -57,17 +60,23 @@ def test_before_a_reset_is_over_there_is_no_process(start):
     manager.wait(lambda: not rank.resetting)
 
 
-def test_the_same_again_reports_nothing_and_a_later_time_is_another_fault(start, caplog):
+def test_the_same_again_reports_nothing_and_a_later_time_is_another_fault(start, monkeypatch):
     manager = start(1)
     (agent,) = manager.protected(1)
     seen = []
-    codes = manager.server.codes.devices
-    report = codes.report
-    codes.report = lambda device, *more: (seen.append((device, *more)), report(device, *more))[1]
+    report = Device.report
+    monkeypatch.setattr(
+        Device,
+        "report",
+        lambda self, code, kind, *more: (
+            seen.append(kind),
+            report(self, code, kind, *more),
+        )[1],
+    )
     for time in (5, 5, 5, 6):
-        told(agent, from_agent.DeviceState((("8C1F860B", time, False),)))
+        told(agent, at("8C1F860B", time))
     manager.serves(agent)
-    assert [kind for _, _, kind, *_ in seen] == ["occur", "recover", "occur"]
+    assert seen == ["occur", "recover", "occur"]
 
 
 def test_no_gap_between_a_code_and_the_same_one_again(start):
@@ -75,32 +84,32 @@ def test_no_gap_between_a_code_and_the_same_one_again(start):
     manager = start(1)
     (agent,) = manager.protected(1)
     rank, free = manager.server.coordinator.job.ranks[0], []
-    feed = manager.server._devices._feed
-    manager.server._devices._feed = lambda event, now: (
+    feed = manager.server.devices._feed
+    manager.server.devices._feed = lambda event, now: (
         free.append(not event.resetting),
         feed(event, now),
     )
-    told(agent, from_agent.DeviceState((("80C98001", 1, False),)))
+    told(agent, at("80C98001", 1))
     manager.wait(lambda: rank.resetting)
-    told(agent, from_agent.DeviceState((("80C98001", 2, False),)))
-    told(agent, from_agent.DeviceState((("80E18005", 3, False),)))
+    told(agent, at("80C98001", 2))
+    told(agent, at("80E18005", 3))
     manager.serves(agent)
     assert len(free) >= 3 and not any(free)
 
 
 def test_an_operator_and_device_info_report_one_fault(start, fake_agent, tmp_path):
     """80E01801 separates a device when it has come twice."""
-    manager = start(1, codes=codes_at(tmp_path))
+    manager = start(1, devices=devices_at(tmp_path))
     (agent,) = manager.protected(1)
     ask(manager, fake_agent, from_operator.ReportCode("r1", 1, "80E01801", "occur", ""))
     told(agent, "", "80E01801")
     manager.serves(agent)
     answer = ask(manager, fake_agent, from_operator.ReportCode("r2", 1, "80E01801", "occur", ""))
     assert "changes nothing" in answer.text
-    assert not manager.server.codes.devices.separated
+    assert not manager.server.devices.separated
     told(agent, "", "")
     told(agent, "", "80E01801")
-    manager.wait(lambda: manager.server.codes.devices.separated)
+    manager.wait(lambda: manager.server.devices.separated)
 
 
 def test_a_name_in_manually_separate_npu_until_it_is_deleted(start):
@@ -114,14 +123,14 @@ def test_a_name_in_manually_separate_npu_until_it_is_deleted(start):
 
 
 def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, fake_agent, tmp_path):
-    manager = start(1, codes=codes_at(tmp_path))
+    manager = start(1, devices=devices_at(tmp_path))
     agent = manager.agent()
     agent.join()
     manager.serves(agent)
     for kind in ("occur", "recover", "occur", "recover"):
         ask(manager, fake_agent, from_operator.ReportCode(f"r{kind}", 1, "80E01801", kind, ""))
-    rank, devices = manager.server.coordinator.job.ranks[1], manager.server.codes.devices
-    assert rank.unusable and Separated(tmp_path).read()[0]
+    rank, devices = manager.server.coordinator.job.ranks[1], manager.server.devices
+    assert rank.unusable and devices.separated == {"0/1"}
     told(agent, "", "")  # it says nothing of it: nobody has released it
     manager.serves(agent)
     assert rank.unusable
@@ -130,22 +139,19 @@ def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, fake_a
     assert rank.unusable
     told(agent, "", "80E01801")
     manager.wait(lambda: not rank.unusable)
-    assert not devices.separated and Separated(tmp_path).read()[0] == {}
+    assert not devices.separated
 
 
-def test_a_release_asks_for_nothing_anew(tmp_path):
+def test_a_release_asks_for_nothing_anew():
     """A code that is still there was answered before; one that comes with the release was not."""
-    codes = codes_at(tmp_path)
-    codes.open(0.0)
-    old, new = (parse_code(code) for code in ("80E18005", "80C98001"))
-    for at, kind in enumerate(("occur", "recover", "occur", "recover", "occur")):
-        codes.report("a/0", "80E01801", kind, "", float(at))
-    assert codes.unnamed == {"a/0"}
-    codes.follow("a/0", Chip({old: Fault()}, separated=True), 6.0)
-    assert not codes.unnamed
-    (arisen,) = codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 7.0)
+    device = Device("a/0", configuration.load())
+    for moment, kind in enumerate(("occur", "recover", "occur", "recover", "occur")):
+        device.report("80E01801", kind, float(moment))
+    assert device.known.separated
+    device.follow(state("80E18005", separated=True), 6.0)
+    (arisen,) = device.follow(state("80E18005 80C98001"), 7.0)
     assert "80C98001" in arisen.reason.text and not arisen.now.unusable and arisen.now.resetting
-    assert codes.follow("a/0", Chip({old: Fault(), new: Fault()}), 8.0) == []
+    assert device.follow(state("80E18005 80C98001"), 8.0) == []
 
 
 def test_a_chip_that_recovers_holds_its_rank_s_next_process(start):
@@ -162,16 +168,16 @@ def test_a_chip_that_recovers_holds_its_rank_s_next_process(start):
 def test_the_next_manager_knows_what_is_over(start, tmp_path):
     """A code that has gone while no manager was there, and one of an operator that has not."""
     kept = Continuity(tmp_path)
-    manager = start(1, codes=codes_at(tmp_path, continuity=kept), continuity=kept)
+    manager = start(1, devices=devices_at(tmp_path, kept), continuity=kept)
     (agent,) = manager.protected(1)
     told(agent, "", "80C98001 80DE0207")
     manager.wait(lambda: manager.server.coordinator.job.ranks[1].resetting)
     manager.server.stop("test")
     manager.outcome()
 
-    second = start(1, codes=codes_at(tmp_path))
+    second = start(1, devices=devices_at(tmp_path))
     arisen = []
-    second.server._devices._arisen = lambda *args: arisen.append(args)
+    second.server.devices._arisen = lambda *args: arisen.append(args)
     agent = second.agent()
     agent.join()
     second.serves(agent)
@@ -184,32 +190,25 @@ def test_the_next_manager_knows_what_is_over(start, tmp_path):
 
 def test_what_is_no_longer_followed_is_over(start, tmp_path):
     kept = Continuity(tmp_path)
-    manager = start(1, codes=codes_at(tmp_path, continuity=kept), continuity=kept)
+    manager = start(1, devices=devices_at(tmp_path, kept), continuity=kept)
     (agent,) = manager.protected(1)
     told(agent, "", state("80C98001", separated=True))
     manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
     manager.server.stop("test")
     manager.outcome()
-    assert "device-info/" in (tmp_path / "continuity.jsonl").read_text()
-    second = start(1, codes=codes_at(tmp_path, device_info=False))
-    assert second.server.codes.devices.unusable(0.0) == []
+    assert "80C98001" in (tmp_path / "continuity.jsonl").read_text()
+    second = start(1, devices=devices_at(tmp_path, followed=False))
+    assert second.server.devices.unusable(0.0) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        ('{"codes": {"x": [1, false]}, "separated": false, "recovering": false}', "not a code"),
-        ('{"codes": {"1": [-1, false]}, "separated": false, "recovering": false}', "not a fault"),
-        ('{"codes": {}, "separated": 1, "recovering": false}', "not what device-info said"),
-        ("3", "not what device-info said"),
-    ],
-)
-def test_a_damaged_continuity_costs_what_it_says(start, tmp_path, caplog, content, what):
+def test_a_damaged_continuity_costs_what_it_says(start, tmp_path, caplog):
     (tmp_path / "continuity.jsonl").write_text(
-        f'{{"time": 1, "key": "device-info/10.0.0.3/1", "value": {content}}}\n'
+        '{"time": 1, "key": "device/10.0.0.3/1", "value": 3}\n'
+        '{"time": 1, "key": "device/10.0.0.3/2", "value": {"codes": {"80C98001": {"since": 1}}}}\n'
     )
-    start(1, codes=codes_at(tmp_path))
-    assert what in caplog.text and "its device-info is unknown" in caplog.text
+    manager = start(1, devices=devices_at(tmp_path))
+    assert "device 10.0.0.3/1: Expected `object`" in caplog.text
+    assert manager.server.devices.unusable(0.0) == ["10.0.0.3/2"]
 
 
 def test_an_agent_speaks_for_its_own_devices_alone(start):

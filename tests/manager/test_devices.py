@@ -12,12 +12,12 @@ import uuid
 import msgspec
 import pytest
 
-from taskd.manager.devices.codes import CHANGED, NOT_CHANGED, DeviceCodes
+from taskd.manager.continuity import Continuity
+from taskd.manager.devices.state import CHANGED, NOT_CHANGED, Devices
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR
 from taskd.mindcluster.faults.configuration import SHIPPED
 from taskd.mindcluster.faults.limits import NEWER
-from taskd.mindcluster.faults.separated import Separated
 
 from .conftest import FakeAgent
 
@@ -121,7 +121,7 @@ def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
     raw = json.loads((config / "faultCustomization.json").read_text())
     raw["FaultDuration"][0] |= {"FaultTimeout": 0, "RecoverTimeout": 0}
     (config / "faultCustomization.json").write_text(json.dumps(raw))
-    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
+    manager = start(1, devices=Devices(str(config), dialect=NEWER))
     (agent,) = manager.protected(1)
     rank = manager.server.coordinator.job.ranks[1]
     tell(operate, manager, 1, "81078603", "occur")
@@ -135,7 +135,7 @@ def test_a_level_that_time_takes_back_is_taken_back(start, operate, config):
 def test_files_that_change_the_level_of_a_code_that_is_there(start, operate, config):
     """Nothing is done to the process by that; but whether the device gets another one follows the
     files."""
-    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
+    manager = start(1, devices=Devices(str(config), dialect=NEWER))
     (agent,) = manager.protected(1)
     rank = manager.server.coordinator.job.ranks[1]
     tell(operate, manager, 1, "8C1F860B", "occur")
@@ -159,7 +159,7 @@ def test_time_alone_brings_a_level(start, operate, config):
     raw = json.loads((config / "faultCustomization.json").read_text())
     raw["FaultDuration"][0]["FaultTimeout"] = 0
     (config / "faultCustomization.json").write_text(json.dumps(raw))
-    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
+    manager = start(1, devices=Devices(str(config), dialect=NEWER))
     (agent,) = manager.protected(1)
     assert "required: nothing" in tell(operate, manager, 1, "81078603", "occur").text
     manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
@@ -180,7 +180,7 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
         (mount / "..data").symlink_to("..1")
     else:
         mount = config
-    manager = start(1, codes=DeviceCodes(str(mount)))
+    manager = start(1, devices=Devices(str(mount)))
     manager.protected(1)
     assert "required: nothing" in tell(operate, manager, 1, "8C1F860B").text
     with caplog.at_level(logging.INFO, "taskd.manager"):
@@ -199,7 +199,7 @@ def test_files_may_change_while_the_job_trains(start, operate, config, tmp_path,
 def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(
     start, operate, config, caplog, name
 ):
-    manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
+    manager = start(1, devices=Devices(str(config), dialect=NEWER))
     manager.protected(1)
     with caplog.at_level(logging.INFO, "taskd.manager"):
         (config / name).write_text("{}}")
@@ -211,7 +211,7 @@ def test_a_broken_new_version_is_refused_whole_and_the_old_one_stays(
 def test_a_configuration_that_is_broken_from_the_start(start, operate, config, caplog):
     (config / "faultCode.json").write_text("")
     with caplog.at_level(logging.INFO, "taskd.manager"):
-        manager = start(1, codes=DeviceCodes(str(config), limits=NEWER))
+        manager = start(1, devices=Devices(str(config), dialect=NEWER))
     assert "faultCode.json: not JSON" in caplog.text
     manager.protected(1)
     assert "RestartBusiness" in tell(operate, manager, 1, "80E01801").text, (
@@ -222,13 +222,13 @@ def test_a_configuration_that_is_broken_from_the_start(start, operate, config, c
 def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, tmp_path):
     """Looked at each PollInterval: the kernel does not tell of a directory that is not there."""
     elsewhere = tmp_path / "later"
-    codes = DeviceCodes(str(elsewhere))
-    manager = start(1, codes=codes)
+    devices = Devices(str(elsewhere))
+    manager = start(1, devices=devices)
     manager.protected(1)
     move(config, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
     config.rename(elsewhere)
     with caplog.at_level(logging.INFO, "taskd.manager"):
-        codes._look = 0.0  # the interval is over
+        devices._look = 0.0  # the interval is over
         tell(operate, manager, 1, "8C1F8609")
         manager.wait(lambda: CHANGED in caplog.text)
         elsewhere.rename(config)
@@ -236,9 +236,14 @@ def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, t
     assert "required: replace the rank" in tell(operate, manager, 1, "8C1F860B").text
 
 
-def test_a_separated_device_survives_the_manager_until_it_is_released(start, operate, tmp_path):
-    journal = Separated(tmp_path / "log")
-    manager = start(1, codes=DeviceCodes(None, journal))
+def test_a_separated_device_survives_the_manager_until_it_is_released(
+    start, operate, tmp_path, caplog
+):
+    def begin():
+        kept = Continuity(tmp_path / "log")
+        return start(1, devices=Devices(None, kept), continuity=kept)
+
+    manager = begin()
     (agent,) = manager.protected(1)
     tell(operate, manager, 1, "80E01801", "occur")
     tell(operate, manager, 1, "80E01801", "recover")
@@ -246,27 +251,59 @@ def test_a_separated_device_survives_the_manager_until_it_is_released(start, ope
     assert "ManuallySeparateNPU" in agent.expect(to_agent.GiveUp).reason
     manager.outcome()
 
-    second = start(1, codes=DeviceCodes(None, journal))
+    second = begin()
     (agent,) = second.protected(1)
     assert "ManuallySeparateNPU" in agent.expect(to_agent.GiveUp).reason
     second.outcome()
 
-    third = start(1, codes=DeviceCodes(None, journal))
-    ((device, _),) = journal.read()[0].items()
+    third = begin()
+    (device,) = third.server.devices.separated
+    assert f"device {device} is ManuallySeparateNPU" in caplog.text
     assert "these may not: " + device in operate(third, from_operator.ReleaseDevice, "x\x1b").text
     assert operate(third, from_operator.ReleaseDevice, device).ok
     third.protected(1)
-    assert journal.read()[0] == {} and not third.server.coordinator.job.ranks[1].unusable
+    assert not third.server.devices.separated
+    assert not third.server.coordinator.job.ranks[1].unusable
+    assert Continuity(tmp_path / "log").read() == {}
+    told = [json.loads(line) for line in third.server.journal.path.read_text().splitlines()]
+    told = [entry for entry in told if entry.get("device") == device]
+    assert [entry["kind"] for entry in told] == ["separated", "released"]
+    assert told[0]["code"] == "80E01801" and told[1]["by"] == "an operator"
+
+
+def test_a_release_time_window_goes_on_under_the_next_manager(start, operate, tmp_path, config):
+    def begin(wall):
+        kept = Continuity(tmp_path / "log")
+        devices = Devices(str(config), kept, NEWER, wall=wall)
+        return start(1, devices=devices, continuity=kept)
+
+    raw = json.loads((config / "faultCustomization.json").read_text())
+    (raw["FaultFrequency"][0])["ReleaseTimeWindow"] = 60
+    (config / "faultCustomization.json").write_text(json.dumps(raw))
+    manager = begin(lambda: 1e9)
+    manager.protected(1)
+    for _ in range(2):
+        tell(operate, manager, 1, "80E01801")
+    manager.outcome()
+    for later, separated in ((86_000.0, 1), (87_000.0, 0)):
+        following = begin(lambda later=later: 1e9 + later)
+        assert len(following.server.devices.separated) == separated
+        following.server.stop("the next one takes over")
+        following.outcome()
 
 
 def test_a_separation_that_cannot_be_written_is_in_force_all_the_same(
     start, operate, tmp_path, caplog
 ):
     (tmp_path / "file").touch()
-    manager = start(1, codes=DeviceCodes(None, Separated(tmp_path / "file")))
-    (agent,) = manager.protected(1)
-    with caplog.at_level(logging.ERROR, "taskd.manager"):
+    manager = start(1, devices=Devices(None, Continuity(tmp_path / "file")))
+    manager.protected(1)
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
         tell(operate, manager, 1, "80E18005")
         tell(operate, manager, 1, "80E18005")
         assert "ManuallySeparateNPU" in tell(operate, manager, 1, "80E18005").text
-    assert "a new manager will not know" in caplog.text
+    assert "the next manager will not know" in caplog.text
+    (device,) = manager.server.devices.separated
+    answer = operate(manager, from_operator.ReleaseDevice, device)
+    assert not answer.ok and "the next manager will not know of it" in answer.text
+    assert not manager.server.devices.separated

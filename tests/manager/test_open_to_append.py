@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 
@@ -13,7 +12,6 @@ from taskd.agent.ranks import zygote
 from taskd.core import commands as c
 from taskd.manager.continuity import Continuity
 from taskd.manager.journal import Journal
-from taskd.mindcluster.faults.separated import Separated
 from taskd.profiling.files import Files
 
 STRANGER = 65533
@@ -125,11 +123,6 @@ def _rank(directory):
     os.waitpid(pid, 0)
 
 
-def _separated(directory):
-    with contextlib.suppress(OSError):
-        Separated(str(directory)).separate("npu-0", 1, "text")
-
-
 def _profile(directory):
     files = Files(directory, 1 << 20)
     files._current = directory / "1"
@@ -137,7 +130,6 @@ def _profile(directory):
 
 
 WRITERS = {
-    "separated.jsonl": _separated,
     "1": _profile,
     "agent-0.log": _log,
     "journal-j.jsonl": lambda d: Journal(str(d), "j").begin({}),

@@ -69,6 +69,8 @@ def value(kind):
             return st.frozensets(value(kind.item_type), max_size=4)
         case msgspec.inspect.DictType():
             return st.dictionaries(value(kind.key_type), value(kind.value_type), max_size=4)
+        case msgspec.inspect.NamedTupleType():
+            return st.builds(kind.cls, *(value(f.type) for f in kind.fields))
         case msgspec.inspect.StructType():
             return made(kind.cls)
     raise TypeError(f"{kind}: teach this module to make it")

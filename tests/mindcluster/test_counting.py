@@ -59,29 +59,29 @@ RULES = st.builds(
 
 @given(RULES, GAPS, st.integers(0, 120))
 def test_how_often(rule, gaps, later):
-    count, happened = Count(rule), events(gaps)
+    count, happened = Count(), events(gaps)
     for at, kind in happened:
-        getattr(count, kind)(at)
+        getattr(count, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    count.look(now)
+    count.look(rule, now)
     assert count.often == often(rule, happened, now)
 
 
 @given(RULES, GAPS)
 def test_the_level_is_taken_back_when_it_is_due_and_not_before(rule, gaps):
-    count, happened = Count(rule), events(gaps)
+    count, happened = Count(), events(gaps)
     for at, kind in happened:
-        getattr(count, kind)(at)
-    due = count.due
+        getattr(count, kind)(rule, at)
+    due = count.due(rule)
     if due is None:
-        count.look(1e9)
+        count.look(rule, 1e9)
         assert count.often == often(rule, happened, 1e9)
         return
     assert count.often
     if due > happened[-1][0]:
         assert often(rule, happened, math.nextafter(due, 0.0))
     assert not often(rule, happened, max(due, happened[-1][0] + 1e-9))
-    count.look(due)
+    count.look(rule, due)
     assert not count.often
 
 
@@ -122,9 +122,9 @@ def long(rule, happened, now):
     st.integers(0, 120),
 )
 def test_how_long(rule, gaps, later):
-    span, happened = Span(rule), events(gaps)
+    span, happened = Span(), events(gaps)
     for at, kind in happened:
-        getattr(span, kind)(at)
+        getattr(span, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    span.look(now)
+    span.look(rule, now)
     assert span.long == long(rule, happened, now)

@@ -9,22 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskd.messages.from_agent import DeviceState, Present
 from taskd.mindcluster.faults import device_info
-from taskd.mindcluster.faults.chips import NOTHING, Chip, Fault
 from taskd.mindcluster.faults.configuration import Configuration
+from taskd.mindcluster.faults.device import (
+    MOST_CODES,
+    NOTHING,
+    OCCUR,
+    RECOVER,
+    Device,
+    changes,
+)
 from taskd.mindcluster.faults.device_info import (
     DEVICES,
     MOST_BYTES,
     SEPARATED,
     SWITCHES,
-    Change,
-    changes,
     dumped,
     parse,
 )
-from taskd.mindcluster.faults.evaluation import MOST_CODES, OCCUR, RECOVER, Devices
 from taskd.mindcluster.faults.findings import Broken
-from taskd.mindcluster.faults.judgement import Mark
 from taskd.mindcluster.faults.names import parse_code
 from taskd.mindcluster.levels import Level
 
@@ -35,7 +39,7 @@ SWITCH = "[0x00f1ff09,155913,cpu,na]"
 
 
 def codes(*names, time=0, minor=False):
-    return {parse_code(name): Fault(time, minor) for name in names}
+    return {parse_code(name): Present(time, minor) for name in names}
 
 
 def test_the_vendor_s_form():
@@ -69,14 +73,14 @@ def test_the_vendor_s_form():
     found = parse(data)
     both = codes("80E18005", time=1717000000) | codes("8C1F8609")
     assert found.chips == {
-        2: Chip(separated=True),
-        3: Chip(both),
-        4: Chip(recovering=True),
-        5: Chip(separated=True),
+        2: DeviceState(separated=True),
+        3: DeviceState(both),
+        4: DeviceState(recovering=True),
+        5: DeviceState(separated=True),
     }
     assert found.names == {n: f"Ascend910-{n}" for n in range(6)}
     assert found.of(3).codes == both | codes(SWITCH)
-    assert found.of(7) == Chip(codes(SWITCH))
+    assert found.of(7) == DeviceState(codes(SWITCH))
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,7 @@ def test_how_codes_are_written(codes_there, expected):
 def test_older_plugins_have_one_level_for_all_codes_of_a_chip():
     entry = fault("Ascend310P-1", "80E01801", level="NotHandleFault")
     del entry["fault_time_and_level_map"]
-    assert parse(configmap(entry, resource="Ascend310P")).of(1) == Chip(
+    assert parse(configmap(entry, resource="Ascend310P")).of(1) == DeviceState(
         codes("80E01801", minor=True)
     )
 
@@ -189,27 +193,28 @@ def test_a_dump_that_is_none(data):
 
 FAULTS = st.dictionaries(
     st.sampled_from(sorted(codes("80E01801", "80E18005", "81078603", SWITCH))),
-    st.builds(Fault, st.integers(0, 3), st.booleans()),
+    st.builds(Present, st.integers(0, 3), st.booleans()),
 )
-CHIPS = st.builds(Chip, FAULTS, st.booleans(), st.booleans())
+CHIPS = st.builds(DeviceState, FAULTS, st.booleans(), st.booleans())
 
 
 def test_changes_of_one_chip():
-    before = Chip(codes("80E01801", "81078603"))
-    after = Chip(codes("80E01801") | codes("80DE0207", minor=True))
+    before = DeviceState(codes("80E01801", "81078603"))
+    after = DeviceState(codes("80E01801") | codes("80DE0207", minor=True))
     assert changes(before, after) == (
-        Change(parse_code("81078603"), RECOVER),
-        Change(parse_code("80DE0207"), OCCUR, "minor"),
+        ("81078603", RECOVER, ""),
+        ("80DE0207", OCCUR, "minor"),
     )
 
 
 def test_a_later_time_is_another_occurrence_and_an_unknown_one_is_none():
-    code = parse_code("80E01801")
-
     def at(time):
-        return Chip(codes("80E01801", time=time))
+        return DeviceState(codes("80E01801", time=time))
 
-    assert changes(at(3), at(4)) == (Change(code, RECOVER), Change(code, OCCUR))
+    assert changes(at(3), at(4)) == (
+        ("80E01801", RECOVER, ""),
+        ("80E01801", OCCUR, ""),
+    )
     for before, after in [(3, 3), (4, 3), (0, 3), (3, 0)]:
         assert changes(at(before), at(after)) == ()
 
@@ -217,7 +222,7 @@ def test_a_later_time_is_another_occurrence_and_an_unknown_one_is_none():
 @given(st.lists(CHIPS, max_size=6))
 @LONG
 def test_a_story_of_states_leaves_the_codes_of_the_last_one(states):
-    there: set[int] = set()
+    there: set[str] = set()
     before = NOTHING
     for after in states:
         for code, kind, _ in changes(before, after):
@@ -234,14 +239,14 @@ def test_what_is_written_is_read(chip):
     faults = [
         fault(
             "Ascend910-2",
-            device_info.show(code),
+            code,
             time=known.time,
             level="NotHandleFault" if known.minor else "RestartNPU",
         )
         for code, known in chip.codes.items()
-        if not device_info.show(code).startswith("[")
+        if not code.startswith("[")
     ]
-    switches = [device_info.show(c) for c in chip.codes if device_info.show(c).startswith("[")]
+    switches = [c for c in chip.codes if c.startswith("[")]
     found = parse(
         configmap(
             *faults,
@@ -251,7 +256,7 @@ def test_what_is_written_is_read(chip):
         )
     ).of(2)
     assert found.codes.keys() == chip.codes.keys()
-    assert all(found.codes[c] == f for c, f in chip.codes.items() if c < 1 << 64)
+    assert all(found.codes[c] == f for c, f in chip.codes.items() if c[0] != "[")
     assert (found.separated, found.recovering) == (chip.separated, chip.recovering)
 
 
@@ -300,19 +305,26 @@ def test_mutated(mutations):
 # -- what it means for a device --------------------------------------------------------------------
 
 
-def test_a_mark_separates_and_holds_a_device():
-    devices = Devices(Configuration())
-    arisen = devices.mark("a/0", Mark("named", ""), 1.0)
-    assert arisen.reason.level is Level.MANUALLY_SEPARATE and "named" in arisen.now.unusable
-    assert devices.mark("a/0", Mark("named", "it is reset"), 2.0) is None  # nothing asks for more
-    assert devices.judge("a/0", 2.0).resetting == "it is reset"
-    assert devices.unusable(2.0) == ["a/0"]
-    assert devices.mark("a/0", Mark(), 3.0) is None
-    judged = devices.judge("a/0", 3.0)
+def test_a_name_separates_and_holds_a_device():
+    device = Device("a/0", Configuration())
+    (arisen,) = device.follow(DeviceState(separated=True), 1.0)
+    assert arisen.reason.level is Level.MANUALLY_SEPARATE
+    assert "its name is in ManuallySeparateNPU" in arisen.now.unusable
+    # nothing asks for more
+    assert device.follow(DeviceState(separated=True, recovering=True), 2.0) == []
+    assert device.judge(2.0).resetting == "device-info has it as recovering"
+    assert device.follow(NOTHING, 3.0) == []
+    judged = device.judge(3.0)
     assert not judged.unusable and not judged.resetting
 
 
-def test_a_device_that_is_released_has_no_mark():
-    devices = Devices(Configuration())
-    devices.mark("a/0", Mark("named", "it is reset"), 1.0)
-    assert devices.release("a/0") and not devices.judge("a/0", 1.0).unusable
+def test_a_device_that_an_operator_releases_is_so_until_device_info_has_something_new():
+    device, named = Device("a/0", Configuration()), DeviceState(separated=True, recovering=True)
+    device.follow(named, 1.0)
+    device.release()
+    for _ in range(2):
+        judged = device.judge(1.0)
+        assert not judged.unusable and not judged.resetting
+        assert device.follow(named, 2.0) == []
+    (arisen,) = device.follow(DeviceState(codes("80E01801"), separated=True), 3.0)[1:]
+    assert arisen.now.unusable

@@ -14,7 +14,6 @@ from taskd.mindcluster.faults.codes import KEYS
 from taskd.mindcluster.faults.configuration import SHIPPED
 from taskd.mindcluster.faults.findings import Broken
 from taskd.mindcluster.faults.limits import NEWER
-from taskd.mindcluster.faults.separated import NAME, Separated
 
 CODES, RULES = ((SHIPPED / name).read_bytes() for name in (codes.NAME, customization.NAME))
 LONG = settings(
@@ -66,7 +65,7 @@ def refused_or_read(parse, data):
     return parsed
 
 
-newer = partial(customization.parse, limits=NEWER)
+newer = partial(customization.parse, dialect=NEWER)
 
 
 @given(st.binary(max_size=400))
@@ -154,58 +153,3 @@ def test_the_shipped_rules_mutated(mutations):
     for long in rules.duration.values():
         assert 0 <= long.timeout <= 600 and 0 <= long.recover <= 86_400
     assert 60 <= rules.grace.reset <= 180 and 1 <= rules.grace.heals <= 30
-
-
-LINES = st.sampled_from(["a/0", "a/1", "b/0"])
-
-
-@given(
-    st.lists(st.tuples(LINES, st.booleans()), max_size=8),
-    st.lists(
-        st.tuples(
-            st.integers(0, 8),
-            st.binary(max_size=60) | JSON.map(lambda raw: json.dumps(raw).encode()),
-        ),
-        max_size=4,
-    ),
-)
-@LONG
-def test_the_journal_of_separated_devices_with_anything_between_its_lines(tmp_path, story, rubbish):
-    """Lines that are none cost no other line."""
-    journal = Separated(tmp_path, wall=lambda: 1000.0)
-    journal.path.unlink(missing_ok=True)
-    separated: set[str] = set()
-    for device, release in story:
-        if release:
-            journal.release(device, "somebody")
-            separated.discard(device)
-        else:
-            journal.separate(device, 0x80E01801, "too often")
-            separated.add(device)
-    lines = journal.path.read_bytes().splitlines(keepends=True) if story else []
-    for at, data in rubbish:
-        lines.insert(min(at, len(lines)), data.replace(b"\n", b" ") + b"\n")
-    journal.path.parent.mkdir(exist_ok=True)
-    (tmp_path / NAME).write_bytes(b"".join(lines))
-    found, damaged = journal.read()
-    assert set(found) == separated
-    assert damaged <= len(rubbish)
-
-
-def test_a_line_that_was_cut_off_costs_no_other_one(tmp_path):
-    journal = Separated(tmp_path)
-    journal.separate("a/0", 1, "too often")
-    with open(journal.path, "ab") as file:
-        file.write(b'{"kind": "sepa')
-    journal.separate("b/0", 1, "too often")
-    found, damaged = journal.read()
-    assert set(found) == {"a/0", "b/0"} and damaged == 1
-
-
-def test_a_separation_that_is_over_is_over(tmp_path):
-    now = 1000.0
-    journal = Separated(tmp_path, wall=lambda: now)
-    journal.separate("a/0", 1, "too often", until=1500.0)
-    assert set(journal.read()[0]) == {"a/0"}
-    now = 1500.0
-    assert journal.read()[0] == {}

@@ -1,1 +1,2 @@
-"""What the manager knows of the devices of its job."""
+"""The devices of the manager's job: what is known of them and what follows (`state.py`), and
+device-info by the Kubernetes API (`node_info.py`)."""

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from taskd.mindcluster.faults import codes, customization, switches
+from taskd.mindcluster.faults import codes, customization
 from taskd.mindcluster.faults.codes import Codes
 from taskd.mindcluster.faults.customization import Customization
 from taskd.mindcluster.faults.findings import (
@@ -29,7 +29,7 @@ from taskd.mindcluster.faults.findings import (
     Report,
     read_regular,
 )
-from taskd.mindcluster.faults.limits import GUIDE, NEWER, Limits
+from taskd.mindcluster.faults.limits import GUIDE, NEWER
 
 SHIPPED = Path(__file__).parent / "defaults"
 POLL_INTERVAL = "PollInterval"
@@ -54,29 +54,21 @@ class Configuration:
     findings: tuple[Finding, ...] = ()
 
 
-def load(directory: str | os.PathLike[str] | None = None, limits: Limits = GUIDE) -> Configuration:
-    """Load the whole configuration; `limits`: what faultCustomization.json of a directory may say.
-    Raises Refused."""
-    limits = NEWER if directory is None else limits
+def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) -> Configuration:
+    """Load the whole configuration; `dialect`: of faultCustomization.json in a directory, see
+    limits.DIALECTS. Raises Refused."""
+    dialect = NEWER if directory is None else dialect
     place = SHIPPED if directory is None else Path(directory)
     findings: list[Finding] = []
     if not place.is_dir():
-        raise Refused(
-            (
-                Finding(
-                    ERROR,
-                    str(place),
-                    "",
-                    "is not a directory",
-                    allowed="a directory with faultCode.json",
-                ),
-            )
-        )
+        wanted = "a directory with faultCode.json"
+        raise Refused((Finding(ERROR, str(place), "", "is not a directory", allowed=wanted),))
     table = _read(place / codes.NAME, codes.parse, findings)
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
-    table = replace(table, switches=_read(place / switches.NAME, switches.parse, findings) or {})
-    parse = partial(customization.parse, limits=limits)
+    switches = _read(place / codes.SWITCHES, codes.parse_switches, findings)
+    table = replace(table, switches=switches or {})
+    parse = partial(customization.parse, dialect=dialect)
     rules = _read(place / customization.NAME, parse, findings) or parse(b"{}")[0]
     poll = _poll(place / POLL_INTERVAL, findings)
     if any(f.severity == ERROR for f in findings):
@@ -84,40 +76,38 @@ def load(directory: str | os.PathLike[str] | None = None, limits: Limits = GUIDE
     return Configuration(table, rules, poll, tuple(findings))
 
 
-def check(path: Path, limits: Limits = GUIDE) -> tuple[Finding, ...]:
+def check(path: Path, dialect: str = GUIDE) -> tuple[Finding, ...]:
     """Return the findings of one file. Its name tells which kind it is, else its content."""
     findings: list[Finding] = []
     if path.is_dir():
         try:
-            return load(path, limits).findings
+            return load(path, dialect).findings
         except Refused as error:
             return error.findings
     data = _bytes(path, findings)
     if data is None:
         return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
     try:
-        return tuple(_kind(path, data, limits)(data, str(path))[1].findings)
+        return tuple(_kind(path, data, dialect)(data, str(path))[1].findings)
     except Broken as error:
         return (error.finding,)
 
 
-def _kind(path: Path, data: bytes, limits: Limits) -> Callable[[bytes, str], tuple[Any, Report]]:
+def _kind(path: Path, data: bytes, dialect: str) -> Callable[[bytes, str], tuple[Any, Report]]:
     """The parser of a file, by its name or else by what is only in files of that kind."""
-    custom = partial(customization.parse, limits=limits)
+    custom = partial(customization.parse, dialect=dialect)
     named: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
         codes.NAME: codes.parse,
         customization.NAME: custom,
-        switches.NAME: switches.parse,
+        codes.SWITCHES: codes.parse_switches,
     }
     if path.name in named:
         return named[path.name]
-    found = {k for k in codes.KEYS.keys() | switches.KEYS.keys() if f'"{k}"'.encode() in data}
+    found = {k for k in codes.KEYS.keys() | codes.SWITCH_KEYS if f'"{k}"'.encode() in data}
     if not found:
         return custom
     switch = bool(found - codes.KEYS.keys()) or b'"[' in data
-    if switch and found <= switches.KEYS.keys():
-        return switches.parse
-    return codes.parse
+    return codes.parse_switches if switch and found <= codes.SWITCH_KEYS.keys() else codes.parse
 
 
 def _read(

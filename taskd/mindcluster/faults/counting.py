@@ -1,13 +1,19 @@
 """One code on one device over time: how often it was present, and for how long. In seconds on any
-monotonic clock."""
+clock that does not go back. The rule comes with each call: it may change while the history stays.
+"""
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from taskd.mindcluster.faults.customization import Duration, Frequency
 from taskd.mindcluster.levels import Level
+
+MOST = 100  # occurrences of a code that any rule counts
+Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]
 
 
 def _after(moment: float) -> float:
@@ -15,123 +21,81 @@ def _after(moment: float) -> float:
     return math.nextafter(moment, math.inf)
 
 
-class Count:
-    """FaultFrequency. Keeps only the newest `times` occurrences, since no others matter."""
+class Count(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """FaultFrequency. `occurred`: the newest occurrences, as many as the rule needs. `recovered`:
+    since when the code is absent; None: it is present. `often`: the level applies."""
 
-    def __init__(self, rule: Frequency) -> None:
-        self.rule = rule
-        self.often = False  # the level applies
-        self._occurred: deque[float] = deque(maxlen=rule.times)
-        self._recovered: float | None = None  # None: the code is present
+    occurred: Annotated[list[Moment], Meta(max_length=MOST)] = []
+    recovered: Moment | None = None
+    often: bool = False
 
-    def occur(self, at: float) -> None:
-        self.look(at)
-        self._occurred.append(at)
-        self._recovered = None
-        self.often |= self._full(at)
+    def occur(self, rule: Frequency, at: float) -> None:
+        self.look(rule, at)
+        self.occurred = [*self.occurred, at][-rule.times :]
+        self.recovered = None
+        self.often |= self._full(rule, at)
 
-    def recover(self, at: float) -> None:
-        self.look(at)
-        if self._recovered is None:
-            self._recovered = at
+    def recover(self, rule: Frequency, at: float) -> None:
+        self.look(rule, at)
+        if self.recovered is None:
+            self.recovered = at
 
-    def look(self, now: float) -> None:
-        due = self.due
-        if due is not None and now >= due:
+    def look(self, rule: Frequency, now: float) -> None:
+        if (due := self.due(rule)) is not None and now >= due:
             self.often = False
 
-    @property
-    def due(self) -> float | None:
+    def due(self, rule: Frequency) -> float | None:
         """When the level is withdrawn if nothing happens until then."""
-        rule = self.rule
-        if (
-            not self.often
-            or self._recovered is None
-            or (rule.release is None and rule.level is Level.MANUALLY_SEPARATE)
-        ):
+        if not self.often or self.recovered is None:
             return None
-        fewer = (
-            _after(self._occurred[0] + rule.window)
-            if len(self._occurred) == rule.times
-            else self._recovered
-        )
-        return max(
-            fewer,
-            _after(self._recovered + rule.release) if rule.release is not None else self._recovered,
-        )
+        if rule.release is None and rule.level is Level.MANUALLY_SEPARATE:
+            return None
+        absent = self.recovered if rule.release is None else _after(self.recovered + rule.release)
+        if len(self.occurred) < rule.times:
+            return max(self.recovered, absent)
+        return max(_after(self.occurred[-rule.times] + rule.window), absent)
 
-    @property
-    def history(self) -> tuple[tuple[float, ...], float | None]:
-        """The newest occurrences, and when the code was last gone; None: it is present."""
-        return tuple(self._occurred), self._recovered
+    def change(self, before: Frequency, rule: Frequency, now: float) -> None:
+        """Another rule is in force."""
+        self.often = self._full(rule, now) or (self.often and rule.level is before.level)
 
-    def recall(self, occurred: tuple[float, ...], recovered: float | None, often: bool) -> None:
-        """Take over a history, in place of this one."""
-        self._occurred.clear()
-        self._occurred.extend(sorted(occurred))
-        self._recovered, self.often = recovered, often
-
-    def _full(self, now: float) -> bool:
-        return (
-            len(self._occurred) == self.rule.times and self._occurred[0] >= now - self.rule.window
-        )
-
-    def under(self, rule: Frequency, now: float) -> Count:
-        """The same history under another rule."""
-        other = Count(rule)
-        other._occurred.extend(self._occurred)
-        other._recovered = self._recovered
-        other.often = other._full(now) or (self.often and rule.level is self.rule.level)
-        return other
+    def _full(self, rule: Frequency, now: float) -> bool:
+        found = self.occurred[-rule.times :]
+        return len(found) == rule.times and found[0] >= now - rule.window
 
 
-class Span:
-    """FaultDuration. A fault that returns within `recover` seconds counts as never absent."""
+class Span(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """FaultDuration. A fault that returns within `recover` seconds counts as never absent.
+    `occurred`: since when the code is present, until the level applies: `long`; then `recovered`:
+    since when it is absent."""
 
-    def __init__(self, rule: Duration) -> None:
-        self.rule = rule
-        self.long = False  # the level applies
-        self._occurred: float | None = None
-        self._recovered: float | None = None
+    occurred: Moment | None = None
+    recovered: Moment | None = None
+    long: bool = False
 
-    def occur(self, at: float) -> None:
-        self.look(at)
+    def occur(self, rule: Duration, at: float) -> None:
+        self.look(rule, at)
         if self.long:
-            self._recovered = None
-        elif self._occurred is None:
-            self._occurred = at
+            self.recovered = None
+        elif self.occurred is None:
+            self.occurred = at
 
-    def recover(self, at: float) -> None:
-        self.look(at)
+    def recover(self, rule: Duration, at: float) -> None:
+        self.look(rule, at)
         if not self.long:
-            self._occurred = None
-        elif self._recovered is None:
-            self._recovered = at
+            self.occurred = None
+        elif self.recovered is None:
+            self.recovered = at
 
-    def look(self, now: float) -> None:
-        due = self.due
+    def look(self, rule: Duration, now: float) -> None:
+        due = self.due(rule)
         if due is None or now < due:
             return
         self.long = not self.long
         if not self.long:
-            self._occurred = self._recovered = None
+            self.occurred = self.recovered = None
 
-    @property
-    def due(self) -> float | None:
+    def due(self, rule: Duration) -> float | None:
         if self.long:
-            return None if self._recovered is None else _after(self._recovered + self.rule.recover)
-        return None if self._occurred is None else _after(self._occurred + self.rule.timeout)
-
-    @property
-    def history(self) -> tuple[float | None, float | None]:
-        """Since when the code is present, and when it was gone."""
-        return self._occurred, self._recovered
-
-    def recall(self, occurred: float | None, recovered: float | None, long: bool) -> None:
-        """Take over a history, in place of this one."""
-        self._occurred, self._recovered, self.long = occurred, recovered, long
-
-    def under(self, rule: Duration) -> Span:
-        other = Span(rule)
-        other.long, other._occurred, other._recovered = self.long, self._occurred, self._recovered
-        return other
+            return None if self.recovered is None else _after(self.recovered + rule.recover)
+        return None if self.occurred is None else _after(self.occurred + rule.timeout)

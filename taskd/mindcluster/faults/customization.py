@@ -2,8 +2,7 @@
 gets another level.
 
 `limits.py` has the names, ranges and defaults: the guide's, or those of newer versions of the
-device plugin. What only the other one allows is refused with that hint. A ReleaseTimeWindow of 0,
-or none: see `Frequency`.
+device plugin. What only the other one allows is refused with that hint.
 
 A faulty entry of FaultFrequency is skipped; an invalid code is dropped from its list. In
 GraceTolerance and FaultDuration an unusable value is replaced by its default. The first valid entry
@@ -12,19 +11,18 @@ for a code counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.mindcluster.faults.codes import LINK_DOWN
-from taskd.mindcluster.faults.findings import Report, entries, read, unknown, whole
-from taskd.mindcluster.faults.limits import GUIDE, HINT, NEWER, Limits, Range, WithDefault
-from taskd.mindcluster.faults.names import MOST_DIGITS, BadCode, parse_code, show
+from taskd.mindcluster.faults.codes import LINK_DOWN, code_of
+from taskd.mindcluster.faults.findings import Report, entries, read, unknown
+from taskd.mindcluster.faults.limits import DURABLE, GUIDE, HINT, LONGEST, NEWER, TABLE
+from taskd.mindcluster.faults.names import MOST_DIGITS, parse_code
 from taskd.mindcluster.levels import Level
 
 NAME = "faultCustomization.json"
-SECTIONS = ("GraceTolerance", "FaultFrequency", "FaultDuration")
-LONGEST = 2**32  # seconds; what newer versions write for "never"
+GRACE, FREQUENCY, DURATION = TABLE
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ class Duration:
 
 @dataclass(frozen=True)
 class Grace:
-    """Grace periods in seconds. `reads`: for the training process to be notified and end; `reset`:
-    for a device reset; `heals`: for a fault to clear by itself, None if it never costs more."""
+    """Grace periods in seconds. `reset`: for a device reset; `heals`: for a fault to clear by
+    itself, None if it never costs more."""
 
-    reads: float = 30.0
     reset: float = 150.0
     heals: float | None = 15.0
 
@@ -75,217 +72,121 @@ class Grace:
 @dataclass(frozen=True)
 class Customization:
     grace: Grace = Grace()
-    frequency: Mapping[int, Frequency] = field(default_factory=dict)
-    duration: Mapping[int, Duration] = field(default_factory=lambda: {LINK_DOWN: Duration()})
+    frequency: Mapping[str, Frequency] = field(default_factory=dict)
+    duration: Mapping[str, Duration] = field(default_factory=lambda: {LINK_DOWN: Duration()})
 
 
-def parse(data: bytes, file: str = NAME, limits: Limits = GUIDE) -> tuple[Customization, Report]:
-    """Parse the file. Raises findings.Broken if it is unusable as a whole."""
+def parse(data: bytes, file: str = NAME, dialect: str = GUIDE) -> tuple[Customization, Report]:
+    """Parse the file; `dialect`: one of limits.DIALECTS. Raises findings.Broken if it is unusable
+    as a whole."""
     report = Report(file)
     raw = read(data, report)
-    unknown(raw, SECTIONS, report)
-    grace = _grace(raw.get("GraceTolerance", {}), limits, report)
-    frequency = _frequency(raw.get("FaultFrequency", []), limits, report)
-    duration = _duration(raw.get("FaultDuration", []), limits, report)
-    return Customization(grace, frequency, duration), report
+    unknown(raw, tuple(TABLE), report)
+    frequency: dict[str, Frequency] = {}
+    duration = {LINK_DOWN: Duration()}
+    for path, codes, found in _entries(raw, FREQUENCY, dialect, report):
+        if found is not None:
+            release = found.get("ReleaseTimeWindow")
+            window = release if release and release < LONGEST else None
+            times, level = found["Times"], found["FaultHandling"]
+            rule = Frequency(found["TimeWindow"], times, level, window, path)
+            frequency |= dict.fromkeys(_first(codes, frequency, path, report), rule)
+    for path, codes, found in _entries(raw, DURATION, dialect, report):
+        assert found is not None  # each of its fields has a default
+        timeout, recover = found["FaultTimeout"], found["RecoverTimeout"]
+        lasting = Duration(timeout, recover, found["FaultHandling"], path)
+        durable = _durable(codes, dialect, path, report)
+        duration |= dict.fromkeys(_first(durable, duration, path, report), lasting)
+    return Customization(_grace(raw, dialect, report), frequency, duration), report
 
 
-def _grace(raw: Any, limits: Limits, report: Report) -> Grace:
-    path = "GraceTolerance"
-    if not isinstance(raw, dict):
-        report.warn(path, "an object is expected; the defaults are used", raw)
-        raw = {}
-    for name in [n for n in raw if n in NEWER.grace and n not in limits.grace]:
-        report.warn(f"{path}.{name}", f"the guide has no such time; ignored; {HINT}", raw[name])
-    rest = {n: v for n, v in raw.items() if n not in NEWER.grace}
-    unknown(rest, tuple(limits.grace), report, path)
-    found = {
-        name: _limit(raw, name, range_, NEWER.grace.get(name), path, report)
-        for name, range_ in limits.grace.items()
-    }
-    reads = found.get("WaitProcessReadCMTime") or found["WaitFlushingCMTime"]
-    return Grace(reads, found["WaitDeviceResetTime"], found.get("WaitFaultSelfHealingTime"))
+def _grace(raw: dict[str, Any], dialect: str, report: Report) -> Grace:
+    item = raw.get(GRACE, {})
+    if not isinstance(item, dict):
+        report.warn(GRACE, "an object is expected; the defaults are used", item)
+        item = {}
+    found = _fields(GRACE, item, dialect, GRACE, report)
+    assert found is not None
+    return Grace(found["WaitDeviceResetTime"], found.get("WaitFaultSelfHealingTime"))
 
 
-def _limit(
-    raw: dict[str, Any],
-    name: str,
-    limits: WithDefault,
-    newer: WithDefault | None,
-    path: str,
-    report: Report,
-) -> float:
-    lowest, highest, default = limits
-    if name not in raw:
-        return float(default)
-    value = whole(raw[name], lowest, highest)
-    if value is None:
-        report.warn(
-            f"{path}.{name}",
-            f"unusable, {default} is used{_hint(raw[name], newer)}",
-            raw[name],
-            f"a number of seconds from {lowest} to {highest}",
-        )
-    return float(default if value is None else value)
-
-
-def _hint(value: Any, newer: Range | WithDefault | None) -> str:
-    """Say so if newer versions allow the value."""
-    if newer is None or whole(value, newer[0], newer[1]) is None:
-        return ""
-    return f"; {HINT}"
-
-
-def _frequency(raw: Any, limits: Limits, report: Report) -> dict[int, Frequency]:
-    found: dict[int, Frequency] = {}
-    for path, item in entries(raw, "FaultFrequency", report):
+def _entries(
+    raw: dict[str, Any], section: str, dialect: str, report: Report
+) -> Iterator[tuple[str, list[str], dict[str, Any] | None]]:
+    """The entries of a section that name codes: their place, these codes, and their fields."""
+    for path, item in entries(raw.get(section, []), section, report):
         if not isinstance(item, dict):
             report.warn(path, "an object is expected; the entry is skipped", item)
-            continue
-        if "ReleaseTimeWindow" in item and not limits.release:
-            item = dict(item)
-            without = f"the guide has no such time; ignored; {HINT}"
-            report.warn(f"{path}.ReleaseTimeWindow", without, item.pop("ReleaseTimeWindow"))
-        unknown(
-            item,
-            ("EventId", "TimeWindow", "Times", "FaultHandling", "ReleaseTimeWindow"),
-            report,
-            path,
-        )
-        codes = _codes(item, path, report)
-        window = _needed(item, "TimeWindow", (60, 864_000), "seconds", path, report)
-        times = _needed(item, "Times", limits.times, "occurrences", path, report, NEWER.times)
-        level = _handling(item, limits.counted, path, report, newer=NEWER.counted)
-        release = item.get("ReleaseTimeWindow")
-        bad_release = (
-            release is not None
-            and whole(release, 0, 0) is None
-            and whole(release, 60, LONGEST) is None
-        )
-        if bad_release:
-            report.warn(
-                f"{path}.ReleaseTimeWindow",
-                "the entry is skipped",
-                release,
-                f"a number of seconds from 60 to {LONGEST}, or 0",
-            )
-        if not codes or window is None or times is None or level is None or bad_release:
-            continue
-        seconds = float(release) if release and release < LONGEST else None
-        for code in codes:
-            if code in found:
-                report.warn(
-                    path, f"{show(code)} already has an entry, {found[code].path}, which counts"
-                )
+        elif codes := _codes(item, path, report):
+            yield path, codes, _fields(section, item, dialect, path, report)
+
+
+def _fields(
+    section: str, item: dict[str, Any], dialect: str, path: str, report: Report
+) -> dict[str, Any] | None:
+    """The values of an entry. None: it is skipped."""
+    table, found, usable = TABLE[section], dict[str, Any](), True
+    known = [name for name in table if dialect in table[name]]
+    more = [name for name in item if name not in known and NEWER in table.get(name, ())]
+    for name in more:
+        report.warn(f"{path}.{name}", f"the guide has no such time; ignored; {HINT}", item[name])
+    rest = {name: value for name, value in item.items() if name not in more}
+    event_id = () if section == GRACE else ("EventId",)
+    unknown(rest, (*event_id, *known), report, path)
+    for name in known:
+        limit, newer = table[name][dialect], table[name].get(NEWER)
+        value = limit.take(item[name]) if name in item else limit.default
+        if value is None:
+            if section == FREQUENCY:
+                text, usable = "the entry is skipped", False
             else:
-                found[code] = Frequency(window, times, level, seconds, path)
-    return found
+                value = limit.default
+                word = value.word if isinstance(value, Level) else value
+                text = f"unusable, {word} is used"
+            if newer is not None and newer.take(item.get(name)) is not None:
+                text += f"; {HINT}"
+            report.warn(f"{path}.{name}", text, item.get(name, "absent"), str(limit))
+        found[name] = value
+    return found if usable else None
 
 
-def _duration(raw: Any, limits: Limits, report: Report) -> dict[int, Duration]:
-    found: dict[int, Duration] = {}
-    for path, item in entries(raw, "FaultDuration", report):
-        if not isinstance(item, dict):
-            report.warn(path, "an object is expected; the entry is skipped", item)
-            continue
-        unknown(item, ("EventId", "FaultTimeout", "RecoverTimeout", "FaultHandling"), report, path)
-        codes = _codes(item, path, report)
-        if not codes:
-            continue
-        timeout = _limit(item, "FaultTimeout", limits.timeout, NEWER.timeout, path, report)
-        recover = _limit(item, "RecoverTimeout", limits.recover, NEWER.recover, path, report)
-        level = (
-            _handling(item, limits.lasting, path, report, "PreSeparateNPU is used", NEWER.lasting)
-            if "FaultHandling" in item
-            else None
-        )
-        for code in codes:
-            if code not in limits.durable:
-                can = ", ".join(show(c) for c in sorted(limits.durable))
-                hint = f"; {HINT}" if code in NEWER.durable else ""
-                report.warn(
-                    f"{path}.EventId",
-                    f"a duration cannot be configured for this code; skipped{hint}",
-                    show(code),
-                    can,
-                )
-            elif code in found:
-                report.warn(
-                    path, f"{show(code)} already has an entry, {found[code].path}, which counts"
-                )
-            else:
-                found[code] = Duration(timeout, recover, level or Level.PRE_SEPARATE, path)
-    return {LINK_DOWN: Duration(), **found}
+def _first(
+    codes: list[str], known: Mapping[str, Frequency | Duration], path: str, report: Report
+) -> Iterator[str]:
+    """Those that have no entry yet."""
+    for code in codes:
+        if code in known and known[code].path:
+            report.warn(path, f"{code} already has an entry, {known[code].path}, which counts")
+        else:
+            yield code
 
 
-def _codes(item: dict[str, Any], path: str, report: Report) -> list[int]:
+def _durable(codes: list[str], dialect: str, path: str, report: Report) -> list[str]:
+    """Those for which a duration may be configured."""
+    allowed = DURABLE[dialect]
+    for code in (code for code in codes if code not in allowed):
+        text = "a duration cannot be configured for this code; skipped"
+        hint = f"; {HINT}" if code in DURABLE[NEWER] else ""
+        report.warn(f"{path}.EventId", text + hint, code, ", ".join(sorted(allowed)))
+    return [code for code in codes if code in allowed]
+
+
+def _codes(item: dict[str, Any], path: str, report: Report) -> list[str]:
     """The codes of an entry, each once. An invalid one is dropped; the entry stays."""
     raw = item.get("EventId")
     if not isinstance(raw, list) or not raw:
-        report.warn(
-            f"{path}.EventId",
-            "the entry is skipped",
-            raw if raw is not None else "absent",
-            "a list of fault codes, not empty",
-        )
+        value = "absent" if raw is None else raw
+        text, allowed = "the entry is skipped", "a list of fault codes, not empty"
+        report.warn(f"{path}.EventId", text, value, allowed)
         return []
-    found: dict[int, None] = {}  # an ordered set
+    found: dict[str, None] = {}  # an ordered set
     for number, text in enumerate(raw):
-        try:
-            code = parse_code(text) if isinstance(text, str) else None
-        except BadCode:
-            code = None
-        if code is None:
-            report.warn(
-                f"{path}.EventId[{number}]",
-                "not a fault code; skipped",
-                text,
-                f"up to {MOST_DIGITS} hexadecimal digits",
-            )
+        where = f"{path}.EventId[{number}]"
+        if (code := code_of(text, parse_code)) is None:
+            allowed = f"up to {MOST_DIGITS} hexadecimal digits"
+            report.warn(where, "not a fault code; skipped", text, allowed)
         elif code in found:
-            report.warn(f"{path}.EventId[{number}]", f"{show(code)} is in this entry twice")
+            report.warn(where, f"{code} is in this entry twice")
         else:
             found[code] = None
     return list(found)
-
-
-def _needed(
-    item: dict[str, Any],
-    name: str,
-    limits: Range,
-    unit: str,
-    path: str,
-    report: Report,
-    newer: Range | None = None,
-) -> int | None:
-    lowest, highest = limits
-    value = whole(item.get(name), lowest, highest)
-    if value is None:
-        report.warn(
-            f"{path}.{name}",
-            f"the entry is skipped{_hint(item.get(name), newer)}",
-            item.get(name, "absent"),
-            f"a number of {unit} from {lowest} to {highest}",
-        )
-    return value
-
-
-def _handling(
-    item: dict[str, Any],
-    allowed: Mapping[str, Level],
-    path: str,
-    report: Report,
-    what: str = "the entry is skipped",
-    newer: Mapping[str, Level] | None = None,
-) -> Level | None:
-    raw = item.get("FaultHandling")
-    level = allowed.get(raw) if isinstance(raw, str) else None
-    if level is None:
-        hint = f"; {HINT}" if isinstance(raw, str) and newer and raw in newer else ""
-        report.warn(
-            f"{path}.FaultHandling",
-            f"{what}{hint}",
-            "absent" if raw is None else raw,
-            ", ".join(allowed),
-        )
-    return level

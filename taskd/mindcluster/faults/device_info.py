@@ -2,8 +2,8 @@
 it: which fault codes its chips and switches have now, which chips are being reset, and which are
 separated manually.
 
-`parse` takes the values of its keys as a whole or not at all. `changes` compares two states of a
-device. Nothing here knows ranks; the levels are those of `faultCode.json`, not the plugin's.
+`parse` takes the values of its keys as a whole or not at all. Nothing here knows ranks; the levels
+are those of `faultCode.json`, not the plugin's.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from taskd.mindcluster.faults.chips import MOST_TIME, NOTHING, Chip, Fault
-from taskd.mindcluster.faults.evaluation import MOST_CODES, OCCUR, RECOVER
+from taskd.messages.from_agent import DeviceState, Present
+from taskd.mindcluster.faults.device import MOST_CODES, NOTHING
 from taskd.mindcluster.faults.findings import Report, read, read_json
-from taskd.mindcluster.faults.names import BadCode, parse_device, parse_switch, show
+from taskd.mindcluster.faults.names import BadCode, parse_device, parse_switch
 from taskd.mindcluster.levels import NAMED, Level
 
 DEVICES, SWITCHES, SEPARATED = KEYS = ("DeviceInfoCfg", "SwitchInfoCfg", "ManuallySeparateNPU")
 MOST_BYTES = 1 << 20  # of all keys: etcd takes no larger ConfigMap
 MOST_CHIPS = 4096
+MOST_TIME = 1 << 53
 # what stands in place of a code and has a row in no table: network or node are not reachable
 WORDS = frozenset({"disconnected", "heartbeattimeout", "manuallyseparatenpu"})
 
@@ -37,41 +38,14 @@ class NodeInfo:
     """`chips`: those about which there is something to say, by number. `names`: of all that are
     named, as the plugin writes them."""
 
-    chips: Mapping[int, Chip] = field(default_factory=dict)
-    switches: Mapping[int, Fault] = field(default_factory=dict)
+    chips: Mapping[int, DeviceState] = field(default_factory=dict)
+    switches: Mapping[str, Present] = field(default_factory=dict)
     names: Mapping[int, str] = field(default_factory=dict)
 
-    def of(self, number: int) -> Chip:
+    def of(self, number: int) -> DeviceState:
         """What holds for a chip. The node's switches are every chip's."""
         chip = self.chips.get(number, NOTHING)
-        if not self.switches:
-            return chip
-        return Chip({**self.switches, **chip.codes}, chip.separated, chip.recovering)
-
-
-class Change(NamedTuple):
-    """For evaluation.Devices.report."""
-
-    code: int
-    kind: str
-    severity: str = ""
-
-
-def changes(before: Chip, after: Chip) -> tuple[Change, ...]:
-    """What has happened to the codes, first what is gone. A code with a later time has gone and
-    come back in between."""
-    again = {
-        code
-        for code in before.codes.keys() & after.codes.keys()
-        if after.codes[code].time > before.codes[code].time > 0
-    }
-    gone = (before.codes.keys() - after.codes.keys()) | again
-    come = (after.codes.keys() - before.codes.keys()) | again
-    severity = {code: "minor" if after.codes[code].minor else "" for code in come}
-    return (
-        *(Change(code, RECOVER) for code in sorted(gone)),
-        *(Change(code, OCCUR, severity[code]) for code in sorted(come)),
-    )
+        return DeviceState({**self.switches, **chip.codes}, chip.separated, chip.recovering)
 
 
 def parse(data: Mapping[str, str]) -> NodeInfo:
@@ -90,7 +64,9 @@ def parse(data: Mapping[str, str]) -> NodeInfo:
     numbers = sorted(found.codes.keys() | named | found.recovering)
     if len(found.names) > MOST_CHIPS:
         raise report.broken("", f"it names {len(found.names)} chips", allowed=f"{MOST_CHIPS}")
-    chips = {n: Chip(found.codes.get(n, {}), n in named, n in found.recovering) for n in numbers}
+    chips = {
+        n: DeviceState(found.codes.get(n, {}), n in named, n in found.recovering) for n in numbers
+    }
     for number, chip in chips.items():
         if len(chip.codes) + len(found.switches) > MOST_CODES:
             raise report.broken(
@@ -112,8 +88,8 @@ def number_of(name: str) -> int | None:
 
 @dataclass
 class _Found:
-    codes: dict[int, dict[int, Fault]] = field(default_factory=dict)
-    switches: dict[int, Fault] = field(default_factory=dict)
+    codes: dict[int, dict[str, Present]] = field(default_factory=dict)
+    switches: dict[str, Present] = field(default_factory=dict)
     recovering: set[int] = field(default_factory=set)
     names: dict[int, str] = field(default_factory=dict)
 
@@ -175,13 +151,13 @@ def _fault(raw: Any, path: str, found: _Found, report: Report) -> None:
     minor = raw.get("fault_level") == Level.NOT_HANDLE.word  # the highest of its codes
     known = found.codes.setdefault(numbers[0], {})
     for code in _codes(codes, f"{path}.fault_code", report):
-        fault, before = times.get(code, Fault(0, minor)), known.get(code)
+        fault, before = times.get(code, Present(0, minor)), known.get(code)
         if before is not None:
-            fault = Fault(max(before.time, fault.time), before.minor and fault.minor)
+            fault = Present(max(before.time, fault.time), before.minor and fault.minor)
         known[code] = fault
 
 
-def _codes(text: str, path: str, report: Report) -> Iterator[int]:
+def _codes(text: str, path: str, report: Report) -> Iterator[str]:
     for part in text.split(","):
         if not part.strip() or part.strip().lower() in WORDS:
             continue
@@ -191,17 +167,17 @@ def _codes(text: str, path: str, report: Report) -> Iterator[int]:
             raise report.broken(path, str(error)) from None
 
 
-def _times(raw: Any, path: str, report: Report) -> dict[int, Fault]:
+def _times(raw: Any, path: str, report: Report) -> dict[str, Present]:
     """Older plugins have none."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):
         raise report.broken(path, "a JSON object is expected", raw)
-    found: dict[int, Fault] = {}
+    found: dict[str, Present] = {}
     for name, entry in raw.items():
         for code in _codes(name, path, report):
-            time, level = _time_and_level(entry, f"{path}.{show(code)}", report)
-            found[code] = Fault(time, level is Level.NOT_HANDLE)
+            time, level = _time_and_level(entry, f"{path}.{code}", report)
+            found[code] = Present(time, level is Level.NOT_HANDLE)
     return found
 
 
@@ -246,8 +222,8 @@ def _switches(raw: dict[str, Any], found: _Found, report: Report) -> None:
                 code = parse_switch(text)
             except BadCode as error:
                 raise report.broken(path, str(error)) from None
-            before = found.switches.get(code, Fault())
-            found.switches[code] = Fault(max(before.time, time))
+            before = found.switches.get(code, Present())
+            found.switches[code] = Present(max(before.time, time))
 
 
 def _switch(entry: Any, path: str, report: Report) -> Iterator[tuple[str, int]]:
