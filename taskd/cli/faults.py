@@ -24,7 +24,7 @@ from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.device import Damaged, Separation, read
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.limits import DIALECTS
-from taskd.mindcluster.levels import NUMBERS, TABLE, Level
+from taskd.mindcluster.levels import TABLE, Level
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 DIRECTORY = click.option(
@@ -150,7 +150,7 @@ def _explained(
     code: str, loaded: Configuration, severity: str, rungs: tuple[str, ...], sub_healthy: str
 ) -> dict[str, str]:
     rated, rules = loaded.codes.rate(code, severity), loaded.customization
-    number = f" ({NUMBERS[rated.level]})" if rated.level in NUMBERS else ""
+    number = f" ({found})" if (found := TABLE[rated.level].number) else ""
     lines = {
         "code": code,
         "level": f"{rated.level.word}{number}",

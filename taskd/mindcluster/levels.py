@@ -34,30 +34,7 @@ class Level(IntEnum):
     @property
     def word(self) -> str:
         """The documents' name for it."""
-        return WORDS[self]
-
-
-WORDS = {
-    Level.NORMAL: "Normal",
-    Level.NOT_HANDLE: "NotHandleFault",
-    Level.SUB_HEALTH: "SubHealthFault",
-    Level.RESTART_REQUEST: "RestartRequest",
-    Level.RESTART_BUSINESS: "RestartBusiness",
-    Level.FREE_RESTART: "FreeRestartNPU",
-    Level.RESTART: "RestartNPU",
-    Level.PRE_SEPARATE: "PreSeparateNPU",
-    Level.SEPARATE: "SeparateNPU",
-    Level.MANUALLY_SEPARATE: "ManuallySeparateNPU",
-}
-NAMED = {word: level for level, word in WORDS.items()}
-NUMBERS = {  # L1 to L6 of the documents
-    Level.NOT_HANDLE: "L1",
-    Level.RESTART_REQUEST: "L2",
-    Level.RESTART_BUSINESS: "L3",
-    Level.FREE_RESTART: "L4",
-    Level.RESTART: "L5",
-    Level.SEPARATE: "L6",
-}
+        return TABLE[self].word
 
 
 # While a code of such a level is present, the device is being reset, or waits for it.
@@ -66,8 +43,13 @@ RESETS = frozenset({Level.FREE_RESTART, Level.RESTART})
 
 @dataclass(frozen=True)
 class Rule:
+    """`number`: L1 to L6 of the documents, "" if it has none. `usable`: a process may start on a
+    device of this level."""
+
+    word: str
+    number: str
     asks: Demand
-    usable: bool  # a process may start on a device of this level
+    usable: bool
     why: str
 
     @property
@@ -75,34 +57,54 @@ class Rule:
         return RUNGS.get(self.asks, ())
 
 
+_DOUBT = "the step under way is in doubt: it is repeated"
 TABLE: dict[Level, Rule] = {
-    Level.NORMAL: Rule(Demand.NOTHING, True, "there is no fault"),
-    Level.NOT_HANDLE: Rule(Demand.NOTHING, True, "training is not affected"),
+    Level.NORMAL: Rule("Normal", "", Demand.NOTHING, True, "there is no fault"),
+    Level.NOT_HANDLE: Rule(
+        "NotHandleFault", "L1", Demand.NOTHING, True, "training is not affected"
+    ),
     Level.SUB_HEALTH: Rule(
+        "SubHealthFault",
+        "",
         Demand.MOVE_NODE,
         True,
         "the device works but should not be relied on: subHealthyStrategy decides",
     ),
-    Level.RESTART_REQUEST: Rule(
-        Demand.RETRY, True, "the step under way is in doubt: it is repeated"
-    ),
-    Level.RESTART_BUSINESS: Rule(
-        Demand.RETRY, True, "the step under way is in doubt: it is repeated"
-    ),
+    Level.RESTART_REQUEST: Rule("RestartRequest", "L2", Demand.RETRY, True, _DOUBT),
+    Level.RESTART_BUSINESS: Rule("RestartBusiness", "L3", Demand.RETRY, True, _DOUBT),
     Level.FREE_RESTART: Rule(
-        Demand.REPLACE_RANK, True, "the device will be reset, which no process on it survives"
+        "FreeRestartNPU",
+        "L4",
+        Demand.REPLACE_RANK,
+        True,
+        "the device will be reset, which no process on it survives",
     ),
     Level.RESTART: Rule(
-        Demand.REPLACE_RANK, True, "the device is reset, which no process on it survives"
+        "RestartNPU",
+        "L5",
+        Demand.REPLACE_RANK,
+        True,
+        "the device is reset, which no process on it survives",
     ),
     Level.PRE_SEPARATE: Rule(
-        Demand.WAIT, False, "the device keeps its process and gets no other one"
+        "PreSeparateNPU",
+        "",
+        Demand.WAIT,
+        False,
+        "the device keeps its process and gets no other one",
     ),
-    Level.SEPARATE: Rule(Demand.REPLACE_NODE, False, "the device can no longer be used"),
+    Level.SEPARATE: Rule(
+        "SeparateNPU", "L6", Demand.REPLACE_NODE, False, "the device can no longer be used"
+    ),
     Level.MANUALLY_SEPARATE: Rule(
-        Demand.REPLACE_NODE, False, "the device is not used until an operator releases it"
+        "ManuallySeparateNPU",
+        "",
+        Demand.REPLACE_NODE,
+        False,
+        "the device is not used until an operator releases it",
     ),
 }
+NAMED = {rule.word: level for level, rule in TABLE.items()}
 
 
 def stronger(one: Level, other: Level) -> Level:

@@ -65,9 +65,12 @@ def test_lint_says_file_place_value_and_what_is_allowed(faults, tmp_path):
 
 def test_lint_of_a_file_that_cannot_be_used(faults, tmp_path):
     (tmp_path / "x.json").write_text("{")
-    assert faults("lint", tmp_path / "x.json", SHIPPED).exit_code == 2
-    (tmp_path / "markup.json").write_text('{"RestartNPUCodes": ["[red]"]}')
-    assert "'[red]'" in faults("lint", tmp_path / "markup.json").output
+    done = faults("lint", tmp_path / "x.json", SHIPPED)
+    assert done.exit_code == 2 and "allowed is faultCode.json" in done.output
+    (tmp_path / codes.NAME).write_text("{")
+    assert faults("lint", tmp_path / codes.NAME, SHIPPED).exit_code == 2
+    (tmp_path / codes.NAME).write_text('{"RestartNPUCodes": ["[red]"]}')
+    assert "'[red]'" in faults("lint", tmp_path / codes.NAME).output
 
 
 def test_explain(faults, tmp_path):

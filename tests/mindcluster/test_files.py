@@ -339,10 +339,11 @@ def test_a_directory_or_pipe_of_that_name_is_refused_and_stops_nobody(tmp_path):
     os.close(writer)
 
 
-def test_files_of_any_name_are_told_by_what_is_in_them(tmp_path):
-    one, other = tmp_path / "mine.json", tmp_path / "other.json"
-    one.write_text(json.dumps(ONE))
-    other.write_text(json.dumps({"FaultFrequency": [entry(Times=0)]}))
-    assert configuration.check(one) == ()
-    assert "FaultFrequency[0].Times" in str(configuration.check(other)[0])
-    assert configuration.check(tmp_path / "absent")[0].text == "does not exist"
+def test_a_file_is_told_by_its_name(tmp_path):
+    (tmp_path / codes.NAME).write_text(json.dumps(ONE))
+    (tmp_path / customization.NAME).write_text(json.dumps({"FaultFrequency": [entry(Times=0)]}))
+    assert configuration.check(tmp_path / codes.NAME) == ()
+    (found,) = configuration.check(tmp_path / customization.NAME)
+    assert "FaultFrequency[0].Times" in str(found)
+    assert configuration.check(tmp_path / codes.SWITCHES)[0].text == "does not exist"
+    assert codes.SWITCHES in configuration.check(tmp_path / "mine.json")[0].allowed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.mindcluster.faults import codes, configuration
+from taskd.mindcluster.faults import codes
 from taskd.mindcluster.faults.configuration import Refused, load
 from taskd.mindcluster.faults.device import OCCUR, Device
 from taskd.mindcluster.faults.findings import Broken
@@ -94,19 +94,3 @@ def test_a_directory_with_the_file(tmp_path):
     (tmp_path / codes.SWITCHES).write_text("{")
     with pytest.raises(Refused):
         load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("raw", "kind"),
-    [
-        ({"ResetFaultCodes": []}, "switch"),
-        ({"NotHandleFaultCodes": [CODE]}, "switch"),
-        ({"NotHandleFaultCodes": ["80E01801"]}, "device"),
-        ({"RestartNPUCodes": [CODE]}, "device"),
-    ],
-)
-def test_a_file_of_another_name_is_recognized(tmp_path, raw, kind):
-    path = tmp_path / "x.json"
-    path.write_text(json.dumps(raw))
-    parse = codes.parse_switches if kind == "switch" else codes.parse
-    assert configuration.check(path) == tuple(parse(path.read_bytes(), str(path))[1].findings)

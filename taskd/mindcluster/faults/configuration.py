@@ -70,6 +70,7 @@ def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) 
     table = replace(table, switches=switches or {})
     parse = partial(customization.parse, dialect=dialect)
     rules = _read(place / customization.NAME, parse, findings) or parse(b"{}")[0]
+
     poll = _poll(place / POLL_INTERVAL, findings)
     if any(f.severity == ERROR for f in findings):
         raise Refused(tuple(findings))
@@ -77,48 +78,39 @@ def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) 
 
 
 def check(path: Path, dialect: str = GUIDE) -> tuple[Finding, ...]:
-    """Return the findings of one file. Its name tells which kind it is, else its content."""
+    """Return the findings of a directory, or of one file. Its name tells which kind it is."""
     findings: list[Finding] = []
     if path.is_dir():
         try:
             return load(path, dialect).findings
         except Refused as error:
             return error.findings
-    data = _bytes(path, findings)
-    if data is None:
-        return tuple(findings or [Finding(ERROR, str(path), "", "does not exist")])
-    try:
-        return tuple(_kind(path, data, dialect)(data, str(path))[1].findings)
-    except Broken as error:
-        return (error.finding,)
-
-
-def _kind(path: Path, data: bytes, dialect: str) -> Callable[[bytes, str], tuple[Any, Report]]:
-    """The parser of a file, by its name or else by what is only in files of that kind."""
-    custom = partial(customization.parse, dialect=dialect)
-    named: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
+    parsers: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
         codes.NAME: codes.parse,
-        customization.NAME: custom,
+        customization.NAME: partial(customization.parse, dialect=dialect),
         codes.SWITCHES: codes.parse_switches,
     }
-    if path.name in named:
-        return named[path.name]
-    found = {k for k in codes.KEYS.keys() | codes.SWITCH_KEYS if f'"{k}"'.encode() in data}
-    if not found:
-        return custom
-    switch = bool(found - codes.KEYS.keys()) or b'"[' in data
-    return codes.parse_switches if switch and found <= codes.SWITCH_KEYS.keys() else codes.parse
+    if path.name not in parsers:
+        text = "its name does not tell what it is"
+        return (Finding(ERROR, str(path), "", text, allowed=", ".join(parsers)),)
+    if not path.exists():
+        return (Finding(ERROR, str(path), "", "does not exist"),)
+    _read(path, parsers[path.name], findings, str(path))
+    return tuple(findings)
 
 
 def _read(
-    path: Path, parse: Callable[[bytes, str], tuple[Parsed, Report]], findings: list[Finding]
+    path: Path,
+    parse: Callable[[bytes, str], tuple[Parsed, Report]],
+    findings: list[Finding],
+    name: str = "",
 ) -> Parsed | None:
-    """Parse a file; None if it is absent, or broken, which becomes a finding."""
+    """Parse a file; None if it is absent, or broken: a finding. `name`: of the file there."""
     data = _bytes(path, findings)
     if data is None:
         return None
     try:
-        parsed, report = parse(data, path.name)
+        parsed, report = parse(data, name or path.name)
     except Broken as error:
         findings.append(error.finding)
         return None

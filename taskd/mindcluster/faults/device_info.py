@@ -57,9 +57,9 @@ def parse(data: Mapping[str, str]) -> NodeInfo:
     if DEVICES not in data:
         raise report.broken(DEVICES, "the key is missing")
     found = _Found()
-    _devices(_object(data[DEVICES], Report(DEVICES)), found, Report(DEVICES))
+    _devices(read(data[DEVICES], Report(DEVICES)), found, Report(DEVICES))
     if data.get(SWITCHES, "").strip():
-        _switches(_object(data[SWITCHES], Report(SWITCHES)), found, Report(SWITCHES))
+        _switches(read(data[SWITCHES], Report(SWITCHES)), found, Report(SWITCHES))
     named = set(_names(data.get(SEPARATED, ""), SEPARATED, found, Report(SEPARATED)))
     numbers = sorted(found.codes.keys() | named | found.recovering)
     if len(found.names) > MOST_CHIPS:
@@ -75,31 +75,12 @@ def parse(data: Mapping[str, str]) -> NodeInfo:
     return NodeInfo(chips, found.switches, found.names)
 
 
-def split(names: str) -> list[str]:
-    """The names in a list of ManuallySeparateNPU."""
-    return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def number_of(name: str) -> int | None:
-    """A chip's number, from its name."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else int(found[2])
-
-
 @dataclass
 class _Found:
     codes: dict[int, dict[str, Present]] = field(default_factory=dict)
     switches: dict[str, Present] = field(default_factory=dict)
     recovering: set[int] = field(default_factory=set)
     names: dict[int, str] = field(default_factory=dict)
-
-
-def _object(text: str, report: Report) -> dict[str, Any]:
-    return read(text.encode("utf-8", "surrogatepass"), report)
-
-
-def _json(text: str, report: Report) -> Any:
-    return read_json(text.encode("utf-8", "surrogatepass"), report)
 
 
 def _devices(raw: dict[str, Any], found: _Found, report: Report) -> None:
@@ -128,7 +109,7 @@ def _listed(value: Any, path: str, report: Report) -> list[Any]:
     if isinstance(value, str):
         if not value.strip():
             return []
-        value = _json(value, Report(f"{report.file}: {path}"))
+        value = read_json(value, Report(f"{report.file}: {path}"))
     if value is None:
         return []
     if not isinstance(value, list):
@@ -193,14 +174,13 @@ def _time_and_level(raw: Any, path: str, report: Report) -> tuple[int, Level | N
 
 
 def _names(text: str, path: str, found: _Found, report: Report) -> list[int]:
-    """The numbers of the chips."""
+    """The numbers of the chips in a list of names."""
     numbers = []
-    for name in split(text):
-        number = number_of(name)
-        if number is None:
+    for name in filter(None, map(str.strip, text.split(","))):
+        if (named := _NAME.fullmatch(name)) is None:
             raise report.broken(path, "not the name of a chip", name, "such as Ascend910-3")
-        found.names.setdefault(number, name)
-        numbers.append(number)
+        numbers.append(int(named[2]))
+        found.names.setdefault(numbers[-1], name)
     return numbers
 
 
@@ -230,7 +210,7 @@ def _switch(entry: Any, path: str, report: Report) -> Iterator[tuple[str, int]]:
     """The codes of one entry, each with its time: a text with one or several, or an object, or its
     JSON as a text."""
     if isinstance(entry, str) and entry.strip()[:1] == "{":
-        entry = _object(entry, Report(f"{report.file}: {path}"))
+        entry = read(entry, Report(f"{report.file}: {path}"))
     if isinstance(entry, dict):
         code, time = entry.get("AssembledFaultCode"), entry.get("AlarmRaisedTime", 0)
         if not isinstance(code, str) or type(time) is not int or not -1 <= time <= MOST_TIME:

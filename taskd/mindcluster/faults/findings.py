@@ -52,57 +52,54 @@ class Report:
 
     def warn(self, path: str, text: str, value: object = None, allowed: str = "") -> None:
         if len(self.findings) < MOST:
-            self.findings.append(
-                Finding(
-                    WARNING, self.file, path, text, "" if value is None else shown(value), allowed
-                )
-            )
+            self.findings.append(self._finding(WARNING, path, text, value, allowed))
         elif len(self.findings) == MOST:
-            self.findings.append(
-                Finding(WARNING, self.file, "", f"more than {MOST} findings; the rest is omitted")
-            )
+            more = f"more than {MOST} findings; the rest is omitted"
+            self.findings.append(self._finding(WARNING, "", more))
 
     def broken(self, path: str, text: str, value: object = None, allowed: str = "") -> Broken:
-        return Broken(
-            Finding(ERROR, self.file, path, text, "" if value is None else shown(value), allowed)
-        )
+        return Broken(self._finding(ERROR, path, text, value, allowed))
+
+    def _finding(
+        self, severity: str, path: str, text: str, value: object = None, allowed: str = ""
+    ) -> Finding:
+        given = "" if value is None else shown(value)
+        return Finding(severity, self.file, path, text, given, allowed)
 
 
 def shown(value: object) -> str:
     return reprlib.repr(value)
 
 
-class _Doubled(ValueError):
-    pass
-
-
-class _Unknown(ValueError):
-    pass
+class _Not(ValueError):
+    """Not JSON as it is read here: `args` are what `Report.broken` takes."""
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise _Doubled(name)
+            raise _Not(shown(name), "the key occurs twice, and it is not known which one is meant")
         found[name] = value
     return found
 
 
 def _constant(text: str) -> Any:
-    raise _Unknown(text)
+    raise _Not("", f"not JSON: {text}")
 
 
-def read(data: bytes, report: Report) -> dict[str, Any]:
-    """Return the JSON object in a file. Raises Broken."""
+def read(data: bytes | str, report: Report) -> dict[str, Any]:
+    """Return the JSON object in a file or a text. Raises Broken."""
     raw = read_json(data, report)
     if not isinstance(raw, dict):
         raise report.broken("", "a JSON object is expected", raw)
     return raw
 
 
-def read_json(data: bytes, report: Report) -> Any:
-    """Return the JSON in a file. Raises Broken."""
+def read_json(data: bytes | str, report: Report) -> Any:
+    """Return the JSON in a file or a text. Raises Broken."""
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
     if len(data) > MAX_BYTES:
         raise report.broken("", f"the file has {len(data)} bytes", allowed=f"at most {MAX_BYTES}")
     try:
@@ -115,12 +112,8 @@ def read_json(data: bytes, report: Report) -> Any:
         raise report.broken(
             "", f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         ) from None
-    except _Doubled as error:
-        raise report.broken(
-            shown(str(error)), "the key occurs twice, and it is not known which one is meant"
-        ) from None
-    except _Unknown as error:
-        raise report.broken("", f"not JSON: {error}") from None
+    except _Not as error:
+        raise report.broken(*error.args) from None
     # a number of thousands of digits, or brackets nested that deep
     except (ValueError, RecursionError) as error:
         raise report.broken("", f"not JSON that can be read: {type(error).__name__}") from None
