@@ -97,15 +97,16 @@ class Resign:
 
 
 @dataclass(frozen=True)
-class ConnectClusterD:
-    """Connect to ClusterD, if the job has one: this manager is in charge."""
+class ConnectAdvisor:
+    """Connect to the advisor (core/advice.py): this manager is in charge."""
 
 
 @dataclass(frozen=True)
-class TellClusterD:
-    """Report to ClusterD. `call`: the call of its Recover service. `ranks`: those at fault, with
-    the documented types of their faults. `strategies`: those that are possible; `strategy`: the one
-    whose result is reported. `tests`: results of stress tests by rank, as in from_rank.TaskDone."""
+class TellAdvisor:
+    """Report to the advisor. `call`: the name of the report, in its words. `ranks`: those at fault,
+    with the documented types of their faults. `strategies`: those that are possible; `strategy`:
+    the one whose result is reported. `tests`: results of stress tests by rank, as in
+    from_rank.TaskDone."""
 
     call: str
     code: int = 0
@@ -159,8 +160,8 @@ Command = (
     | TakeCharge
     | SendRoster
     | Resign
-    | ConnectClusterD
-    | TellClusterD
+    | ConnectAdvisor
+    | TellAdvisor
     | Note
     | MarkSubHealthy
     | AskForStandby

@@ -8,8 +8,8 @@ formed or taken over to `forming` and `succession`, one whose launchers restart 
 to `led`, its pods that are replaced to `pods`, one whose framework repairs itself to `framework`,
 faults to `faults`, ranks' reports in an incident to `incident.driver`, the ends of their loops to
 `finishing`, requests of operators to `requests`, pauses to `pause`, tasks that ranks do in a pause
-to `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`, ClusterD's
-signals to `clusterd`.
+to `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`, what somebody
+else decides to `advisor`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.admission import OVER, Admission
+from taskd.core.advice import Advisor
 from taskd.core.claims import Claims
-from taskd.core.clusterd.signals import ClusterD
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
@@ -58,9 +58,14 @@ OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | 
 
 class Coordinator:
     """Decides for one job; see the module docstring. `election`: of this manager; without one it is
-    in charge without a vote."""
+    in charge without a vote. `advisor`: makes somebody else who may decide."""
 
-    def __init__(self, settings: Settings, election: Election | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        election: Election | None = None,
+        advisor: Callable[[Coordinator], Advisor] = Advisor,
+    ) -> None:
         self.election = election or Election()
         self.job = JobState(settings, self.election)
         self.pause = Pause(self.job)
@@ -73,14 +78,19 @@ class Coordinator:
         self.led = Led(self.job)
         self.pods = Pods(self.job, self.recovery.nodes, self.led)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
-        self.tasks = Tasks(self.job, self.recovery, self.faults, self.pause, self.finishing)
+        self.tasks = Tasks(
+            self.job,
+            self.recovery,
+            self.faults,
+            self.pause,
+            self.finishing,
+            lambda well, text, tests: self.advisor.task_done(well, text, tests),
+        )
         self.profiling = Profiling(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
         self.framework = Framework(self.job, self.recovery, self.forming, self.succession)
-        self.cluster = ClusterD(
-            self.job, self.recovery, self.succession, self.pause, self.switch, self.finishing
-        )
+        self.advisor = advisor(self)
         self.admission = Admission(
             self.job,
             self.recovery,
@@ -110,9 +120,9 @@ class Coordinator:
             e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
             from_agent.PreparationFailed: self.switch.failed,
-            e.ClusterConnected: self._cluster_connected,
-            e.ClusterSignal: self.cluster.signal,
-            e.ClusterTask: self._cluster_task,
+            e.AdvisorConnected: self._advisor_connected,
+            e.AdvisorSignal: self.advisor.signal,
+            e.AdvisorTask: self._advisor_task,
             from_operator.NicSwitchRequested: self.tasks.switch_nics,
             from_operator.StressTestRequested: self.tasks.test,
             from_rank.TaskDone: self.tasks.done,
@@ -208,7 +218,7 @@ class Coordinator:
         if not job.over:
             self.switch.look(now)
         self.tasks.look(now)
-        self.cluster.look(now)
+        self.advisor.look(now)
         under_way = self.recovery.incident is not None
         if job.over:
             said, job.out = job.out, []
@@ -243,7 +253,7 @@ class Coordinator:
             self.watch.due,
             self.switch.due,
             self.tasks.due,
-            self.cluster.due,
+            self.advisor.due,
             self.pods.deadline,
             self.led.deadline,
         )
@@ -285,13 +295,13 @@ class Coordinator:
         self.pods.assign(now)
         return following
 
-    def _cluster_connected(self, event: e.ClusterConnected, now: float) -> None:
-        self.cluster.connected(event, now)
+    def _advisor_connected(self, event: e.AdvisorConnected, now: float) -> None:
+        self.advisor.connected(event, now)
         self.tasks.begin_anew(now)
 
-    def _cluster_task(self, event: e.ClusterTask, now: float) -> None:
-        if self.cluster.on:  # otherwise ClusterD has begun anew
-            self.tasks.of_clusterd(event, now)
+    def _advisor_task(self, event: e.AdvisorTask, now: float) -> None:
+        if self.advisor.on:  # otherwise it has begun anew
+            self.tasks.of_advisor(event, now)
 
     def _former_lost(self, event: e.FormerLost, now: float) -> None:
         self.election.depart(event.agent)
@@ -395,7 +405,7 @@ class Coordinator:
             self.watch.tick(now)
             self.switch.tick(now)
             self.tasks.tick(now)
-            self.cluster.tick(now)
+            self.advisor.tick(now)
             self.pods.tick(now)
             self.led.tick(now)
         return []

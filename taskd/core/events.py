@@ -55,17 +55,18 @@ class SubHealthyStrategySet:
 
 
 @dataclass(frozen=True)
-class ClusterConnected:
-    """ClusterD has accepted this job and sends its signals; without `on`, it no longer does."""
+class AdvisorConnected:
+    """The advisor (core/advice.py) takes part in this job; without `on`, it no longer does."""
 
     on: bool
 
 
 @dataclass(frozen=True)
-class ClusterSignal:
-    """A signal of ClusterD; see core.clusterd. `uuid`: of the fault that it handles. `kind`: its
-    signalType. `ranks`: those at fault, with the documented types of their faults. `extra`: its
-    extraParams. `nodes`: node ranks. `timeout`: seconds that a pause may take, 0 for none said."""
+class AdvisorSignal:
+    """What the advisor signals, in its words. `uuid`: of the fault that it handles. `kind`: its
+    name for the signal. `ranks`: those at fault, with the documented types of their faults.
+    `extra`: more about the strategy. `nodes`: node ranks. `timeout`: seconds that a pause may take,
+    0 for none said."""
 
     uuid: str
     kind: str
@@ -86,8 +87,8 @@ class ProfileSwitched:
 
 
 @dataclass(frozen=True)
-class ClusterTask:
-    """ClusterD has a task done while it has paused all ranks: a switch of network cards, where
+class AdvisorTask:
+    """The advisor has a task done while it has paused all ranks: a switch of network cards, where
     `ranks` go to their backup or back, or stress tests, `tests` by rank. One is empty."""
 
     ranks: tuple[tuple[int, bool], ...] = ()
@@ -165,9 +166,9 @@ Event = (
     | StandbyLost
     | DeviceLevel
     | SubHealthyStrategySet
-    | ClusterConnected
-    | ClusterSignal
-    | ClusterTask
+    | AdvisorConnected
+    | AdvisorSignal
+    | AdvisorTask
     | FormerLost
     | VoterStated
     | AgentVoted

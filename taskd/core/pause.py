@@ -15,11 +15,11 @@ from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 # who may want a pause
-OPERATORS, CLUSTERD, TASK = "operators", "ClusterD", "a task on them"
+OPERATORS, ADVISOR, TASK = "operators", "ClusterD", "a task on them"
 
 
 class Pause:
-    """At most one pause at a time, whoever wants it: operators, ClusterD, a node's move. Each
+    """At most one pause at a time, whoever wants it: operators, the advisor, a node's move. Each
     operator's request is answered."""
 
     def __init__(self, job: JobState) -> None:
@@ -92,7 +92,7 @@ class Pause:
         self._job.say(self._order(step))
 
     def _order(self, step: int) -> to_rank.Pause:
-        """What a move or ClusterD needs is known to this manager alone, and ends with it."""
+        """What a move or the advisor needs is known to this manager alone, and ends with it."""
         return to_rank.Pause(step, OPERATORS not in self._holders, self._move)
 
     def stopped(self, event: from_rank.RankPaused) -> None:

@@ -46,7 +46,7 @@ class Restarts:
         parts.switch.drop(why)
         parts.pause.drop(why)
         parts.tasks.drop(why)
-        parts.cluster.restarted()
+        parts.advisor.restarted()
         parts.profiling.drop()
 
     def _forget(self, reason: str) -> None:

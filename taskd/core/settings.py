@@ -27,7 +27,7 @@ class Settings:
     notice: float = 5.0
     # for ClusterD to name a strategy: it waits 1 s for further faults, 10 s for a pod's end
     advice: float = 60.0
-    clusterd: str = "off"  # who decides if there is one: lead, follow; see core.clusterd
+    clusterd: str = "off"  # who decides if there is one: lead, follow; see core/advice.py
     # until a standby is available for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     reschedule: float = 270.0
     # until a standby's ranks have run the user's script up to its first attempt; documented: 15

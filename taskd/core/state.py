@@ -49,7 +49,7 @@ class JobState:
         self.over = False
         self.switches = settings.switches  # how often recovery has been paused or turned on
         self.sub_healthy = settings.sub_healthy  # what is done about a sub-healthy node
-        self.cluster_decides = False  # ClusterD is connected, and names the strategy of each fault
+        self.advised = False  # the advisor names the strategy of each fault
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
         self.regroup = False  # then their launchers cannot use the rendezvous of the start

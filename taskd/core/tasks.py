@@ -1,21 +1,21 @@
 """Tasks that ranks do while all of them are paused before a step: a switch of network cards, and
-stress tests of devices. An operator or ClusterD asks for one; one is done at a time.
+stress tests of devices. An operator or the advisor asks for one; one is done at a time.
 
 All ranks pause, those concerned do the task and report its results, and all go on. A fault
 meanwhile ends the task, and is repaired like any other. A rank that does not report in time is
 replaced: its process is in the hands of the device.
 
 What follows from the results of a stress test: a device that is faulty costs its node, one that
-took too long or whose voltage was not put back costs its rank's process. To ClusterD the results
-are reported, and it decides; see core/clusterd.
+took too long or whose voltage was not put back costs its rank's process. To the advisor the results
+are reported, and it decides.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.demand import Demand
@@ -42,7 +42,7 @@ PER_TERM = 1_000_000
 @dataclass
 class _Task:
     order: to_rank.SwitchNics | to_rank.StressTest
-    request: str  # of an operator; "": of ClusterD
+    request: str  # of an operator; "": of the advisor
     deadline: float
     began: bool = False
     results: dict[int, Results] = field(default_factory=dict)
@@ -58,8 +58,11 @@ class Tasks:
         faults: Faults,
         pause: Pause,
         finishing: Finishing,
+        report: Callable[[bool, str, tuple[tuple[int, Results], ...]], None],
     ) -> None:
+        """`report`: tells the advisor of the end of its task, see Advisor.task_done."""
         self._job, self._recovery, self._faults = job, recovery, faults
+        self._tell = report
         self._pause, self._finishing = pause, finishing
         self._task: _Task | None = None
         self._ordered = 0
@@ -73,7 +76,7 @@ class Tasks:
         ranks = event.ranks or tuple(self._job.ranks)
         self._tests(event.request, tuple((rank, event.ops) for rank in ranks), now)
 
-    def of_clusterd(self, event: e.ClusterTask, now: float) -> None:
+    def of_advisor(self, event: e.AdvisorTask, now: float) -> None:
         if event.tests:
             self._tests("", event.tests, now)
         else:
@@ -176,7 +179,7 @@ class Tasks:
         self._recovery.fault(text, now, evicted=dict.fromkeys(silent, why))
 
     def begin_anew(self, now: float) -> None:
-        """ClusterD does: what it has asked for is over, and not answered."""
+        """The advisor does: what it has asked for is over, and not answered."""
         task = self._task
         if task is not None and not task.request:
             task.silent = True
@@ -196,7 +199,7 @@ class Tasks:
         self._report(task, well, text)
         self._pause.release("", TASK)
         self._finishing.look(now)
-        # ClusterD decides about what it has had tested
+        # the advisor decides about what it has had tested
         if task.request and isinstance(task.order, to_rank.StressTest):
             for rank, results in sorted(task.results.items()):
                 self._act(rank, results, now)
@@ -218,13 +221,13 @@ class Tasks:
         if task.request:
             self._job.answer(task.request, well, text)
         elif isinstance(task.order, to_rank.SwitchNics):
-            self._job.say(c.TellClusterD("ReplySwitchNicResult", int(not well), text))
+            self._tell(well, text, ())
         else:
             results = tuple(
                 (rank, task.results.get(rank) or _missing(rank in task.late, ops, text))
                 for rank, ops in task.order.tests
             )
-            self._job.say(c.TellClusterD("ReplyStressTestResult", int(not well), tests=results))
+            self._tell(well, text, results)
 
 
 def _missing(late: bool, ops: tuple[int, ...], text: str) -> Results:

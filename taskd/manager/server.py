@@ -50,6 +50,7 @@ from taskd.manager.voters import Voters
 from taskd.manager.watch import Watch
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
+from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
@@ -93,7 +94,7 @@ class Server:
         self._identity = self.keys.identity()  # as a client of other managers
         name, shape = self._identity.name, (self.settings.nodes, self.settings.ranks_per_node)
         election = Election(name, self.successor, self.host)
-        self.coordinator = Coordinator(self.settings, election)
+        self.coordinator = Coordinator(self.settings, election, ClusterD)
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
         self.voters = Voters(election, shape, (self.host, self.port), self._out)
         self.members = Membership(

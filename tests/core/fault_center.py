@@ -25,11 +25,11 @@ class FaultCenter:
         self.connected = False
 
     def carry_out(self, command: c.Command) -> bool:
-        if isinstance(command, c.ConnectClusterD):
+        if isinstance(command, c.ConnectAdvisor):
             self.connected = False
             self.later(0.1, lambda: self.connect(True))
             return True
-        if isinstance(command, c.TellClusterD):
+        if isinstance(command, c.TellAdvisor):
             self.world.counts[f"told {command.call} {command.code}"] += 1
             self.later(self.delay(), lambda: self.told(command))
             return True
@@ -46,7 +46,7 @@ class FaultCenter:
         if self.world.over:
             return
         self.connected = on
-        self.world.deliver(e.ClusterConnected(on))
+        self.world.deliver(e.AdvisorConnected(on))
         if on and self.chance.random() < 0.3:
             self.later(self.chance.uniform(1.0, 30.0), lambda: self.connect(False))
         elif not on:
@@ -55,11 +55,11 @@ class FaultCenter:
     def send(self, kind: str, *actions: str, strategy: str = "", extra: str = "") -> None:
         """Once, and perhaps again, late."""
         uuid = f"u{self.faults - (self.chance.random() < 0.05)}"
-        signal = e.ClusterSignal(uuid, kind, actions, self.ranks, strategy, extra, self.nodes)
+        signal = e.AdvisorSignal(uuid, kind, actions, self.ranks, strategy, extra, self.nodes)
         for delay in [0.001] + [self.chance.choice([0.001, 5.0])] * (self.chance.random() < 0.2):
             self.later(delay, lambda: self.arrives(signal))
 
-    def arrives(self, signal: e.ClusterSignal) -> None:
+    def arrives(self, signal: e.AdvisorSignal) -> None:
         if self.world.over:
             return
         for rank, _ in signal.ranks:
@@ -89,7 +89,7 @@ class FaultCenter:
         else:
             self.send("stopTrain", "stop_train")
 
-    def told(self, report: c.TellClusterD) -> None:
+    def told(self, report: c.TellAdvisor) -> None:
         if self.world.over or not self.connected:
             return
         if report.call == "ReportProcessFault":

@@ -11,6 +11,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_operator, from_rank
 from taskd.mindcluster import levels
+from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
 from tests.core.scenario_words import numbers, pairs, position, ranks, words
 
@@ -49,7 +50,7 @@ class Play:
                 else types.get(str(kinds[name]), float)(value)
             )
         self.settings = Settings(int(nodes), int(n) // int(nodes), **given)
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, advisor=ClusterD)
         return []
 
     def form(self, options: dict[str, str], n: str, nodes: str) -> list[str]:
@@ -64,7 +65,7 @@ class Play:
 
     def new_manager(self, options: dict[str, str]) -> list[str]:
         assert self.settings is not None
-        self.coordinator = Coordinator(self.settings)
+        self.coordinator = Coordinator(self.settings, advisor=ClusterD)
         return []
 
     # -- time
@@ -179,12 +180,12 @@ class Play:
         return self.step(from_operator.RecoverySwitched("A", state == "on"))
 
     def clusterd(self, options: dict[str, str], state: str) -> list[str]:
-        return self.step(e.ClusterConnected(state == "connects"))
+        return self.step(e.AdvisorConnected(state == "connects"))
 
     def cluster_signal(self, options: dict[str, str], kind: str, what: str) -> list[str]:
         strategy = what if kind == "changeStrategy" else ""
         found = [pair.split(":") for pair in options.get("ranks", "").split(",") if pair]
-        signal = e.ClusterSignal(
+        signal = e.AdvisorSignal(
             options.get("uuid", "u1"),
             kind,
             () if strategy or what == "-" else (what.replace("hot_switch", "hot switch"),),

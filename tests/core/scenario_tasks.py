@@ -33,9 +33,9 @@ def nics_switched(play: Play, options: dict[str, str], name: str, what: str) -> 
 
 def of_clusterd(play: Play, options: dict[str, str], kind: str, what: str) -> list[str]:
     if kind == "switches":
-        return play.step(e.ClusterTask(ranks=_cards(what)))
+        return play.step(e.AdvisorTask(ranks=_cards(what)))
     pairs = [pair.split("=") for pair in what.split(",")]
-    return play.step(e.ClusterTask(tests=tuple((int(r), _tests(t, "+")) for r, t in pairs)))
+    return play.step(e.AdvisorTask(tests=tuple((int(r), _tests(t, "+")) for r, t in pairs)))
 
 
 def done(

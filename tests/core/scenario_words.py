@@ -90,7 +90,7 @@ def _closed(x: c.Closed) -> str:
     )
 
 
-def _results(x: c.TellClusterD) -> str:
+def _results(x: c.TellAdvisor) -> str:
     return "".join(
         f"; rank {rank}: "
         + ", ".join(f"{to_rank.TESTS[op]} {code} {text}".strip() for op, code, text in results)
@@ -182,8 +182,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
     to_agent.KeepSwitch: lambda x: f"agents keep: recovery is {('on', 'paused')[x.switches % 2]}",
-    c.ConnectClusterD: lambda x: "connect to ClusterD",
-    c.TellClusterD: lambda x: (
+    c.ConnectAdvisor: lambda x: "connect to ClusterD",
+    c.TellAdvisor: lambda x: (
         f"tell ClusterD: {x.call} {x.code}{''.join(f', rank {r} has a fault of type {k}' for r, k in x.ranks)}"
         f"{f', {chr(32).join(x.strategies)}' if x.strategies else ''}{f', of {x.strategy}' if x.strategy else ''}"
         f"{f': {x.text}' if x.text else ''}{_results(x)}"

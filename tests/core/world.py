@@ -21,6 +21,7 @@ from taskd.core.election.election import STANDBY
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.mindcluster import levels
+from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from tests.core.actors import (
     GUARDED,
     UNHEARD,
@@ -92,7 +93,7 @@ class World:
         self.handover = Handover(self)
         self.fault_center = FaultCenter(self)
         self.training, self.agents, self.probes = Training(self), Agents(self), Probes(self)
-        self.coordinator = Coordinator(self.settings, self.electorate.election())
+        self.coordinator = Coordinator(self.settings, self.electorate.election(), ClusterD)
         self._due: tuple[float | None] | None = None  # its deadline, if it is known
         self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
@@ -368,7 +369,10 @@ class World:
             if node.passing and not node.gone:
                 node.passing = False
                 self.agents.stand(node, None)
-        self.coordinator, self._due = Coordinator(self.settings, self.electorate.election()), None
+        self.coordinator, self._due = (
+            Coordinator(self.settings, self.electorate.election(), ClusterD),
+            None,
+        )
         self.asleep = None
         for wire in self.wires:
             wire.begin()

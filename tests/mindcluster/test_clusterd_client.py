@@ -61,7 +61,7 @@ def cluster():
 
 
 def connected(seen):
-    return e.ClusterConnected(True) in seen
+    return e.AdvisorConnected(True) in seen
 
 
 def test_signals_arrive_in_order_and_reports_are_told(cluster, connect):
@@ -72,7 +72,7 @@ def test_signals_arrive_in_order_and_reports_are_told(cluster, connect):
         cluster.send("keep-alive", uuid=str(number))
     line.until(lambda seen: len(seen) == 51)
     assert [s.uuid for s in line.seen[1:]] == [str(n) for n in range(50)]
-    line.client.tell(c.TellClusterD("ReportProcessFault", ranks=((3, 0), (5, 1))))
+    line.client.tell(c.TellAdvisor("ReportProcessFault", ranks=((3, 0), (5, 1))))
     told = cluster.wait("ReportProcessFault")
     assert [(f.rankId, f.faultType) for f in told.faultRanks] == [("3", "0"), ("5", "1")]
 
@@ -85,12 +85,12 @@ def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
     cluster.stress_test({1: [0], 2: [0, 1]})
     line.until(lambda seen: len(seen) == 3)
     assert {*line.seen[1:]} == {
-        e.ClusterTask(ranks=((0, True), (3, False))),
-        e.ClusterTask(tests=((1, (0,)), (2, (0, 1)))),
+        e.AdvisorTask(ranks=((0, True), (3, False))),
+        e.AdvisorTask(tests=((1, (0,)), (2, (0, 1)))),
     }
-    line.client.tell(c.TellClusterD("ReplySwitchNicResult", 1, "why"))
+    line.client.tell(c.TellAdvisor("ReplySwitchNicResult", 1, "why"))
     results = ((1, ((0, 2, "core 3"),)), (2, ((0, 0, ""), (1, 0, ""))))
-    line.client.tell(c.TellClusterD("ReplyStressTestResult", 1, tests=results))
+    line.client.tell(c.TellAdvisor("ReplyStressTestResult", 1, tests=results))
     assert not cluster.wait("ReplySwitchNicResult").result
     told = cluster.wait("ReplyStressTestResult")
     found = {
@@ -112,7 +112,7 @@ def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
     cluster.wait("SubscribeNotifySwitch", 2)
     cluster.stress_test({1: []})
     cluster.switch_nics({4: True})
-    line.until(lambda seen: e.ClusterTask(ranks=((4, True),)) in seen)
+    line.until(lambda seen: e.AdvisorTask(ranks=((4, True),)) in seen)
 
 
 @given(
@@ -152,7 +152,7 @@ def test_a_stream_that_ends_is_opened_again(cluster, connect):
     line.until(connected)
     cluster.wait("Subscribe")
     cluster.cut()
-    line.until(lambda seen: seen.count(e.ClusterConnected(True)) == 2)
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
     assert [s.on for s in line.seen] == [True, False, True]
 
 
@@ -175,9 +175,9 @@ def test_a_report_of_an_earlier_stream_is_dropped(cluster, connect, caplog):
     cluster.wait("Subscribe")
     cluster.cut()
     cluster.wait("Subscribe", 2)  # the manager does not know of this stream yet
-    line.client.tell(c.TellClusterD("ReportStopComplete"))
-    line.until(lambda seen: seen.count(e.ClusterConnected(True)) == 2)
-    line.client.tell(c.TellClusterD("ReportProcessFault"))
+    line.client.tell(c.TellAdvisor("ReportStopComplete"))
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    line.client.tell(c.TellAdvisor("ReportProcessFault"))
     cluster.wait("ReportProcessFault")
     assert "ReportStopComplete" not in [call for call, _ in cluster.heard]
     assert "the stream of signals that it answers has ended" in caplog.text
@@ -204,8 +204,8 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, connect, 
         return call(name, request)
 
     monkeypatch.setattr(line.client, "_call", fails_once)
-    line.client.tell(c.TellClusterD("ReportStopComplete"))
-    line.client.tell(c.TellClusterD("ReportProcessFault"))
+    line.client.tell(c.TellAdvisor("ReportStopComplete"))
+    line.client.tell(c.TellAdvisor("ReportProcessFault"))
     cluster.wait("ReportProcessFault")
     again = ["ReportStopComplete"] * (code is grpc.StatusCode.UNAVAILABLE)
     assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
@@ -240,7 +240,7 @@ def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, connect):
     line.until(lambda seen: len(seen) == 20 * WAITING + 1)
     quiet = Client("127.0.0.1:1", "job")  # never started: nobody takes them
     for number in range(WAITING + 10):
-        quiet.tell(c.TellClusterD("ReportRecoverStatus", code=number))
+        quiet.tell(c.TellAdvisor("ReportRecoverStatus", code=number))
     kept = [quiet._reports.get_nowait()[1].code for _ in range(WAITING)]
     assert kept == list(range(10, WAITING + 10))
     quiet.close()
@@ -276,7 +276,7 @@ def test_a_server_that_speaks_garbage_or_nothing_at_all(answer, connect, caplog)
     server.start()
     try:
         line = connect(f"127.0.0.1:{port}")
-        line.client.tell(c.TellClusterD("ReportProcessFault"))
+        line.client.tell(c.TellAdvisor("ReportProcessFault"))
         if answer == b"":  # all fields at their defaults: a valid status, and empty signals
             line.until(connected)
         else:
@@ -347,14 +347,14 @@ def test_any_signal_is_an_event_or_refused_with_the_reason(signal):
 def test_every_report_of_core_has_a_request():
     for call in interface.CALLS:
         if call.startswith("Re") and call != "Register":
-            report = c.TellClusterD(
+            report = c.TellAdvisor(
                 call, 406, "why", ((1, 0),), ("retry",), "retry", ((1, ((0, 2, "x"),)),)
             )
             request = request_of(report, "job", interface.CLASSES)
             assert type(request) is interface.CLASSES[interface.CALLS[call][0]]
             assert request.jobId == "job"
     with pytest.raises(ValueError, match="no call"):
-        request_of(c.TellClusterD("Init"), "job", interface.CLASSES)
+        request_of(c.TellAdvisor("Init"), "job", interface.CLASSES)
 
 
 def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog):
@@ -367,7 +367,7 @@ def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog
         assert clusterd.make(other, "job").descriptor == -1
     assert caplog.text == ""
     nothing = ClusterLine()
-    nothing.connect(c.ConnectClusterD())
-    nothing.tell(c.TellClusterD("ReportProcessFault"))
+    nothing.connect(c.ConnectAdvisor())
+    nothing.tell(c.TellAdvisor("ReportProcessFault"))
     nothing.look(queue.Queue().put, 0.0)
     nothing.close()

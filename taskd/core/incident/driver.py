@@ -81,7 +81,7 @@ class Recovery:
             self._drive(self._actions.finished(self.incident), now)
 
     def alone(self, why: str, now: float) -> None:
-        """Go on without ClusterD's word, if it is awaited. `why`: "" if it has come."""
+        """Go on without the advisor's word, if it is awaited. `why`: "" if it has come."""
         incident = self.incident
         if incident is not None and incident.consults:
             incident.consults = False
@@ -114,7 +114,7 @@ class Recovery:
     def _open(self, now: float) -> None:
         self.incidents += 1
         incident = self.incident = Incident(self.incidents, now)
-        incident.consults = self._job.cluster_decides and self._job.repairs
+        incident.consults = self._job.advised and self._job.repairs
         if not self._job.repairs:
             incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
             self._job.note("recovery is paused: nothing is repaired")

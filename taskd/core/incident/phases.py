@@ -4,7 +4,7 @@ Theory of operation. An incident is one fault and everything done about it. DETE
 once and chooses the strategy; which of several ranks without progress is at fault is found out
 before the incident opens. INTERRUPT takes every living rank out of its collectives and begins a
 round. A cause that is detected only now (the death behind a failed collective) is a fault of the
-next round. CONSULT, if ClusterD decides (core/clusterd), waits for its strategy, for a limited
+next round. CONSULT, if somebody else decides (core/advice.py), waits for a strategy, for a limited
 time. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
 ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
 started as soon as a death is known, in any phase, or as soon as the device of one has been reset;

@@ -80,7 +80,7 @@ class Incident:
     # the ladder
     rungs: tuple[str, ...] = ()  # in place of the configured ones
     leaving: bool = False  # the job ends, and is not restarted
-    consults: bool = False  # ClusterD names the strategy, and has not yet
+    consults: bool = False  # the advisor names the strategy, and has not yet
     consulted: float | None = None  # since when its strategy is awaited
     rung: Rung | None = None  # the last one chosen
     strategy: str = ""

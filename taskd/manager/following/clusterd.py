@@ -27,7 +27,7 @@ class ClusterLine:
     def descriptor(self) -> int:
         return -1 if self._client is None else self._client.descriptor
 
-    def connect(self, command: c.ConnectClusterD) -> None:
+    def connect(self, command: c.ConnectAdvisor) -> None:
         if self._client is None:
             return
         try:
@@ -35,7 +35,7 @@ class ClusterLine:
         except OSError as error:
             log.error("no connection to ClusterD: %s; check TASKD_CLUSTERD_CA, _CERT, _KEY", error)
 
-    def tell(self, command: c.TellClusterD) -> None:
+    def tell(self, command: c.TellAdvisor) -> None:
         if self._client is not None:
             self._client.tell(command)
 

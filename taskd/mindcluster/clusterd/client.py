@@ -46,7 +46,7 @@ KEEPALIVE = (
 )
 
 log = logging.getLogger("taskd.manager.clusterd")
-Happened = e.ClusterConnected | e.ClusterSignal | e.ClusterTask | e.ProfileSwitched
+Happened = e.AdvisorConnected | e.AdvisorSignal | e.AdvisorTask | e.ProfileSwitched
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Client:
         self._waker.setblocking(False)
         # each with the number of its stream
         self._signals: queue.Queue[tuple[int, Happened]] = queue.Queue(WAITING)
-        self._reports: queue.Queue[tuple[int, c.TellClusterD | None]] = queue.Queue(WAITING)
+        self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
         self._known = 0  # the number of the last one that the manager knows of
@@ -126,11 +126,11 @@ class Client:
                 self._known = stream
                 yield event
 
-    def tell(self, report: c.TellClusterD) -> None:
+    def tell(self, report: c.TellAdvisor) -> None:
         """Report it, soon; never waits."""
         self._put(report)
 
-    def _put(self, report: c.TellClusterD | None) -> None:
+    def _put(self, report: c.TellAdvisor | None) -> None:
         """`report`: None ends the thread."""
         while True:
             try:
@@ -208,7 +208,7 @@ class Client:
         log.info("ClusterD at %s has registered this job", self.address)
         self._streams += 1
         number = self._open = self._streams
-        self._happens(e.ClusterConnected(True), number)
+        self._happens(e.AdvisorConnected(True), number)
         tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
@@ -218,7 +218,7 @@ class Client:
                     log.warning("a signal of ClusterD is ignored: %s", error)
         finally:
             self._open = 0
-            self._happens(e.ClusterConnected(False), number)
+            self._happens(e.AdvisorConnected(False), number)
             for thread in tasks:
                 self._cancel(thread.name)
         return "it has ended the stream of signals"
@@ -296,7 +296,7 @@ class Client:
                     break
 
 
-def _words(report: c.TellClusterD) -> str:
+def _words(report: c.TellAdvisor) -> str:
     """A report in one line."""
     many = f" and {len(report.ranks) - 20} more" if len(report.ranks) > 20 else ""
     ranks = ", ".join(f"rank {rank}: type {kind}" for rank, kind in report.ranks[:20])

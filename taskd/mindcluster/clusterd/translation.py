@@ -22,7 +22,7 @@ class BadSignal(ValueError):
     """The signal is not for this job, or makes no sense; str() is the reason."""
 
 
-def event_of(signal: Any, job: str) -> e.ClusterSignal:
+def event_of(signal: Any, job: str) -> e.AdvisorSignal:
     """Translate a ProcessManageSignal. Raises BadSignal."""
     if signal.jobId and signal.jobId != job:
         raise _of_another(signal.jobId, job)
@@ -33,7 +33,7 @@ def event_of(signal: Any, job: str) -> e.ClusterSignal:
     many = max(len(signal.faultRanks), len(signal.nodeRankIds), len(signal.actions))
     if many > MOST:
         raise BadSignal(f"it lists {many} ranks, nodes or actions; allowed are {MOST}")
-    return e.ClusterSignal(
+    return e.AdvisorSignal(
         signal.uuid,
         signal.signalType,
         tuple(signal.actions),
@@ -45,7 +45,7 @@ def event_of(signal: Any, job: str) -> e.ClusterSignal:
     )
 
 
-def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
+def task_of(message: Any, job: str) -> e.AdvisorTask | e.ProfileSwitched:
     """Translate a SwitchRankList, StressTestRankParams or DataStatusRes. Raises BadSignal."""
     if message.DESCRIPTOR.name == "DataStatusRes":
         return _profile(message)
@@ -56,7 +56,7 @@ def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
             many = f"{len(message.rankID)} ranks and {len(message.op)} network cards"
             raise BadSignal(f"it lists {many}; allowed are 1 to {MOST}, and as many of both")
         ranks = (_number("rank", rank, MOST) for rank in message.rankID)
-        return e.ClusterTask(ranks=tuple(zip(ranks, message.op, strict=True)))
+        return e.AdvisorTask(ranks=tuple(zip(ranks, message.op, strict=True)))
     if not 0 < len(message.stressParam) <= MOST:
         raise BadSignal(f"it lists {len(message.stressParam)} ranks; allowed are 1 to {MOST}")
     tests = []
@@ -64,7 +64,7 @@ def task_of(message: Any, job: str) -> e.ClusterTask | e.ProfileSwitched:
         if not 0 < len(listed.ops) <= MOST_TESTS or min(listed.ops) < 0:
             raise BadSignal(f"tests {list(listed.ops[:9])}: allowed are 1 to {MOST_TESTS} numbers")
         tests.append((_number("rank", rank, MOST), tuple(listed.ops)))
-    return e.ClusterTask(tests=tuple(sorted(tests)))
+    return e.AdvisorTask(tests=tuple(sorted(tests)))
 
 
 def _of_another(job_id: str, this: str) -> BadSignal:
@@ -93,7 +93,7 @@ def _number(what: str, text: str, highest: int) -> int:
     return int(text)
 
 
-def request_of(report: c.TellClusterD, job: str, classes: Any) -> Any:
+def request_of(report: c.TellAdvisor, job: str, classes: Any) -> Any:
     """Translate a report into the request of its call."""
     ranks = [
         classes["FaultRank"](rankId=str(rank), faultType=str(kind)) for rank, kind in report.ranks

@@ -75,6 +75,10 @@ class Customization:
     frequency: Mapping[str, Frequency] = field(default_factory=dict)
     duration: Mapping[str, Duration] = field(default_factory=lambda: {LINK_DOWN: Duration()})
 
+    def of(self, code: str) -> tuple[Frequency | None, Duration | None]:
+        """The rules for a code."""
+        return self.frequency.get(code), self.duration.get(code)
+
 
 def parse(data: bytes, file: str = NAME, dialect: str = GUIDE) -> tuple[Customization, Report]:
     """Parse the file; `dialect`: one of limits.DIALECTS. Raises findings.Broken if it is unusable

@@ -151,13 +151,13 @@ class Device:
         told.severity = severity or told.severity
         self._at(code, told, at)
         if kind == RECOVER:
-            self._recovers(code, told, at)
+            self._is(code, told, None, at)
         elif told.since is None:  # else a repeated report
-            self._occurs(code, told, at)
+            self._is(code, told, at, at)
             # a device that takes no process does not recover because a moment has passed
             if kind == ONCE and TABLE[self.rules.codes.rate(code, told.severity).level].usable:
                 arisen = self._arisen(at)
-                self._recovers(code, told, at)
+                self._is(code, told, None, at)
                 self._arisen(at)
                 return arisen and Arisen(self.name, arisen.reason, self.judge(at))
         return self._arisen(at)
@@ -205,12 +205,12 @@ class Device:
         alone makes nothing arise."""
         for code, told in self.known.codes.items():
             self._at(code, told, now)
-            counted = rules.customization.frequency.get(code)
-            lasting = rules.customization.duration.get(code)
+            before, _ = self.rules.customization.of(code)
+            counted, lasting = rules.customization.of(code)
             if counted is None:
                 told.count = Count()
             else:
-                told.count.change(self._frequency(code) or counted, counted, now)
+                told.count.change(before or counted, counted, now)
             if lasting is None:
                 told.span = Span()
             elif told.since is not None:
@@ -225,9 +225,6 @@ class Device:
         """What device-info says that is in force."""
         return NOTHING if self._released else self.known.info
 
-    def _frequency(self, code: str) -> Frequency | None:
-        return self.rules.customization.frequency.get(code)
-
     def _forget_one(self) -> None:
         """Make room: drop a code that is absent and gives no reason."""
         for code, told in self.known.codes.items():
@@ -240,8 +237,8 @@ class Device:
     def _at(self, code: str, told: Told, now: float) -> None:
         """Bring one code's timers up to `now`. A timed code counts as an occurrence once it has
         been present for too long."""
-        span, count, counted = told.span, told.count, self._frequency(code)
-        lasting = self.rules.customization.duration.get(code)
+        span, count = told.span, told.count
+        counted, lasting = self.rules.customization.of(code)
         if lasting is not None and (due := span.due(lasting)) is not None and now >= due:
             span.look(lasting, now)
             if counted is not None:
@@ -249,19 +246,14 @@ class Device:
         if counted is not None:
             count.look(counted, now)
 
-    def _occurs(self, code: str, told: Told, at: float) -> None:
-        told.since = at
-        if (lasting := self.rules.customization.duration.get(code)) is not None:
-            told.span.occur(lasting, at)
-        elif (counted := self._frequency(code)) is not None:
-            told.count.occur(counted, at)
-
-    def _recovers(self, code: str, told: Told, at: float) -> None:
-        told.since = None
-        if (lasting := self.rules.customization.duration.get(code)) is not None:
-            told.span.recover(lasting, at)
-        elif (counted := self._frequency(code)) is not None:
-            told.count.recover(counted, at)
+    def _is(self, code: str, told: Told, since: float | None, at: float) -> None:
+        """The code has come, or is gone: `since` None."""
+        told.since = since
+        counted, lasting = self.rules.customization.of(code)
+        if lasting is not None:
+            (told.span.recover if since is None else told.span.occur)(lasting, at)
+        elif counted is not None:
+            (told.count.recover if since is None else told.count.occur)(counted, at)
 
     def _escalations(self, code: str, told: Told) -> Iterator[tuple[float, Reason]]:
         """The further levels of a code that stays present, and when each applies."""
@@ -276,7 +268,7 @@ class Device:
         """Bring all timers up to `now`."""
         for code, told in self.known.codes.items():
             self._at(code, told, now)
-            rule, separated = self._frequency(code), self.known.separated
+            (rule, _), separated = self.rules.customization.of(code), self.known.separated
             if rule is None or rule.level is not Level.MANUALLY_SEPARATE:
                 continue
             if told.count.often and separated is None:
@@ -294,10 +286,9 @@ class Device:
             for due, reason in self._escalations(code, told):
                 if now >= due:
                     yield (reason.level.word, code), reason
-            rule = self._frequency(code)
+            rule, lasting = self.rules.customization.of(code)
             if told.count.often and rule and rule.level is not Level.MANUALLY_SEPARATE:
                 yield ("often", code), Reason(rule.level, _often(code, rule))
-            lasting = self.rules.customization.duration.get(code)
             if told.span.long and lasting is not None:
                 text = (
                     f"{code} has been present for more than {lasting.timeout:g} s"
@@ -343,7 +334,7 @@ class Device:
     def _dues(self) -> Iterator[float]:
         """When time limits of its codes expire."""
         for code, told in self.known.codes.items():
-            rule, lasting = self._frequency(code), self.rules.customization.duration.get(code)
+            rule, lasting = self.rules.customization.of(code)
             if rule is not None and (due := told.count.due(rule)) is not None:
                 yield due
             if lasting is not None and (due := told.span.due(lasting)) is not None:

@@ -1,15 +1,57 @@
-"""What ClusterD needs to know of an incident, and how its strategy takes effect."""
+"""Somebody else who decides about faults, and what they need: an incident waits for their strategy
+(CONSULT), which then takes effect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from taskd.core import events as e
 from taskd.core.incident import ladder
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.state import JobState
+from taskd.messages.values import Results
+
+if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
+
 
 RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
+
+
+class Advisor:
+    """Whoever may decide in place of the ladder. This one is nobody; ClusterD is in
+    taskd/mindcluster/clusterd/deciding."""
+
+    def __init__(self, parts: Coordinator) -> None:
+        """`parts`: what it may use."""
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a connection."""
+        return False
+
+    @property
+    def due(self) -> float | None:
+        """When `tick` is to be called."""
+        return None
+
+    def connected(self, event: e.AdvisorConnected, now: float) -> None: ...
+
+    def signal(self, event: e.AdvisorSignal, now: float) -> None: ...
+
+    def look(self, now: float) -> None:
+        """Called after each event of any kind."""
+
+    def tick(self, now: float) -> None: ...
+
+    def restarted(self) -> None:
+        """All ranks are restarted."""
+
+    def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
+        """A task that it asked for has ended. `tests`: the results of stress tests by rank; none:
+        it was a switch of network cards."""
 
 
 class Advice:
@@ -22,7 +64,7 @@ class Advice:
         return self._recovery.incident is not None and self._recovery.phase not in RUNNING
 
     def consult(self, text: str, now: float, evicted: Mapping[int, str] | None = None) -> None:
-        """Stop all ranks until ClusterD has named a strategy. `evicted`: see Recovery.fault."""
+        """Stop all ranks until the advisor has named a strategy. `evicted`: see Recovery.fault."""
         incident = self._recovery.join(text, now=now)
         incident.consults = self._job.repairs
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
@@ -33,9 +75,9 @@ class Advice:
         else:
             self._recovery.again(now)
 
-    def take(self, strategy: str, now: float) -> None:
+    def take(self, strategy: str, why: str, now: float) -> None:
         """Go on, or begin again, under `strategy`; if it fails, under the configured ones that cost
-        more. An incident that is past it stays where it is."""
+        more. An incident that is past it stays where it is. `why`: of an end that is ordered."""
         incident = self._recovery.incident
         assert incident is not None
         order = ladder.STRATEGIES
@@ -49,7 +91,7 @@ class Advice:
             return
         incident.consults = False
         if strategy in ladder.ENDING:
-            self._recovery.join(f"ClusterD orders {strategy}", now=now)
+            self._recovery.join(why, now=now)
         self._recovery.again(now)
 
     def faulty(self) -> tuple[tuple[int, int], ...]:

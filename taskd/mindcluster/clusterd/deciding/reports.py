@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from taskd.core import commands as c
-from taskd.core.clusterd.advice import Advice
+from taskd.core.advice import Advice
 from taskd.core.state import JobState
 
 # codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
@@ -87,7 +87,7 @@ class Reports:
         strategies: tuple[str, ...] = (),
         strategy: str = "",
     ) -> None:
-        self._job.say(c.TellClusterD(call, code, text, ranks, strategies, strategy))
+        self._job.say(c.TellAdvisor(call, code, text, ranks, strategies, strategy))
 
     def _clear(self) -> None:
         self.known.clear()

@@ -1,5 +1,5 @@
 """Decides together with ClusterD, the cluster's fault center: what it is told, and what its signals
-cause. Its interface is in taskd/mindcluster/clusterd.
+cause. It is `core`'s advisor (`core/advice.py`).
 
 ClusterD handles one fault at a time, under one uuid: it has all ranks stopped (`stopTrain`), says
 which ranks are at fault (`globalFault`), asks which strategies fit, names one (`changeStrategy`)
@@ -20,6 +20,5 @@ A restart of all ranks is beyond ClusterD's strategies. What it has ordered befo
 and what it orders after it about the same fault is answered, but not carried out.
 
 Read `signals.py` first (a signal in, and what follows), then `reports.py` (what ClusterD waits for,
-and what it knows), `advice.py` (its strategy and the incident), `hold.py` (its pause),
-`hot_switch.py` (nodes that it has moved).
+and what it knows), `hold.py` (its pause), `hot_switch.py` (nodes that it has moved).
 """

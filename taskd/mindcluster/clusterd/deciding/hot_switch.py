@@ -7,10 +7,10 @@ move can fail is answered.
 from __future__ import annotations
 
 from taskd.core import events as e
-from taskd.core.clusterd.reports import FAILED, OK, Owed, Reports
 from taskd.core.state import JobState
 from taskd.core.switch import Switch
 from taskd.messages import from_operator
+from taskd.mindcluster.clusterd.deciding.reports import FAILED, OK, Owed, Reports
 
 WORD = "migration"  # the strategy's name
 
@@ -25,7 +25,7 @@ class HotSwitch:
     def forget(self) -> None:
         self._moving, self._ordered, self._over = None, False, False
 
-    def report(self, event: e.ClusterSignal, now: float) -> None:
+    def report(self, event: e.AdvisorSignal, now: float) -> None:
         """A node is sub-healthy: the node of the first rank named, as ClusterD moves one at a
         time."""
         if "hot switch" not in event.actions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.finishing import Finishing
-from taskd.core.pause import CLUSTERD, Pause
+from taskd.core.pause import ADVISOR, Pause
 from taskd.core.state import JobState
 
 SECONDS = 600.0  # that it lasts if ClusterD does not say, as documented
@@ -16,7 +16,7 @@ class Hold:
 
     def begin(self, seconds: float, now: float) -> None:
         self.until = now + (seconds or SECONDS)
-        self._pause.request("", CLUSTERD)
+        self._pause.request("", ADVISOR)
         self._finishing.look(now)
 
     def end(self, why: str, now: float) -> None:
@@ -25,7 +25,7 @@ class Hold:
             self.until = None
             if why:
                 self._job.note(f"the ranks go on: {why}")
-            self._pause.release("", CLUSTERD)
+            self._pause.release("", ADVISOR)
             self._finishing.look(now)
 
     def forget(self) -> None:

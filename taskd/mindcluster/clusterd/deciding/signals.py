@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.clusterd.advice import Advice
-from taskd.core.clusterd.hold import Hold
-from taskd.core.clusterd.hot_switch import WORD as MIGRATION
-from taskd.core.clusterd.hot_switch import HotSwitch
-from taskd.core.clusterd.reports import FAILED, NEXT, NOT_READY, OK, Owed, Reports
-from taskd.core.finishing import Finishing
-from taskd.core.incident.driver import Recovery
+from taskd.core.advice import Advice, Advisor
 from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
-from taskd.core.succession import Succession
-from taskd.core.switch import Switch
 from taskd.messages.from_rank import OTHER
+from taskd.messages.values import Results
+from taskd.mindcluster.clusterd.deciding.hold import Hold
+from taskd.mindcluster.clusterd.deciding.hot_switch import WORD as MIGRATION
+from taskd.mindcluster.clusterd.deciding.hot_switch import HotSwitch
+from taskd.mindcluster.clusterd.deciding.reports import FAILED, NEXT, NOT_READY, OK, Owed, Reports
+
+if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
 
 # its strategies that taskd has; `recover-in-place` is an extra parameter to `recover`
 IN_PLACE = "recover-in-place"
@@ -32,37 +31,26 @@ FOLLOWING = ("globalFault", "changeStrategy")  # they belong to a fault under wa
 RESTARTED = "all ranks have been restarted"
 
 
-class ClusterD:
-    """`signal` and `connected` take events, `look` follows each of any kind, `restarted` a restart
-    of all ranks."""
-
-    def __init__(
-        self,
-        job: JobState,
-        recovery: Recovery,
-        succession: Succession,
-        pause: Pause,
-        switch: Switch,
-        finishing: Finishing,
-    ) -> None:
-        self._job, self._recovery, self._succession = job, recovery, succession
-        self._pause = pause
-        self._advice = Advice(job, recovery)
+class ClusterD(Advisor):
+    def __init__(self, parts: Coordinator) -> None:
+        job, self._recovery = parts.job, parts.recovery
+        self._job, self._succession, self._pause = job, parts.succession, parts.pause
+        self._advice = Advice(job, parts.recovery)
         self._reports = Reports(job, self._advice)
-        self._hold = Hold(job, pause, finishing)
-        self._hot = HotSwitch(job, switch, self._reports)
+        self._hold = Hold(job, parts.pause, parts.finishing)
+        self._hot = HotSwitch(job, parts.switch, self._reports)
         self._asked = False  # for the connection
         self._on = False
         self._uuid = ""  # of the fault that it handles
         self._void = ""  # of the fault under which all ranks were restarted
         self._restarted = False  # since ClusterD was last told of a fault
         self._trains_on = False  # `stopTrain` was taken for that fault, which had been repaired
-        self._seen: deque[e.ClusterSignal] = deque(maxlen=REMEMBERED)
+        self._seen: deque[e.AdvisorSignal] = deque(maxlen=REMEMBERED)
         # what it has ordered, in its words and ours, and not been told the result of
         self._ordered: tuple[str, str] | None = None
         self._reported = 0  # number of the last incident that it was told of
         self._left: set[int] = set()  # nodes that it has had replaced under this uuid
-        self._handlers: dict[str, Callable[[e.ClusterSignal, float], None]] = {
+        self._handlers: dict[str, Callable[[e.AdvisorSignal, float], None]] = {
             "stopTrain": self._stop,
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
@@ -75,11 +63,11 @@ class ClusterD:
 
     # -- the connection ----------------------------------------------------------------------------
 
-    def connected(self, event: e.ClusterConnected, now: float) -> None:
+    def connected(self, event: e.AdvisorConnected, now: float) -> None:
         if event.on == self._on:
             return
         self._on = event.on
-        self._job.cluster_decides = event.on and self._job.settings.clusterd == "follow"
+        self._job.advised = event.on and self._job.settings.clusterd == "follow"
         self._hold.end("ClusterD is gone, or begins anew", now)
         self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
         self._reported = 0
@@ -119,9 +107,15 @@ class ClusterD:
         if self._ordered is not None:
             self._report(FAILED, RESTARTED)
 
+    def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
+        if tests:
+            self._job.say(c.TellAdvisor("ReplyStressTestResult", int(not well), tests=tests))
+        else:
+            self._job.say(c.TellAdvisor("ReplySwitchNicResult", int(not well), text))
+
     # -- signals -----------------------------------------------------------------------------------
 
-    def signal(self, event: e.ClusterSignal, now: float) -> None:
+    def signal(self, event: e.AdvisorSignal, now: float) -> None:
         if not self._on or event in self._seen:
             return
         if event.uuid:  # a hot switch has none: the next one looks the same
@@ -162,7 +156,7 @@ class ClusterD:
         if (incident := self._recovery.incident) is not None:
             self._reported = incident.number  # it knows
 
-    def _answer(self, event: e.ClusterSignal) -> None:
+    def _answer(self, event: e.AdvisorSignal) -> None:
         """Answer what ClusterD orders about a fault upon which all ranks were restarted: that it
         ends or saves a job that has begun anew would help nobody."""
         if event.kind == "globalFault":
@@ -174,7 +168,7 @@ class ClusterD:
         if code == OK:
             self._uuid = ""  # it has been handled
 
-    def _stop(self, event: e.ClusterSignal, now: float) -> None:
+    def _stop(self, event: e.AdvisorSignal, now: float) -> None:
         self._reports.owed.clear()
         self._ordered = None
         self._trains_on = False
@@ -206,7 +200,7 @@ class ClusterD:
         elif not self._advice.stopped:
             self._advice.consult("ClusterD stops the training", now)
 
-    def _global_fault(self, event: e.ClusterSignal, now: float) -> None:
+    def _global_fault(self, event: e.AdvisorSignal, now: float) -> None:
         if not self._job.protected:
             return
         if "fault_nodes_exit" in event.actions:
@@ -234,7 +228,7 @@ class ClusterD:
         incident = self._recovery.incident
         return self._reports.known | (set(incident.replaced) if incident is not None else set())
 
-    def _end_processes(self, event: e.ClusterSignal, now: float) -> None:
+    def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
         """Processes of nodes whose hardware has failed: they end before ClusterD has decided."""
         if not self._job.protected:
             return
@@ -248,7 +242,7 @@ class ClusterD:
             self._advice.consult(text, now, dict.fromkeys(ranks, text))
             self._tell_fault(now)
 
-    def _leave_nodes(self, event: e.ClusterSignal, now: float) -> None:
+    def _leave_nodes(self, event: e.AdvisorSignal, now: float) -> None:
         for number in event.nodes:
             node = self._job.topology.nodes.get(number)
             # named when another agent has its place already
@@ -257,17 +251,17 @@ class ClusterD:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
-    def _save_and_exit(self, event: e.ClusterSignal, now: float) -> None:
+    def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
         self._ordered = "dump", "dump"
         self._recovery.leave("ClusterD ends the job", ("dump", "exit"), now)
 
-    def _kill(self, event: e.ClusterSignal, now: float) -> None:
+    def _kill(self, event: e.AdvisorSignal, now: float) -> None:
         self._job.give_up("ClusterD orders it, and schedules it again (killMaster)")
 
     # -- the strategy ------------------------------------------------------------------------------
 
-    def _change_strategy(self, event: e.ClusterSignal, now: float) -> None:
+    def _change_strategy(self, event: e.AdvisorSignal, now: float) -> None:
         word = event.strategy
         self._reports.owed -= {Owed.STOPPED, Owed.ABLE}
         self._end_hold("" if word == "continue" else f"ClusterD names the strategy {word}", now)
@@ -299,7 +293,7 @@ class ClusterD:
                 self._recovery.leave(f"ClusterD orders {ours}", rungs, now)
         elif (waits and incident.moving is None) or ours in ENDING:
             if incident.strategy != ours or incident.consults:
-                self._advice.take(ours, now)
+                self._advice.take(ours, f"ClusterD orders {ours}", now)
         else:
             self._job.note(
                 f"ClusterD's strategy {ours} comes while {incident.strategy} is under way, which"
@@ -313,7 +307,7 @@ class ClusterD:
         job, incident = self._job, self._recovery.incident
         if not self._asked and self._registers():
             self._asked = True
-            job.say(c.ConnectClusterD())
+            job.say(c.ConnectAdvisor())
         if not self._on:
             return
         new = incident is not None and incident.number > self._reported and incident.rounds > 0
@@ -321,7 +315,7 @@ class ClusterD:
             assert incident is not None
             moves = incident.moving is not None
             # of a repair in place ClusterD is told only if it decides about it
-            if not moves and (job.cluster_decides or incident.timeline.has(Phase.RESCHEDULE)):
+            if not moves and (job.advised or incident.timeline.has(Phase.RESCHEDULE)):
                 self._tell_fault(now)
         if job.over:
             self._reports.owed.clear()
