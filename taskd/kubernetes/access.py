@@ -15,6 +15,7 @@ from taskd import settings
 from taskd.kubernetes.objects import Object
 
 NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+MERGE = "application/merge-patch+json"
 CONNECT, READ = 3.0, 5.0  # seconds, for one call
 # what the client raises over an answer, or a file, that is not what it should be
 BROKEN = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError)

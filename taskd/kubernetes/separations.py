@@ -1,8 +1,8 @@
 """Writes the names of chips that taskd has separated into ManuallySeparateNPU of their nodes'
 device-info, in a thread.
 
-A name is added, never removed: deleting one is an operator's decision. The patch is refused by the
-API where the object has changed since it was read; then it is read again.
+A name is added, never removed: deleting one is an operator's decision. The patch has the version of
+the object that was read: the API refuses it where that has changed, and it is read again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from kubernetes import client
 
 from taskd.kubernetes import access, watching
-from taskd.kubernetes.access import CONNECT, READ, Access
+from taskd.kubernetes.access import CONNECT, MERGE, READ, Access
 from taskd.kubernetes.configmaps import PREFIX, SYSTEM
 
 KEY = "ManuallySeparateNPU"
 LAST_WORDS = 2 * (CONNECT + READ)  # seconds; an object is read, and patched
 ATTEMPTS = 5  # in a row, at an object that others change
-CHANGED = (409, 422)  # it is another one by now; what a failed test of a patch is answered with
+CHANGED = 409  # it is another one by now
 
 log = logging.getLogger("taskd.manager")
 
@@ -100,30 +100,28 @@ class Separations:
                 PREFIX + node, SYSTEM, _preload_content=False, _request_timeout=limit
             )
             found = json.loads(answer.data)
-            data, version = found.get("data"), str(found["metadata"]["resourceVersion"])
-            patch = added((data or {}).get(KEY, ""), chips, version, data is None)
-            if not patch:
+            before = (found.get("data") or {}).get(KEY, "")
+            if (names := added(before, chips)) == before:
                 return
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             try:
                 api.patch_namespaced_config_map(
-                    PREFIX + node, SYSTEM, patch, _request_timeout=limit
+                    PREFIX + node,
+                    SYSTEM,
+                    {"metadata": version, "data": {KEY: names}},
+                    _request_timeout=limit,
+                    _content_type=MERGE,
                 )
             except client.ApiException as error:
-                if error.status not in CHANGED or attempt == ATTEMPTS - 1:
+                if error.status != CHANGED or attempt == ATTEMPTS - 1:
                     raise
             else:
                 log.warning("%s added to %s of %s%s", ", ".join(sorted(chips)), KEY, PREFIX, node)
                 return
 
 
-def added(before: str, chips: frozenset[str], version: str, empty: bool) -> list[dict[str, Any]]:
-    """A JSON patch that adds names to a list of names, of an object of that version; none if all
-    are there. `empty`: the object has no data at all."""
+def added(before: str, chips: frozenset[str]) -> str:
+    """The list of names `before` with `chips` added; as it was if they are all there."""
     there = [name.strip() for name in before.split(",") if name.strip()]
     missing = sorted(chips - set(there))
-    if not missing:
-        return []
-    value: Any = ",".join([*there, *missing])
-    test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-    path, value = ("/data", {KEY: value}) if empty else (f"/data/{KEY}", value)
-    return [test, {"op": "add", "path": path, "value": value}]
+    return ",".join([*there, *missing]) if missing else before

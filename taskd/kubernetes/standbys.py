@@ -14,12 +14,11 @@ from typing import Any
 from kubernetes import client
 
 from taskd.kubernetes import access
-from taskd.kubernetes.access import CONNECT, READ, Access
+from taskd.kubernetes.access import CONNECT, MERGE, READ, Access
 
 IN_FLOW, OPERATOR = "inHotSwitchFlow", "needOperatorOpe"
 CREATE = {IN_FLOW: "true", OPERATOR: "create"}
 MOST = 1000  # wishes that wait
-MERGE = "application/merge-patch+json"
 
 log = logging.getLogger("taskd.manager")
 

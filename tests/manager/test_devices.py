@@ -82,15 +82,6 @@ def test_what_cannot_be_taken_is_refused_with_the_reason(start, operate, fields,
     assert not answer.ok and why in answer.text
 
 
-def test_before_the_job_is_protected_nothing_is_done_and_that_is_said(start, operate):
-    manager = start(1)
-    agent = manager.agent()
-    agent.join()
-    manager.serves(agent)
-    answer = tell(operate, manager, 1, "80E18005")
-    assert not answer.ok and "not every rank has begun its protected loop" in answer.text
-
-
 @pytest.mark.parametrize(
     ("code", "ok", "words"),
     [
