@@ -27,7 +27,11 @@ log = logging.getLogger("taskd.agent")
 
 
 class DeviceInfo:
-    """The base is that of a node whose devices nobody follows: it has nothing to say."""
+    """The base is that of a node whose devices nobody follows, or whose device-info the manager
+    finds under the name `host`: then it has to know where this node's ranks are."""
+
+    def __init__(self, host: str = "", chips: Chips = lambda count: ()) -> None:
+        self._host, self._chips = host, chips
 
     @property
     def descriptor(self) -> int:
@@ -36,6 +40,7 @@ class DeviceInfo:
 
     def state(self, node: int, ranks: int) -> Any | None:
         """A message with all that is known, for a manager that knows nothing."""
+        return from_agent.DevicesAt(node, self._host, self._chips(ranks)) if self._host else None
 
     def news(self, node: int, ranks: int) -> Any | None:
         """The same if something has changed since the last message."""
@@ -46,19 +51,10 @@ class DeviceInfo:
     def close(self) -> None: ...
 
 
-class AtHost(DeviceInfo):
-    """The manager reads it; it has to know where this node's ranks are."""
-
-    def __init__(self, host: str, chips: Chips) -> None:
-        self._host, self._chips = host, chips
-
-    def state(self, node: int, ranks: int) -> Any | None:
-        return from_agent.DevicesAt(node, self._host, self._chips(ranks))
-
-
 class Files(DeviceInfo):
     def __init__(self, directory: Path, chips: Chips) -> None:
-        self._directory, self._chips = directory, chips
+        super().__init__("", chips)
+        self._directory = directory
         self._watch = Watch(directory, (*KEYS, DUMP))
         self._known: NodeInfo | None = None
         self._sent: Any = None
@@ -143,4 +139,4 @@ def make(environ: Mapping[str, str]) -> DeviceInfo:
             " spec.nodeName in the pod's description"
         )
         return DeviceInfo()
-    return AtHost(host, chips)
+    return DeviceInfo(host, chips)

@@ -34,7 +34,7 @@ def test_the_shipped_tables_have_nothing_to_be_warned_of():
     loaded = load()
     assert loaded.findings == ()
     # different codes in the vendor's file
-    assert len(loaded.codes.devices) + len(loaded.codes.network) == 802
+    assert len(loaded.codes.table) == 802
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_durations():
 
 
 def test_a_directory_with_only_some_of_the_files(tmp_path):
-    assert load(tmp_path).codes.devices == load().codes.devices
+    assert load(tmp_path).codes.table == load().codes.table
     assert not load(tmp_path).customization.frequency, "without the file nothing is counted"
     (tmp_path / "PollInterval").write_text("30\n")
     assert load(tmp_path).poll == 30

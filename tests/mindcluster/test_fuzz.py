@@ -52,7 +52,7 @@ def mutated(data, mutations):
 
 
 def levels(table):
-    return {code: level for code, (level, _) in (*table.devices.items(), *table.network.items())}
+    return {code: level for code, (level, _) in table.table.items()}
 
 
 def refused_or_read(parse, data):

@@ -1,10 +1,10 @@
 """faultCode.json and SwitchFaultCode.json: the level of each code of a device, and of each fault of
 the switches in a node.
 
-Codes of the parameter-plane network have their own lists (`...NetworkCodes`); known network codes
-in the device lists are moved there. A code listed at several levels has the one of highest
-precedence. As in the device plugin, ResetFaultCodes of switches are separated like
-SeparateFaultCodes, and a switch's code that no list has is not handled.
+Codes of the parameter-plane network have their own lists (`...NetworkCodes`) and levels, also known
+ones in the other lists. A code listed at several levels has the one of highest precedence. As in
+the device plugin, ResetFaultCodes of switches are separated like SeparateFaultCodes, and a switch's
+code that no list has is not handled.
 """
 
 from __future__ import annotations
@@ -71,19 +71,17 @@ class Rated:
 
 @dataclass(frozen=True)
 class Codes:
-    devices: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
-    network: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
-    switches: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
+    table: Mapping[str, tuple[Level, str]] = field(default_factory=dict)
     file: str = NAME
 
     def rate(self, code: str, severity: str = "") -> Rated:
         """Rate a code. `severity`, as the driver reported it or empty, decides for codes that no
         list has. Unlike in the device plugin, each of these is rated by itself: a harmless known
         code does not hide a critical one. A switch's code that no list has is not handled."""
+        found = self.table.get(code)
         if of_switch(code):
-            level, key = self.switches.get(code, (Level.NOT_HANDLE, "no list"))
+            level, key = found or (Level.NOT_HANDLE, "no list")
             return Rated(level, f"{code} is in {key} of {SWITCHES}")
-        found = max((t[code] for t in (self.devices, self.network) if code in t), default=None)
         if found is not None:
             return Rated(found[0], f"{code} is in {found[1]} of {self.file}")
         where = f"in no list of {self.file}"
@@ -96,24 +94,18 @@ class Codes:
 
 def parse(data: bytes, file: str = NAME) -> tuple[Codes, Report]:
     """Parse faultCode.json. Raises findings.Broken if it is unusable as a whole."""
-    report = Report(file)
-    devices: Table = {}
-    network: Table = {}
+    report, table = Report(file), Table()
     wanted = f"a string of up to {MOST_DIGITS} hexadecimal digits"
     for key, path, code in _listed(data, KEYS, parse_device, wanted, report):
-        level, table = KEYS[key], network if key in NETWORK_KEYS or code in NETWORK else devices
-        if table is network and level not in NETWORK_LEVELS:
+        level = KEYS[key]
+        if code in NETWORK and level not in NETWORK_LEVELS:
             report.warn(
                 path,
                 f"{code} is a network code, which cannot be {level.word}: read as NotHandleFault",
             )
             level = Level.NOT_HANDLE
         _enter(table, code, level, key, path, report)
-    for code in devices.keys() & network.keys():
-        level, key = max(devices[code], network[code])
-        both = f"{devices[code][1]} and {network[code][1]}"
-        report.warn(key, f"{code} is in {both}: {level.word} takes precedence")
-    return Codes(devices, network, file=file), report
+    return Codes(table, file), report
 
 
 def parse_switches(data: bytes, file: str = SWITCHES) -> tuple[Table, Report]:

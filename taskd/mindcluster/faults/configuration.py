@@ -67,7 +67,7 @@ def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) 
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
     switches = _read(place / codes.SWITCHES, codes.parse_switches, findings)
-    table = replace(table, switches=switches or {})
+    table = replace(table, table={**table.table, **(switches or {})})
     parse = partial(customization.parse, dialect=dialect)
     rules = _read(place / customization.NAME, parse, findings) or parse(b"{}")[0]
 
