@@ -12,8 +12,13 @@ import pytest
 from tests.core.scan import KINDS, again, failure, play
 
 SEEDS = 2000
-# of each kind, of a range that nobody has played yet: 4 s of one CPU at most
-FRESH = {"plain": 300, "moves": 120, "lead": 300, "follow": 300}
+# of each kind, of a range that nobody has played yet: 2 s of one CPU at most
+FRESH = {"plain": 100, "moves": 40, "lead": 100, "follow": 100}
+
+
+def blocks(count, now):
+    """Numbers of blocks of seeds; all but `now` are played by `make test-all` alone."""
+    return [pytest.param(b, marks=[pytest.mark.long] if b >= now else []) for b in range(count)]
 
 
 @cache
@@ -27,7 +32,7 @@ def played(block):
     return counts, outcomes
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", blocks(10, 2))
 def test_every_job_ends_and_what_must_hold_holds(block):
     assert sum(played(block)[1].values()) == SEEDS // 10
 
@@ -43,11 +48,12 @@ def moved(block):
     return counts
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", blocks(6, 1))
 def test_managers_are_killed_in_the_middle_of_moves(block):
     assert moved(block)["well"] > 50
 
 
+@pytest.mark.long
 def test_managers_are_killed_at_every_order_of_a_move():
     counts = sum((moved(block) for block in range(6)), Counter())
     orders = ["Pause", "Interrupt", "TakeOver", "KeepRecords", "Rebuild", "Restore", "Fence"]
@@ -66,12 +72,13 @@ def with_clusterd(role, block):
     return counts, outcomes
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", blocks(3, 1))
 @pytest.mark.parametrize("role", ["lead", "follow"])
 def test_clusterd_cuts_delays_repeats_and_contradicts_itself(role, block):
     assert sum(with_clusterd(role, block)[1].values()) == 100
 
 
+@pytest.mark.long
 def test_clusterd_is_told_of_everything():
     counts = sum((with_clusterd("follow", block)[0] for block in range(3)), Counter())
     calls = ["ReportProcessFault 0", "ReportStopComplete 0", "ReportRecoverStrategy 0"]
@@ -87,6 +94,7 @@ def test_without_trouble_there_is_no_incident(seed):
     assert world.counts["Release"] == 1
 
 
+@pytest.mark.long
 def test_everything_that_can_go_wrong_does():
     """The world above is not a quiet one."""
     counts, outcomes = Counter(), Counter()

@@ -97,7 +97,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(ACTIONS, max_size=40))
 def test_all_ranks_are_restarted_together(actions):
     """Whatever dies when, and under whichever manager: at last every rank runs, all nodes are in

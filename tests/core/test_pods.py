@@ -216,7 +216,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(ACTIONS, max_size=30))
 def test_every_node_has_an_agent_and_all_ranks_are_started_together(actions):
     model = Model()
