@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from taskd.core.incident import ladder
-from taskd.core.networks import Network, network
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -124,22 +123,6 @@ def ports(least: int) -> Kind[range]:
         return found
 
     return Kind(f"LOWEST-HIGHEST, from 1024 to 65535, at least {least} ports", parse)
-
-
-def networks() -> Kind[tuple[Network, ...] | None]:
-    """any (None), job (none), or networks and addresses with commas between them."""
-
-    def parse(given: str) -> tuple[Network, ...] | None:
-        if given.lower() == "any":
-            return None
-        if given.lower() == "job":
-            return ()
-        try:
-            return tuple(network(each.strip()) for each in given.split(","))
-        except ValueError:
-            raise ValueError from None  # ipaddress's text would take the place of the remedy
-
-    return Kind("job, any, or networks like 10.0.0.0/8,fd00::/8", parse)
 
 
 def seconds(lowest: float, highest: float) -> Kind[float]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taskd.core import job_name
-from taskd.core.networks import Network
 from taskd.settings import documented, kubernetes
 from taskd.settings import variables as v
 
@@ -32,11 +31,6 @@ def port(environ: Mapping[str, str]) -> int:
 def port_range(environ: Mapping[str, str]) -> range | None:
     """The ports on which agents and ranks listen; None: any."""
     return v.TASKD_PORT_RANGE.read(environ)
-
-
-def store_peers(environ: Mapping[str, str]) -> tuple[Network, ...] | None:
-    """What may connect to the stores besides the job's hosts; None: everything."""
-    return v.TASKD_STORE_PEERS.read(environ)
 
 
 def own_address(environ: Mapping[str, str]) -> str | None:

@@ -66,16 +66,6 @@ TASKD_PORT_RANGE = Parameter(
     " its process groups.",
     remedy="unset it for any port",
 )
-TASKD_STORE_PEERS = Parameter(
-    "TASKD_STORE_PEERS",
-    kinds.networks(),
-    (),
-    "job",
-    "Who may connect to the rendezvous stores that taskd makes, by the sender's address: the hosts"
-    " of the job's agents with all their addresses (`job`), these and the networks named here, or"
-    " anybody (`any`). Needed where ranks reach other nodes through a translation of addresses.",
-    remedy="unset it for the job's hosts, or set any",
-)
 TASKD_MANAGER_WAIT = Parameter(
     "TASKD_MANAGER_WAIT",
     kinds.seconds(0, DAY),
@@ -368,7 +358,6 @@ SECTIONS = (
             MASTER_ADDR,
             MINDX_TASK_ID,
             TASKD_PORT_RANGE,
-            TASKD_STORE_PEERS,
             TASKD_MANAGER_WAIT,
             TASKD_UNPROTECTED,
             TASKD_SECRET,

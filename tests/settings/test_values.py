@@ -48,10 +48,6 @@ def fits(kind: str, value: object) -> bool:
         "any other value is off"
     ):
         return type(value) is bool
-    if kind.startswith("job, any, or networks"):
-        return value is None or (
-            type(value) is tuple and all(0 <= n.prefixlen <= n.max_prefixlen for n in value)
-        )
     if kind == "one of on, pause, off":
         return type(value) is ProcessRecovery
     if kind == "one of -1, 0, 2":
