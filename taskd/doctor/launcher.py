@@ -7,7 +7,6 @@ from pathlib import Path
 
 from taskd import settings
 from taskd.adaptor import patching
-from taskd.adaptor.run_py import Refused
 from taskd.doctor.finding import Finding, error, ok, warning
 
 
@@ -18,7 +17,7 @@ def patch(environ: Mapping[str, str], site: Path | None = None) -> Finding:
     try:
         path = patching.find(site)
         found = patching.status(path)
-    except Refused as problem:
+    except patching.Refused as problem:
         if wanted:
             return error(
                 name,

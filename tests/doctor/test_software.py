@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import taskd
-from taskd.adaptor import run_py
+from taskd.adaptor import patching
 from taskd.cython_api import library_path
 from taskd.doctor import configuration, framework, launcher, library, python
 
@@ -175,10 +175,10 @@ def test_not_preloaded(tmp_path):
     [
         (RUN, {}, "ok", "not installed; `taskd run` does not need it"),
         (RUN, {"TASKD_PROCESS_ENABLE": "on"}, "warning", "plain torchrun would run unprotected"),
-        (run_py.installed(RUN), {}, "warning", "installed by `taskd patch`, and not in force"),
-        (run_py.installed(RUN), {"TASKD_PROCESS_ENABLE": "off"}, "warning", "not in force"),
+        (patching.patched(RUN), {}, "warning", "installed by `taskd patch`, and not in force"),
+        (patching.patched(RUN), {"TASKD_PROCESS_ENABLE": "off"}, "warning", "not in force"),
         (
-            run_py.installed(RUN),
+            patching.patched(RUN),
             {"TASKD_PROCESS_ENABLE": "on"},
             "error",
             "not in force: `import torch.distributed.run`: another torch",
