@@ -44,6 +44,7 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
     if as_json and not status:
         raise click.UsageError("--json goes with --status")
     path = None
+    said: dict[str, object]
     try:
         path = patching.find(site)
         if install:
@@ -53,7 +54,11 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
         found = patching.remove(path) if remove else patching.status(path)
     except patching.Refused as error:
         if as_json:
-            said = {"file": path and str(path), "state": "refused", "reason": str(error)}
+            said = {
+                "file": path and str(path),
+                "state": "refused",
+                "reason": str(error),
+            }
             click.echo(json.dumps(said))
         else:
             click.echo(f"{path}: refused: {error}" if path else f"refused: {error}", err=True)
@@ -65,7 +70,12 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
         return
     if as_json:
         state = "installed" if found.installed else "not installed"
-        said = {"file": str(path), "state": state, "ours": found.ours, "sed": found.sed}
+        said = {
+            "file": str(path),
+            "state": state,
+            "ours": found.ours,
+            "sed": found.sed,
+        }
         click.echo(json.dumps(said))
     else:
         click.echo(f"{path}: {found.state}")

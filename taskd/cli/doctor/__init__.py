@@ -1,5 +1,8 @@
-"""`taskd doctor`: checks what a job needs from this machine before it starts. The checks are in
-taskd/doctor."""
+"""`taskd doctor`: checks what a job needs from this machine before it starts.
+
+`examination.py` lists and runs the checks: small functions that get what they examine (environment,
+paths, limits) as arguments, return a Finding, and change nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from taskd.doctor.finding import Finding
+    from taskd.cli.doctor.finding import Finding
 
 COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
 
@@ -46,7 +49,7 @@ def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: boo
     environment. Exit status: 0 no errors (there may be warnings), 1 at least one error.
     """
     # here, because `taskd --help` must not wait for ZeroMQ
-    from taskd.doctor import examination
+    from taskd.cli.doctor import examination
 
     # the findings report what the checks would log
     logging.getLogger("taskd").addHandler(logging.NullHandler())
