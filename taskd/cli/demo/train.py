@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import taskd
-from taskd.demo import records
+from taskd.cli.demo import records
 
 # 1.1 M parameters; a step takes ~0.1 s with 4 ranks on 2 cores
 WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 5, 64, 4
