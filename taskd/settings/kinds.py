@@ -138,20 +138,6 @@ def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
     )
 
 
-def hot_reset() -> Kind[int]:
-    """hotReset without the value that the guide calls no longer available."""
-
-    def parse(given: str) -> int:
-        if given == "1":
-            raise ValueError(
-                "1 is graceful fault tolerance, which is no longer available: set 2 for"
-                " process-level recovery"
-            )
-        return _one(given, {"-1": -1, "0": 0, "2": 2})
-
-    return Kind("one of -1, 0, 2", parse)
-
-
 def port() -> Kind[int]:
     return whole(1, 65535, "a port")
 

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from taskd.core import job_name
 from taskd.settings import documented, kubernetes
 from taskd.settings import variables as v
 
-PORT, LOG_PATH, FALLBACK_JOB = (
-    v.TASKD_PORT.default,
-    v.TASKD_LOG_PATH.default,
-    v.MINDX_TASK_ID.default,
-)
-
-
-@dataclass(frozen=True)
-class Logging:
-    path: str = LOG_PATH
-    file_level: str = v.TASKD_FILE_LOG_LEVEL.default
-    std_level: str = v.TASKD_STD_LOG_LEVEL.default
-    std: bool = v.TASKD_LOG_STDOUT.default  # messages go to stderr
+PORT, FALLBACK_JOB = v.TASKD_PORT.default, v.MINDX_TASK_ID.default
 
 
 def port(environ: Mapping[str, str]) -> int:
@@ -194,17 +181,3 @@ def fault_config(environ: Mapping[str, str]) -> str | None:
 def fault_table(environ: Mapping[str, str]) -> str:
     """A name in taskd.mindcluster.faults.limits.DIALECTS."""
     return v.TASKD_FAULT_TABLE.read(environ)
-
-
-def log_path(environ: Mapping[str, str]) -> str:
-    """The log directory. Never fails, so that errors in the other settings can be logged."""
-    return v.TASKD_LOG_PATH.read(environ)
-
-
-def log_settings(environ: Mapping[str, str]) -> Logging:
-    return Logging(
-        path=log_path(environ),
-        file_level=v.TASKD_FILE_LOG_LEVEL.read(environ),
-        std_level=v.TASKD_STD_LOG_LEVEL.read(environ),
-        std=v.TASKD_LOG_STDOUT.read(environ),
-    )

@@ -9,12 +9,12 @@ from taskd.settings import (
     device_info,
     kinds,
     kubernetes,
+    logs,
     monitoring,
     profiling,
 )
 from taskd.settings.parameter import Parameter, Section
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DAY = 86_400
 
 TASKD_PORT = Parameter(
@@ -288,35 +288,6 @@ TASKD_PRELOAD = Parameter(
     " rank, and a survivor occasionally stays in a collective until the group's timeout.",
 )
 
-TASKD_LOG_PATH = Parameter(
-    "TASKD_LOG_PATH",
-    kinds.text("a directory"),
-    "./taskd_log",
-    "./taskd_log",
-    "Directory of the logs and of the job's journal; created if missing.",
-)
-TASKD_FILE_LOG_LEVEL = Parameter(
-    "TASKD_FILE_LOG_LEVEL",
-    kinds.any_case(*LEVELS),
-    "INFO",
-    "INFO",
-    "The lowest level that goes into the logs.",
-)
-TASKD_STD_LOG_LEVEL = Parameter(
-    "TASKD_STD_LOG_LEVEL",
-    kinds.any_case(*LEVELS),
-    "WARNING",
-    "WARNING",
-    "The lowest level that is printed.",
-)
-TASKD_LOG_STDOUT = Parameter(
-    "TASKD_LOG_STDOUT",
-    kinds.switch("TRUE", "FALSE"),
-    True,
-    "TRUE",
-    "FALSE: nothing is printed. TRUE: messages go to standard error.",
-)
-
 TASKD_AGENT = Parameter(
     "TASKD_AGENT",
     kinds.text("a socket's name"),
@@ -402,9 +373,7 @@ SECTIONS = (
     clusterd.SECTION,
     profiling.SECTION,
     monitoring.SECTION,
-    Section(
-        "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
-    ),
+    logs.SECTION,
     Section(
         "Set by the agent for its ranks",
         "Do not set these yourself. They are listed to help read `ps` output or a core dump.",
