@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import textwrap
 
 import click
 
@@ -110,19 +111,11 @@ def _list(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(markup=False, highlight=False)
     for section in settings.SECTIONS:
-        table = Table(title=section.title, title_justify="left", show_header=False, show_lines=True)
-        table.add_column(no_wrap=True)
-        table.add_column()
-        for row in rows:
-            if row["section"] == section.title:
-                small = Text(
-                    f"\n{row['where']}: {row['values']}; default {row['default']}", style="dim"
-                )
-                table.add_row(row["name"], Text(row["meaning"]).append(small))
-        console.print(table)
+        click.secho(f"{section.title}\n", bold=True)
+        for parameter in section.parameters:
+            row = parameter.row()
+            click.echo(
+                f"  {row['name']}  {row['where']}: {row['values']}; default {row['default']}"
+            )
+            click.echo(textwrap.indent(textwrap.fill(row["meaning"], 90), "      ") + "\n")

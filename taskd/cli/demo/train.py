@@ -44,7 +44,8 @@ class Block(nn.Module):
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, WIDTH))
-        return x + self.mlp(self.norm2(x))
+        mixed: torch.Tensor = x + self.mlp(self.norm2(x))
+        return mixed
 
 
 class GPT(nn.Module):
