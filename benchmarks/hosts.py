@@ -140,12 +140,6 @@ class Hosts:
                 "permanent",
             )
 
-    def send_from(self, host: int, address: str) -> None:
-        """Give the host one more address, which new connections to the others come from."""
-        name = self._names[host]
-        _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
-        _ip("-n", name, "route", "replace", f"{SUBNET}.0/24", "dev", "eth0", "src", address)
-
     def mend(self, host: int, others: list[int] | None = None) -> None:
         if others is None:
             _ip("-n", self._bridge, "link", "set", f"p{host}", "up")

@@ -24,7 +24,6 @@ from ports import free_port
 from state_page import StatePage
 
 from taskd import settings
-from taskd.demo.records import Kill
 from taskd.manager import journal
 
 HERE = Path(__file__).resolve().parent
@@ -42,6 +41,17 @@ def repaired(path: Path) -> list[dict[str, Any]]:
 
 class Failed(RuntimeError):
     """A job did not do what a benchmark needs; the text ends with the place of its output."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A signal that was sent. `at` is time.monotonic_ns; `wall` time.time at the same moment, the
+    journal's clock."""
+
+    rank: int
+    pid: int
+    at: int
+    wall: float
 
 
 @dataclass(frozen=True)

@@ -37,17 +37,15 @@ def render() -> str:
 
 def _section(section: settings.Section) -> str:
     elsewhere = any(p.where is not settings.Where.ENVIRONMENT for p in section.parameters)
-    needed = any(p.needed for p in section.parameters)
     rows = []
     for p in section.parameters:
         cells = [f"`{p.name}`", *([p.where.value] if elsewhere else []), p.kind.allowed, p.shown]
-        rows.append([*cells, *([", ".join(p.needed) or "-"] if needed else []), p.meaning])
+        rows.append([*cells, p.meaning])
     heads = [
         "Name",
         *(["Where"] if elsewhere else []),
         "Values",
         "Default",
-        *(["Needed for"] if needed else []),
         "Meaning",
     ]
     return "\n\n".join(
@@ -87,9 +85,8 @@ def _combinations() -> str:
     refused = [f"{r.says[0].upper()}{r.says[1:]}: {r.remedy}" for r in settings.REFUSED]
     notices = [f"If {notice.when}: {notice.says}" for notice in settings.NOTICES]
     about = (
-        "The manager, the agent and `taskd run` refuse these combinations as far as they can see"
-        " them in the environment. `taskd env --check` also checks labels, annotations and"
-        " arguments that it is given."
+        "The manager, the agent and `taskd run` refuse these combinations in their environment;"
+        " `taskd env --check` finds them beforehand."
     )
     return "\n\n".join(
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from taskd.agent.store_peers import StorePeers
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
@@ -17,16 +17,18 @@ from taskd.protocol.addresses import Address
 MEET = timedelta(seconds=120)
 # an agent's store is there before the order that names it: if it does not answer, its node is lost
 CONNECT = timedelta(seconds=10)
+BACKLOG = 4096  # all ranks of a job connect at once
 
 
-def make(
-    host: str, ports: range | None, peers: StorePeers, at_once: bool = True
-) -> tuple[Any, Address]:
-    """Make a store at this machine's address `host`, at one of `ports`. `peers`: who may connect;
-    `at_once`: see StorePeers.listen. Raises OSError."""
+def make(host: str, ports: range | None) -> tuple[Any, Address]:
+    """Make a store at this machine's address `host`, at one of `ports`. Whoever reaches it may
+    connect: only the network keeps others away, see docs/security.md. Raises OSError."""
     # a listening socket of one family: with torch's own, of both, every client's address is looked
     # up by name, and a silent name server delays each rebuild by 5 s
-    listener = addresses.any_port(ports, lambda port: peers.listen((host, port), at_once))
+    family = addresses.family(host)
+    listener = addresses.any_port(
+        ports, lambda port: socket.create_server((host, port), family=family, backlog=BACKLOG)
+    )
     port = listener.getsockname()[1]
     kind: dict[str, Any] = {} if _libuv_takes_sockets() else {"use_libuv": False}
     store = dist.TCPStore(

@@ -7,7 +7,6 @@ if the script never called protect().
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 import signal
@@ -36,7 +35,6 @@ from taskd.agent import device_info
 from taskd.agent.ranks.verdict import Verdict
 from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
-from taskd.agent.store_peers import StorePeers
 from taskd.agent.supervisor import Supervisor
 from taskd.messages import to_agent
 from taskd.protocol import keys, secret
@@ -81,10 +79,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             unprotected=settings.unprotected(os.environ),
         )
         self._failures = Failures(self._supervisor)
-        peers = self._supervisor.agent.store_peers = StorePeers(settings.store_peers(os.environ))
-        self._make_store = functools.partial(self._open_store, peers)
-        # plain restarts need no manager, who would tell the job's hosts
-        self._meeting = stores.Meeting(functools.partial(self._open_store, peers, False))
+        self._meeting = stores.Meeting(self._make_store)
         self._epoch = -1
         # of a standby: the node that it has taken over or prepares
         self._order: Order | None = None
@@ -93,8 +88,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
 
-    def _open_store(self, peers: StorePeers, at_once: bool = True) -> tuple[Any, Address]:
-        return stores.make(self._place.host(), settings.port_range(os.environ), peers, at_once)
+    def _make_store(self) -> tuple[Any, Address]:
+        return stores.make(self._place.host(), settings.port_range(os.environ))
 
     # -- torch's hooks -----------------------------------------------------------------------------
 

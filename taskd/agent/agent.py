@@ -34,7 +34,6 @@ from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.verdict import Verdict
 from taskd.agent.ranks.watchdog import Limits, Watchdog
 from taskd.agent.standby import Standby
-from taskd.agent.store_peers import StorePeers
 from taskd.messages import codec, from_agent, from_rank
 from taskd.messages.envelope import STANDBY
 from taskd.protocol import addresses
@@ -70,7 +69,6 @@ class Agent:
         self.context: Any = None  # torch's SubprocessContext
         self.store: Any = None
         self._store_address = ("", 0)
-        self.store_peers: StorePeers | None = None  # where stores are made
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
@@ -121,11 +119,6 @@ class Agent:
             return self._store_address, self.records.address
         assert self.managers is not None
         return self._store_address, (self.managers.here, 0)
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """See from_agent.AgentJoined; () in a job of one node."""
-        return self.store_peers.hosts if self.store_peers is not None and self.nodes > 1 else ()
 
     def connect(self, address: tuple[str, int], node: int) -> None:
         """Connect to the manager, first at `address`, as `node`. Called once, by the launcher's
@@ -258,7 +251,6 @@ class Agent:
                     self.standby.room,
                     self.addresses[1],
                     self.standby.prepares,
-                    self.hosts,
                 )
             )
             self._tell_devices(self.device_info.state)

@@ -46,5 +46,4 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         handlers=any(r.handlers for r in ranks),
         switches=agent.switches,
         profile=agent.profile,
-        hosts=agent.hosts,
     )

@@ -130,8 +130,6 @@ class Loop:
         orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
         agent.children.reap()
         agent.beat()
-        if agent.store_peers is not None:
-            agent.store_peers.look(now)
         agent.look_at_devices()  # not every file system tells of changes
         agent.device_info.beat()
         if epoch is None or agent.standby.preparing:

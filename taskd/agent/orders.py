@@ -41,7 +41,6 @@ class Orders:
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
             to_rank.Profile: self._profile,
-            to_agent.StorePeers: self._store_peers,
             to_agent.Refused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
@@ -125,11 +124,6 @@ class Orders:
         agent.profile = order.ranges
         for rank in epoch.ranks.values() if epoch is not None else ():
             agent.monitor.ask(rank, order)  # others are told when they connect
-
-    def _store_peers(self, order: to_agent.StorePeers) -> None:
-        peers = self._agent.store_peers
-        if order.node == self._agent.node and peers is not None:
-            peers.told(order.hosts)
 
     def _permitted(self, order: to_agent.Permit) -> None:
         if self._agent.records is not None:

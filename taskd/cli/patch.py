@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from taskd.adaptor import patching
-from taskd.adaptor.run_py import Refused
 
 
 @click.command()
@@ -45,37 +44,39 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
     if as_json and not status:
         raise click.UsageError("--json goes with --status")
     path = None
+    said: dict[str, object]
     try:
         path = patching.find(site)
         if install:
-            click.echo(
-                f"{path}: {'installed' if patching.install(path, site) else 'installed already'},"
-                " and verified by importing it"
-            )
-        elif remove:
-            found = patching.remove(path)
-            click.echo(f"{path}: {'removed; it was ' if found.installed else ''}{found.state}")
-        else:
-            _status(path, as_json)
-    except Refused as error:
+            done = "installed" if patching.install(path, site) else "installed already"
+            click.echo(f"{path}: {done}, and verified by importing it")
+            return
+        found = patching.remove(path) if remove else patching.status(path)
+    except patching.Refused as error:
         if as_json:
-            click.echo(
-                json.dumps({"file": path and str(path), "state": "refused", "reason": str(error)})
-            )
+            said = {
+                "file": path and str(path),
+                "state": "refused",
+                "reason": str(error),
+            }
+            click.echo(json.dumps(said))
         else:
             click.echo(f"{path}: refused: {error}" if path else f"refused: {error}", err=True)
         raise SystemExit(2) from None
     except patching.NotVerified as error:
         raise click.ClickException(f"{path}: {error}") from None
-
-
-def _status(path: Path, as_json: bool) -> None:
-    found = patching.status(path)
+    if remove:
+        click.echo(f"{path}: {'removed; it was ' if found.installed else ''}{found.state}")
+        return
     if as_json:
         state = "installed" if found.installed else "not installed"
-        click.echo(
-            json.dumps({"file": str(path), "state": state, "ours": found.ours, "sed": found.sed})
-        )
+        said = {
+            "file": str(path),
+            "state": state,
+            "ours": found.ours,
+            "sed": found.sed,
+        }
+        click.echo(json.dumps(said))
     else:
         click.echo(f"{path}: {found.state}")
     if not found.installed:

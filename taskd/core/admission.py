@@ -315,7 +315,6 @@ class Admission:
         topology.moved = True
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
-        job.tell_hosts()
         for rank, left in zip(node.ranks, event.left, strict=True):
             state = job.ranks[rank]
             # another machine has other devices

@@ -191,7 +191,6 @@ Command = (
     | to_agent.Fence
     | to_agent.KeepSwitch
     | to_agent.KeepRecords
-    | to_agent.StorePeers
     | to_agent.SaveRecords
     | to_agent.Seal
     | to_agent.AskSteps

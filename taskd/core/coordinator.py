@@ -277,7 +277,6 @@ class Coordinator:
         following = self.admission.joined(event, now)
         node = self.job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
-            self.job.know_hosts(event.agent, event.hosts)
             self.led.registered(event)
             self.framework.registered(event)
             self.pods.registered(event, now)
@@ -290,7 +289,6 @@ class Coordinator:
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
-        self.job.know_hosts(event.agent, event.hosts)
         following = self.admission.standby_joined(event, now)
         self.pods.assign(now)
         return following

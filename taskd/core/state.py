@@ -10,7 +10,6 @@ from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
-from taskd.core.store_peers import StorePeers
 from taskd.core.topology import Topology
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Address, Position, ReplicaGroups
@@ -39,7 +38,6 @@ class JobState:
     def __init__(self, settings: Settings, election: Election) -> None:
         self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
-        self.store_peers = StorePeers(self.topology)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
         self.generation = 0
         self.interruption = 0
@@ -149,19 +147,8 @@ class JobState:
         same = new is not None and not new
         self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same, new or ()))
 
-    def know_hosts(self, agent: str, hosts: tuple[str, ...]) -> None:
-        """The agent has registered, from a host with these addresses."""
-        self.store_peers.learn(agent, hosts)
-        self.tell_hosts()
-
-    def tell_hosts(self) -> None:
-        """Tell the agent where ranks are to meet whom to let in, as soon as that is known: the
-        order that sends ranks there reaches other agents by other ways, perhaps sooner."""
-        self.out += self.store_peers.order()
-
     def store(self) -> Address:
         """Where ranks are to meet."""
-        self.tell_hosts()
         host = self.topology.store_host()
         return self.topology.nodes[host].store if host is not None else ("", 0)
 

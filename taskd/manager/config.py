@@ -90,7 +90,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
                 "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
             )
         )
-    found = settings.examine_variables(environ)
+    found = settings.examine(environ)
     try:
         environ = pod_info.environment(environ)
     except settings.BadSetting as error:

@@ -180,7 +180,6 @@ class Membership:
             log.info("standby %s has registered, for up to %d ranks", name, room)
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
-        peer.hosts = message.hosts
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
@@ -223,7 +222,7 @@ class Membership:
             if name in topology.standbys or name in given:
                 self._feed(e.StandbyLost(name, why), now)
         else:
-            joined = from_agent.StandbyJoined(name, room, standby.records, prepares, standby.hosts)
+            joined = from_agent.StandbyJoined(name, room, standby.records, prepares)
             self._feed(joined, now)
 
     def node_taken(self, origin: Origin, event: from_agent.NodeTaken, now: float) -> None:

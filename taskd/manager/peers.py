@@ -63,7 +63,6 @@ class Peer:
     seq: int
     last_heard: float
     records: tuple[str, int] = ("", 0)
-    hosts: tuple[str, ...] = ()  # of a standby, see from_agent.AgentJoined
     line: int = -1
     host: str = ""  # see from_agent.DevicesAt
     chips: tuple[int, ...] = ()

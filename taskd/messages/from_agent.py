@@ -17,7 +17,6 @@ from taskd.messages.values import (
     Count,
     File,
     HostName,
-    Hosts,
     Keepers,
     Left,
     Message,
@@ -145,7 +144,6 @@ class AgentJoined(Message, frozen=True):
     handlers: bool = False  # see from_rank.RankJoined
     switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
-    hosts: Hosts = ()  # addresses from which its ranks may connect to a store
 
 
 class AgentLeft(Message, frozen=True):
@@ -171,13 +169,12 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
 
 class StandbyJoined(Message, frozen=True):
     """A standby registers and waits for a node. `agent` names its process, `ranks` is how many it
-    can run; `records`, `hosts`: see AgentJoined. `prepares`: the node that it prepares for."""
+    can run; `records`: see AgentJoined. `prepares`: the node that it prepares for."""
 
     agent: Name
     ranks: Annotated[int, Meta(ge=1, le=ROOM)]
     records: Address = ("", 0)
     prepares: Preparation | None = None
-    hosts: Hosts = ()
 
 
 class NodeTaken(Message, frozen=True):

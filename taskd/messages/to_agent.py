@@ -9,7 +9,6 @@ from taskd.messages.values import (
     Addresses,
     Count,
     File,
-    Host,
     Keepers,
     Message,
     Name,
@@ -173,14 +172,6 @@ class KeepRecords(Message, frozen=True):
     at: Addresses
 
 
-class StorePeers(Message, frozen=True):
-    """The agent of `node` lets connections from `hosts`, addresses of the job's agents, into the
-    stores that it has made; comes before an order that names one of them."""
-
-    node: Node
-    hosts: tuple[Host, ...]
-
-
 class SaveRecords(Message, frozen=True):
     """Every agent saves its ranks' records for the start of `step` to the dump `name`, and those of
     the lost nodes whose keeper it is. `lost`: (node, keeper) pairs."""
@@ -252,7 +243,6 @@ ToAgent = (
     | Fence
     | KeepSwitch
     | KeepRecords
-    | StorePeers
     | SaveRecords
     | Seal
     | AskSteps

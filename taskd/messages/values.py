@@ -41,9 +41,6 @@ Report = str  # from the manager, about the whole job
 Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
-Host = Annotated[str, Meta(max_length=64)]  # an IP address
-HOSTS = 256  # addresses of one agent
-Hosts = Annotated[tuple[Host, ...], Meta(max_length=HOSTS)]
 Stamp = tuple[Number, Number]  # of a roster, see core.election
 # where a node's records are, best first: its keepers', or its own agent's
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]

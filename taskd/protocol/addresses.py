@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import random
 import socket
 from collections.abc import Callable
@@ -31,21 +30,6 @@ def is_here(host: str) -> bool:
             return True
     except OSError:
         return False
-
-
-def of_this_machine() -> list[str]:
-    """The addresses that this machine, or this container, may send from to others."""
-    import psutil
-
-    found = {
-        a.address
-        for interface in psutil.net_if_addrs().values()
-        for a in interface
-        if a.family in (socket.AF_INET, socket.AF_INET6)
-    }
-    # one of a link alone has the name of an interface behind a %
-    hosts = {a for a in found if "%" not in a}
-    return sorted(a for a in hosts if not ipaddress.ip_address(a).is_loopback)
 
 
 def same_host(name: str, address: str) -> bool:

@@ -1,9 +1,9 @@
 """Every parameter of a job: its name, place, allowed values and meaning. Parsed here and nowhere
 else.
 
-Imports only the standard library and `core.ladder`, so that a rank can use it. Start with
-`documented.py` and `variables.py` (the tables); then `reading.py` (what taskd reads), `injected.py`
-(Ascend Operator's variables), `combinations.py` (contradictions).
+Imports only the standard library, `core` and `mindcluster.sub_healthy`, so that a rank can use it.
+Start with `documented.py` and `variables.py` (the tables); then `reading.py` (what taskd reads),
+`injected.py` (Ascend Operator's variables), `combinations.py` (contradictions).
 """
 
 from taskd.settings.clusterd import (
@@ -21,8 +21,6 @@ from taskd.settings.combinations import (
     Findings,
     check,
     examine,
-    examine_variables,
-    parameter_at,
     without_secret_values,
     without_secrets,
 )
@@ -39,14 +37,13 @@ from taskd.settings.injected import (
 )
 from taskd.settings.kinds import BadSetting
 from taskd.settings.kubernetes import kubernetes_api, pod_name
+from taskd.settings.logs import LOG_PATH, Logging, log_path, log_settings
 from taskd.settings.monitoring import metrics_address, notified
 from taskd.settings.parameter import Parameter, Section, Where
 from taskd.settings.profiling import profiling_limit, profiling_path, profiling_switch
 from taskd.settings.reading import (
     FALLBACK_JOB,
-    LOG_PATH,
     PORT,
-    Logging,
     bind_address,
     dump_path,
     enabled,
@@ -61,8 +58,6 @@ from taskd.settings.reading import (
     job,
     job_id,
     link_limit,
-    log_path,
-    log_settings,
     manager_address,
     manager_is_named,
     manager_wait,
@@ -79,92 +74,8 @@ from taskd.settings.reading import (
     set_up_limit,
     snapshot_steps,
     standby,
-    store_peers,
     stripes,
     sub_healthy_strategy,
     unprotected,
     verify,
 )
-
-__all__ = [
-    "Api",
-    "BadSetting",
-    "COLUMNS",
-    "Contradiction",
-    "FALLBACK_JOB",
-    "FRAMEWORKS",
-    "Findings",
-    "LOG_PATH",
-    "Logging",
-    "NOTICES",
-    "PARAMETERS",
-    "PORT",
-    "Parameter",
-    "ProcessRecovery",
-    "REFUSED",
-    "SECTIONS",
-    "Section",
-    "TABLE",
-    "Where",
-    "bind_address",
-    "check",
-    "chips",
-    "clusterd_address",
-    "clusterd_certificates",
-    "clusterd_role",
-    "clusterd_timeout",
-    "device_info",
-    "dump_path",
-    "enabled",
-    "ends_gracefully",
-    "fault_engine",
-    "environment",
-    "examine",
-    "examine_variables",
-    "fault_config",
-    "fault_table",
-    "fault_injection",
-    "fork",
-    "handler_limit",
-    "hang_limit",
-    "job",
-    "job_id",
-    "kubernetes_api",
-    "ladder_from",
-    "ladder_of_run",
-    "link_limit",
-    "log_path",
-    "log_settings",
-    "manager_address",
-    "manager_is_named",
-    "manager_wait",
-    "node_name",
-    "metrics_address",
-    "notified",
-    "own_address",
-    "patches",
-    "pod_rescheduling",
-    "profiling_limit",
-    "profiling_path",
-    "profiling_switch",
-    "port",
-    "pod_name",
-    "port_range",
-    "preload",
-    "reschedule_timeout",
-    "resume_path",
-    "retry_times",
-    "set_up_limit",
-    "standby",
-    "store_peers",
-    "parameter_at",
-    "snapshot_steps",
-    "stripes",
-    "sub_healthy_strategy",
-    "undecided",
-    "unprotected",
-    "refuses_carried",
-    "verify",
-    "without_secret_values",
-    "without_secrets",
-]

@@ -3,22 +3,19 @@ variables that Ascend Operator injects.
 
 Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for labels and
 annotations missing there (subHealthyStrategy, wait-reschedule-timeout), the pages of the functions.
-taskd itself reads only the variables. The job's description is for the scheduler; taskd checks it
-(`taskd env --check`).
+taskd reads the variables, and those labels and annotations that concern a running job
+(`pod_info.py`); the others are listed for whoever looks them up.
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import kinds
 from taskd.settings.parameter import Parameter, Section, Where
 
-# The columns of Table 1. The modes of process-level recovery have the names of their strategies.
-JOB, POD, GRACEFUL = "job-level rescheduling", "pod-level rescheduling", "graceful fault tolerance"
-PROCESS_LEVEL = ("recover", "recover-in-place", "retry", "elastic-training")
-MODES = (JOB, POD, *PROCESS_LEVEL[:3], GRACEFUL, PROCESS_LEVEL[3])
 RETRY_TIMES = kinds.whole(0, 999_999)
 RESCHEDULE = kinds.whole(30, 270, "seconds")
 
@@ -31,16 +28,6 @@ class ProcessRecovery(Enum):
     OFF = "off"
 
 
-HOT_RESET = Parameter(
-    "hotReset",
-    kinds.hot_reset(),
-    None,
-    "-1",
-    "How a chip is reset. 2: offline, the mode that process-level recovery uses. 1, graceful"
-    " fault tolerance, is no longer available.",
-    Where.DEVICE_PLUGIN,
-    (GRACEFUL,),
-)
 POD_RESCHEDULING = Parameter(
     "pod-rescheduling",
     kinds.switch(),
@@ -48,7 +35,6 @@ POD_RESCHEDULING = Parameter(
     "off",
     "on: only faulty pods are replaced.",
     Where.LABEL,
-    (POD,),
 )
 FAULT_SCHEDULING = Parameter(
     "fault-scheduling",
@@ -58,7 +44,6 @@ FAULT_SCHEDULING = Parameter(
     "Rescheduling: grace asks pods to end first, force deletes them. Every kind of recovery"
     " needs it.",
     Where.LABEL,
-    tuple(m for m in MODES if m != GRACEFUL),
 )
 PROCESS_RECOVER_ENABLE = Parameter(
     "process-recover-enable",
@@ -68,7 +53,6 @@ PROCESS_RECOVER_ENABLE = Parameter(
     "Process-level recovery. Ascend Operator sets it to on if `recover-strategy` is present."
     " pause: temporarily off.",
     Where.LABEL,
-    PROCESS_LEVEL,
 )
 RECOVER_STRATEGY = Parameter(
     "recover-strategy",
@@ -78,7 +62,6 @@ RECOVER_STRATEGY = Parameter(
     "The strategies to try after a fault. Ascend Operator derives the variables of its table"
     " from it.",
     Where.ANNOTATION,
-    PROCESS_LEVEL,
 )
 FAULT_RETRY_TIMES = Parameter(
     "fault-retry-times",
@@ -88,7 +71,6 @@ FAULT_RETRY_TIMES = Parameter(
     "How often a job whose processes fail is restarted when no hardware fault is known. In taskd:"
     " `TASKD_FAULT_RETRY_TIMES`.",
     Where.LABEL,
-    (JOB, POD, "recover", "elastic-training"),
 )
 SUB_HEALTHY = Parameter(
     "subHealthyStrategy",
@@ -107,66 +89,47 @@ WAIT_RESCHEDULE_TIMEOUT = Parameter(
     "How many seconds to wait for a faulty pod's successor. In taskd:"
     " `TASKD_WAIT_RESCHEDULE_TIMEOUT`.",
     Where.ANNOTATION,
-    ("recover",),
 )
-ENABLE_HIGH_AVAILABILITY = Parameter(
-    "--enable-high-availability",
-    kinds.switch(),
-    False,
-    "off",
-    "MindSpeed-LLM's fast recovery, with dump. Like the three below, not needed where"
-    " `HIGH_AVAILABILITY` is read (2.3.0).",
-    Where.SCRIPT,
-    PROCESS_LEVEL,
-)
-ENABLE_HBMFAULT_REPAIR = Parameter(
-    "--enable-hbmfault-repair",
-    kinds.switch(),
-    False,
-    "off",
-    "MindSpeed-LLM's process-level online recovery. Needs --enable-high-availability.",
-    Where.SCRIPT,
-    ("retry",),
-)
-ENABLE_WORKER_REBOOT = Parameter(
-    "--enable-worker-reboot",
-    kinds.switch(),
-    False,
-    "off",
-    "MindSpeed-LLM's process-level rescheduling. Needs --enable-high-availability.",
-    Where.SCRIPT,
-    ("recover", "recover-in-place"),
-)
-ENABLE_ELASTIC_TRAINING = Parameter(
-    "--enable-elastic-training",
-    kinds.switch(),
-    False,
-    "off",
-    "MindSpeed-LLM's elastic training.",
-    Where.SCRIPT,
-    ("elastic-training",),
-)
-MAX_RESTARTS = Parameter(
-    "max_restarts",
-    kinds.whole(0, 2**31 - 1),
-    32767,
-    "32767",
-    "How many faults a container may have before its launcher ends. taskd raises torchrun's"
-    " default of 0 to 32767.",
-    Where.LAUNCHER,
-    (POD, "recover", "recover-in-place", "retry"),
-)
-MONITOR_INTERVAL = Parameter(
-    "monitor_interval",
-    kinds.whole(1, 86_400, "whole seconds"),
-    5,
-    "5 in the guides, 0.1 in torchrun",
-    "Seconds between the launcher's checks of its processes. The guides set 5. taskd does not set"
-    " it: without the argument, torchrun's 0.1 applies. Repairs do not depend on it, because a"
-    " death wakes taskd's agent. Restarts of all ranks and the end of a job may start up to one"
-    " interval later.",
-    Where.LAUNCHER,
-    (POD, "recover", "recover-in-place", "retry"),
+# MindSpeed-LLM's, and what each turns on
+_SWITCHES = {
+    "--enable-high-availability": "fast recovery, with dump",
+    "--enable-hbmfault-repair": "process-level online recovery",
+    "--enable-worker-reboot": "process-level rescheduling",
+    "--enable-elastic-training": "elastic training",
+}
+# what taskd does not read
+OF_OTHERS: tuple[Parameter[Any, Any], ...] = (
+    Parameter(
+        "hotReset",
+        kinds.choice("-1", "0", "2"),
+        None,
+        "-1",
+        "How a chip is reset. 2: offline, the mode that process-level recovery uses. 1, graceful"
+        " fault tolerance, is no longer available.",
+        Where.DEVICE_PLUGIN,
+    ),
+    *(
+        Parameter(name, kinds.switch(), False, "off", f"MindSpeed-LLM's {what}.", Where.SCRIPT)
+        for name, what in _SWITCHES.items()
+    ),
+    Parameter(
+        "max_restarts",
+        kinds.whole(0, 2**31 - 1),
+        32767,
+        "32767",
+        "How many faults a container may have before its launcher ends. taskd raises torchrun's"
+        " default of 0 to 32767.",
+        Where.LAUNCHER,
+    ),
+    Parameter(
+        "monitor_interval",
+        kinds.whole(1, 86_400, "whole seconds"),
+        5,
+        "5 in the guides, 0.1 in torchrun",
+        "Seconds between the launcher's checks of its processes. Repairs do not depend on it;"
+        " restarts of all ranks and the end of a job may start up to one interval later.",
+        Where.LAUNCHER,
+    ),
 )
 
 PROCESS_RECOVER = Parameter(
@@ -176,7 +139,6 @@ PROCESS_RECOVER = Parameter(
     "off, unless strategies are named",
     "off: the ladder is `exit` alone, whatever else is set. on without strategies is what the"
     " operator injects for `exit`: the ladder is `exit`.",
-    needed=PROCESS_LEVEL,
 )
 ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
     "ELASTIC_PROCESS_RECOVER_ENABLE",
@@ -184,7 +146,6 @@ ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
     False,
     "off",
     "Elastic Agent's, which is at its end of life. taskd ignores it, with a notice.",
-    needed=PROCESS_LEVEL[:3],
 )
 ENABLE_RESTART_FAULT_PROCESS = Parameter(
     "ENABLE_RESTART_FAULT_PROCESS",
@@ -194,7 +155,6 @@ ENABLE_RESTART_FAULT_PROCESS = Parameter(
     "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place` and"
     " `recover`: the operator writes both the same way. Otherwise the ladder is `recover`: a death"
     " costs its node, and a standby takes its place.",
-    needed=("recover-in-place",),
 )
 HIGH_AVAILABILITY = Parameter(
     "HIGH_AVAILABILITY",
@@ -202,7 +162,6 @@ HIGH_AVAILABILITY = Parameter(
     None,
     "none",
     "The strategies of `recover-strategy`, for PyTorch. Takes precedence over `MS_ENABLE_TFT`.",
-    needed=PROCESS_LEVEL,
     remedy="set the job's recover-strategy annotation",
 )
 MS_ENABLE_TFT = Parameter(
@@ -213,24 +172,22 @@ MS_ENABLE_TFT = Parameter(
     "The same for MindSpore: UCE and HCCE (memory and network) are `retry`, ARF is `recover`,"
     " TTP is `dump`. RSC, pod-level rescheduling, is not a process-level strategy: alone it"
     " makes the ladder `exit`. TSP and TRE concern only MindSpore.",
-    needed=(POD, "recover", "recover-in-place", "retry"),
 )
 MINDIO_FOR_MINDSPORE = Parameter(
     "MINDIO_FOR_MINDSPORE",
     kinds.only("1"),
     False,
     "off",
-    "1: a MindSpore job. taskd does not need it, but refuses what MindSpore does not support.",
-    needed=("recover", "recover-in-place", "retry"),
+    "1: a MindSpore job. taskd does not need it.",
 )
 
 SECTIONS = (
     Section(
         "The job's description",
-        "Labels, annotations and arguments in MindCluster's guides. The scheduler and the framework"
-        " read them; taskd does not. `taskd env --check` reports contradictions.",
+        "Labels, annotations and arguments in MindCluster's guides, for the scheduler, the operator"
+        " and the framework. taskd reads those labels and annotations that name one of its"
+        " variables, and `process-recover-enable`.",
         (
-            HOT_RESET,
             POD_RESCHEDULING,
             FAULT_SCHEDULING,
             PROCESS_RECOVER_ENABLE,
@@ -238,12 +195,7 @@ SECTIONS = (
             FAULT_RETRY_TIMES,
             SUB_HEALTHY,
             WAIT_RESCHEDULE_TIMEOUT,
-            ENABLE_HIGH_AVAILABILITY,
-            ENABLE_HBMFAULT_REPAIR,
-            ENABLE_WORKER_REBOOT,
-            ENABLE_ELASTIC_TRAINING,
-            MAX_RESTARTS,
-            MONITOR_INTERVAL,
+            *OF_OTHERS,
         ),
     ),
     Section(

@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from taskd.core.incident import ladder
-from taskd.core.networks import Network, network
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
@@ -126,22 +125,6 @@ def ports(least: int) -> Kind[range]:
     return Kind(f"LOWEST-HIGHEST, from 1024 to 65535, at least {least} ports", parse)
 
 
-def networks() -> Kind[tuple[Network, ...] | None]:
-    """any (None), job (none), or networks and addresses with commas between them."""
-
-    def parse(given: str) -> tuple[Network, ...] | None:
-        if given.lower() == "any":
-            return None
-        if given.lower() == "job":
-            return ()
-        try:
-            return tuple(network(each.strip()) for each in given.split(","))
-        except ValueError:
-            raise ValueError from None  # ipaddress's text would take the place of the remedy
-
-    return Kind("job, any, or networks like 10.0.0.0/8,fd00::/8", parse)
-
-
 def seconds(lowest: float, highest: float) -> Kind[float]:
     return Kind(
         f"seconds from {lowest:g} to {highest:g}", lambda given: _real(given, lowest, highest)
@@ -153,20 +136,6 @@ def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
     return Kind(
         allowed, lambda given: None if given.lower() == "off" else _real(given, lowest, highest)
     )
-
-
-def hot_reset() -> Kind[int]:
-    """hotReset without the value that the guide calls no longer available."""
-
-    def parse(given: str) -> int:
-        if given == "1":
-            raise ValueError(
-                "1 is graceful fault tolerance, which is no longer available: set 2 for"
-                " process-level recovery"
-            )
-        return _one(given, {"-1": -1, "0": 0, "2": 2})
-
-    return Kind("one of -1, 0, 2", parse)
 
 
 def port() -> Kind[int]:

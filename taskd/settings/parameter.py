@@ -35,7 +35,6 @@ class Parameter(Generic[T, D]):
     shown: str
     meaning: str
     where: Where = Where.ENVIRONMENT
-    needed: tuple[str, ...] = ()  # the modes of the guides' Table 1
     remedy: str = "correct it or unset it"
     secret: bool = False  # its value is written nowhere
 
@@ -61,7 +60,6 @@ class Parameter(Generic[T, D]):
             "where": self.where.value,
             "values": self.kind.allowed,
             "default": self.shown,
-            "needed": list(self.needed),
             "meaning": self.meaning.replace("`", ""),
         }
 

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from taskd.core import job_name
-from taskd.core.networks import Network
 from taskd.settings import documented, kubernetes
 from taskd.settings import variables as v
 
-PORT, LOG_PATH, FALLBACK_JOB = (
-    v.TASKD_PORT.default,
-    v.TASKD_LOG_PATH.default,
-    v.MINDX_TASK_ID.default,
-)
-
-
-@dataclass(frozen=True)
-class Logging:
-    path: str = LOG_PATH
-    file_level: str = v.TASKD_FILE_LOG_LEVEL.default
-    std_level: str = v.TASKD_STD_LOG_LEVEL.default
-    std: bool = v.TASKD_LOG_STDOUT.default  # messages go to stderr
+PORT, FALLBACK_JOB = v.TASKD_PORT.default, v.MINDX_TASK_ID.default
 
 
 def port(environ: Mapping[str, str]) -> int:
@@ -32,11 +18,6 @@ def port(environ: Mapping[str, str]) -> int:
 def port_range(environ: Mapping[str, str]) -> range | None:
     """The ports on which agents and ranks listen; None: any."""
     return v.TASKD_PORT_RANGE.read(environ)
-
-
-def store_peers(environ: Mapping[str, str]) -> tuple[Network, ...] | None:
-    """What may connect to the stores besides the job's hosts; None: everything."""
-    return v.TASKD_STORE_PEERS.read(environ)
 
 
 def own_address(environ: Mapping[str, str]) -> str | None:
@@ -200,17 +181,3 @@ def fault_config(environ: Mapping[str, str]) -> str | None:
 def fault_table(environ: Mapping[str, str]) -> str:
     """A name in taskd.mindcluster.faults.limits.DIALECTS."""
     return v.TASKD_FAULT_TABLE.read(environ)
-
-
-def log_path(environ: Mapping[str, str]) -> str:
-    """The log directory. Never fails, so that errors in the other settings can be logged."""
-    return v.TASKD_LOG_PATH.read(environ)
-
-
-def log_settings(environ: Mapping[str, str]) -> Logging:
-    return Logging(
-        path=log_path(environ),
-        file_level=v.TASKD_FILE_LOG_LEVEL.read(environ),
-        std_level=v.TASKD_STD_LOG_LEVEL.read(environ),
-        std=v.TASKD_LOG_STDOUT.read(environ),
-    )

@@ -9,12 +9,12 @@ from taskd.settings import (
     device_info,
     kinds,
     kubernetes,
+    logs,
     monitoring,
     profiling,
 )
 from taskd.settings.parameter import Parameter, Section
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 DAY = 86_400
 
 TASKD_PORT = Parameter(
@@ -65,16 +65,6 @@ TASKD_PORT_RANGE = Parameter(
     " (`--master_port`) are not among them. Allow for ten for each rank of a node and for each of"
     " its process groups.",
     remedy="unset it for any port",
-)
-TASKD_STORE_PEERS = Parameter(
-    "TASKD_STORE_PEERS",
-    kinds.networks(),
-    (),
-    "job",
-    "Who may connect to the rendezvous stores that taskd makes, by the sender's address: the hosts"
-    " of the job's agents with all their addresses (`job`), these and the networks named here, or"
-    " anybody (`any`). Needed where ranks reach other nodes through a translation of addresses.",
-    remedy="unset it for the job's hosts, or set any",
 )
 TASKD_MANAGER_WAIT = Parameter(
     "TASKD_MANAGER_WAIT",
@@ -298,35 +288,6 @@ TASKD_PRELOAD = Parameter(
     " rank, and a survivor occasionally stays in a collective until the group's timeout.",
 )
 
-TASKD_LOG_PATH = Parameter(
-    "TASKD_LOG_PATH",
-    kinds.text("a directory"),
-    "./taskd_log",
-    "./taskd_log",
-    "Directory of the logs and of the job's journal; created if missing.",
-)
-TASKD_FILE_LOG_LEVEL = Parameter(
-    "TASKD_FILE_LOG_LEVEL",
-    kinds.any_case(*LEVELS),
-    "INFO",
-    "INFO",
-    "The lowest level that goes into the logs.",
-)
-TASKD_STD_LOG_LEVEL = Parameter(
-    "TASKD_STD_LOG_LEVEL",
-    kinds.any_case(*LEVELS),
-    "WARNING",
-    "WARNING",
-    "The lowest level that is printed.",
-)
-TASKD_LOG_STDOUT = Parameter(
-    "TASKD_LOG_STDOUT",
-    kinds.switch("TRUE", "FALSE"),
-    True,
-    "TRUE",
-    "FALSE: nothing is printed. TRUE: messages go to standard error.",
-)
-
 TASKD_AGENT = Parameter(
     "TASKD_AGENT",
     kinds.text("a socket's name"),
@@ -368,7 +329,6 @@ SECTIONS = (
             MASTER_ADDR,
             MINDX_TASK_ID,
             TASKD_PORT_RANGE,
-            TASKD_STORE_PEERS,
             TASKD_MANAGER_WAIT,
             TASKD_UNPROTECTED,
             TASKD_SECRET,
@@ -413,9 +373,7 @@ SECTIONS = (
     clusterd.SECTION,
     profiling.SECTION,
     monitoring.SECTION,
-    Section(
-        "Logs", "", (TASKD_LOG_PATH, TASKD_FILE_LOG_LEVEL, TASKD_STD_LOG_LEVEL, TASKD_LOG_STDOUT)
-    ),
+    logs.SECTION,
     Section(
         "Set by the agent for its ranks",
         "Do not set these yourself. They are listed to help read `ps` output or a core dump.",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.adaptor import run_py
+from taskd.adaptor import patching
 from tests.adaptor.torch_copies import FAKE, shadow
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +26,7 @@ def site(tmp_path, torch) -> Path:
     site = tmp_path / "site"
     shadow(torch, site / "torch", {"distributed"})
     shadow(torch / "distributed", site / "torch" / "distributed", {"run.py", "__pycache__"})
-    source = run_py.removed((torch / "distributed" / "run.py").read_bytes())
+    source = patching.read((torch / "distributed" / "run.py").read_bytes()).plain
     (site / "torch" / "distributed" / "run.py").write_bytes(source)
     return site
 

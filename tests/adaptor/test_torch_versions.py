@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from taskd.adaptor import stores, torch_versions
-from taskd.agent.store_peers import StorePeers
 
 # what other versions lack, as seen by a program that starts with this
 LACKS = """
@@ -39,7 +38,7 @@ def test_this_torch_has_the_names():
 
 def test_a_store_takes_a_socket(capfd):
     """Silently: torch 2.7 has a server that cannot, which prints an error."""
-    ours, address = stores.make("127.0.0.1", None, StorePeers(()))
+    ours, address = stores.make("127.0.0.1", None)
     ours.set("key", "value")
     assert stores.reach(address).get("key") == b"value"
     assert capfd.readouterr() == ("", "")

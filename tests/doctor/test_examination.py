@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskd.cli import main
-from taskd.doctor import examination
-from taskd.doctor.examination import Check, examine
-from taskd.doctor.finding import error, ok, warning
+from taskd.cli.doctor import examination
+from taskd.cli.doctor.examination import Check, examine
+from taskd.cli.doctor.finding import error, ok, warning
 from taskd.settings import BadSetting
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
@@ -65,7 +65,7 @@ def test_a_check_that_hangs_is_an_error_of_its_own():
 def test_an_interpreter_ends_though_a_check_hangs():
     code = """
 import threading
-from taskd.doctor.examination import Check, examine
+from taskd.cli.doctor.examination import Check, examine
 print(examine([Check("slow", threading.Event().wait, 0.1)])[0].state)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

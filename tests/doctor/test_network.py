@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
+from taskd.cli.doctor import network
 from taskd.control import Control
-from taskd.doctor import network
 
 LIMIT = 60
 
@@ -95,10 +95,10 @@ def test_held_by_something_else(says, monkeypatch):
         other = network.manager({"TASKD_MANAGER_ADDR": f"127.0.0.1:{number}"})
     assert (
         found.state == "error"
-        and "held by something other than a taskd manager" in found.found
+        and "held by another program" in found.found
         and "TASKD_PORT" in found.remedy
     )
-    assert other.state == "error" and "is not a taskd manager" in other.found
+    assert other.state == "error" and "another program" in other.found
 
 
 def test_held_by_something_of_zeromq():
@@ -106,7 +106,6 @@ def test_held_by_something_of_zeromq():
     router = context.socket(zmq.ROUTER)
     number = router.bind_to_random_port("tcp://127.0.0.1")
     try:
-        assert network.speaks("127.0.0.1", number) != "CURVE"
         assert network.port({"TASKD_PORT": str(number)}).state == "error"
     finally:
         router.close(0)
@@ -117,7 +116,7 @@ def test_held_without_listening(free):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", int(free)))
         found = network.port({"TASKD_PORT": free})
-    assert found.state == "error" and "accepts no connection" in found.found
+    assert found.state == "error" and "held by another program" in found.found
 
 
 def test_a_manager(manager):
@@ -132,7 +131,7 @@ def test_a_manager(manager):
         found = network.port({**manager, **wrong})
         assert (
             found.state == "error"
-            and "another job, or with another secret" in found.found
+            and "another job or with another secret" in found.found
             and "TASKD_SECRET" in found.remedy
         )
         assert network.manager({**at, **wrong}).state == "error"
@@ -145,7 +144,7 @@ def test_a_manager(manager):
         (
             {"POD_IP": "203.0.113.7"},
             "error",
-            "POD_IP=203.0.113.7 is not an address of this machine",
+            "203.0.113.7 cannot be opened: Cannot assign requested address",
         ),
         ({"POD_IP": "0.0.0.0"}, "ok", "is free"),
         ({"POD_IP": "a..b"}, "error", "is not an IP address"),

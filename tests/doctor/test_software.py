@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import taskd
-from taskd.adaptor import run_py
+from taskd.adaptor import patching
+from taskd.cli.doctor import software
 from taskd.cython_api import library_path
-from taskd.doctor import configuration, framework, launcher, library, python
 
 ENVIRON = {
     name: value
@@ -24,23 +24,18 @@ RUN = b"import os\n\n\ndef run(args):\n    pass\n\n\ndef main(args=None):\n    p
 
 
 @pytest.mark.parametrize(
-    ("version", "platform", "state"),
-    [
-        ((3, 9, 18), "linux", "error"),
-        ((3, 10, 0), "linux", "ok"),
-        ((3, 11, 7, "final", 0), "linux", "ok"),
-        ((3, 12, 1), "darwin", "error"),
-    ],
+    ("version", "state"),
+    [((3, 9, 18), "error"), ((3, 10, 0, "final", 0), "ok")],
 )
-def test_python(version, platform, state):
-    found = python.interpreter(version, platform)
+def test_python(version, state):
+    found = software.interpreter(version)
     assert found.state == state and ".".join(map(str, version[:3])) in found.found
 
 
 def test_package(monkeypatch):
-    assert python.package().state == "ok"
+    assert software.package().state == "ok"
     monkeypatch.setattr(taskd, "__version__", "9.9.9")
-    found = python.package()
+    found = software.package()
     assert found.state == "error" and "has 9.9.9, pip reports 0.1.0" in found.found
 
 
@@ -69,18 +64,18 @@ def noted(**versions):
     ],
 )
 def test_framework(name, versions, state, words):
-    found = framework.version(name, noted(**versions))
+    found = software.version(name, noted(**versions))
     assert found.state == state and words in found.found
 
 
 def test_which_framework():
-    assert framework.installed(lambda name: True) == "pytorch"
-    assert framework.installed(lambda name: name == "mindspore") == "mindspore"
-    assert framework.installed(lambda name: False) is None
+    assert software.installed(lambda name: True) == "pytorch"
+    assert software.installed(lambda name: name == "mindspore") == "mindspore"
+    assert software.installed(lambda name: False) is None
 
 
 def test_functions_of_this_torch():
-    assert framework.functions(ENVIRON).state == "ok"
+    assert software.functions(ENVIRON).state == "ok"
 
 
 def test_a_torch_without_them(tmp_path):
@@ -89,20 +84,20 @@ def test_a_torch_without_them(tmp_path):
         "raise ImportError('libcudart.so.12: cannot open shared object file')"
     )
     environ = {**ENVIRON, "PYTHONPATH": f"{tmp_path}:{Path(taskd.__file__).parents[1]}"}
-    found = framework.functions(environ)
+    found = software.functions(environ)
     assert (
         found.state == "error" and "libcudart.so.12: cannot open shared object file" in found.found
     )
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
-    assert "killed by signal 11" in framework.functions(environ).found
+    assert "killed by signal 11" in software.functions(environ).found
     (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(600)")
-    assert "no answer within 0.5 s" in framework.functions(environ, 0.5).found
+    assert "no answer within 0.5 s" in software.functions(environ, 0.5).found
 
 
 def test_a_torch_in_the_working_directory_is_not_it(tmp_path, monkeypatch):
     (tmp_path / "torch.py").write_text("1/0")
     monkeypatch.chdir(tmp_path)
-    assert framework.functions(ENVIRON).state == "ok"
+    assert software.functions(ENVIRON).state == "ok"
 
 
 def compile_library(path: Path, code: str) -> Path:
@@ -120,8 +115,8 @@ VERSION = (
 
 
 def test_libtaskd():
-    assert library.loads(environ=ENVIRON).state == "ok"
-    assert library.preload(ENVIRON).found == "the agent puts it into the ranks' LD_PRELOAD"
+    assert software.loads(environ=ENVIRON).state == "ok"
+    assert software.preload(ENVIRON).found == "the agent puts it into the ranks' LD_PRELOAD"
 
 
 @pytest.mark.parametrize(
@@ -137,37 +132,38 @@ def test_libtaskd():
 )
 def test_another_libtaskd(tmp_path, code, words):
     path = compile_library(tmp_path / "libtaskd.so", code)
-    found = library.loads(path, environ=ENVIRON)
+    found = software.loads(path, environ=ENVIRON)
     assert found.state == "error" and words in found.found and "install taskd again" in found.remedy
 
 
 def test_a_libtaskd_that_is_none(tmp_path):
     path = tmp_path / "libtaskd.so"
-    assert "does not exist" in library.loads(path, environ=ENVIRON).found
+    assert "does not exist" in software.loads(path, environ=ENVIRON).found
     path.write_text("not a library" * 100)
-    found = library.loads(path, environ=ENVIRON)
+    found = software.loads(path, environ=ENVIRON)
     assert found.state == "error" and "invalid ELF header" in found.found
-    assert library.preload(ENVIRON, path).state == "error"
+    assert software.preload(ENVIRON, path).state == "error"
 
 
 def test_preloaded(tmp_path):
     here = library_path()
     for text in (here, f"{here}:", f"/lib/other.so {here}"):
         assert (
-            library.preload({**ENVIRON, "LD_PRELOAD": text}).found == "libtaskd.so is in LD_PRELOAD"
+            software.preload({**ENVIRON, "LD_PRELOAD": text}).found
+            == "libtaskd.so is in LD_PRELOAD"
         )
-    gone = library.preload({**ENVIRON, "LD_PRELOAD": "/no/where/libtaskd.so:"})
+    gone = software.preload({**ENVIRON, "LD_PRELOAD": "/no/where/libtaskd.so:"})
     assert gone.state == "error" and "which does not exist" in gone.found and here in gone.remedy
     (tmp_path / "libtaskd.so").write_bytes(b"")
-    other = library.preload({**ENVIRON, "LD_PRELOAD": str(tmp_path / "libtaskd.so")})
+    other = software.preload({**ENVIRON, "LD_PRELOAD": str(tmp_path / "libtaskd.so")})
     assert other.state == "error" and "is not this taskd's" in other.found
 
 
 def test_not_preloaded(tmp_path):
-    off = library.preload({**ENVIRON, "TASKD_PRELOAD": "off"})
+    off = software.preload({**ENVIRON, "TASKD_PRELOAD": "off"})
     assert off.state == "warning" and off.remedy == "unset TASKD_PRELOAD"
     ineffective = compile_library(tmp_path / "libtaskd.so", VERSION % ("0.1.0", 0))
-    assert "does not preload it" in library.preload(ENVIRON, ineffective).found
+    assert "does not preload it" in software.preload(ENVIRON, ineffective).found
 
 
 @pytest.mark.parametrize(
@@ -175,10 +171,10 @@ def test_not_preloaded(tmp_path):
     [
         (RUN, {}, "ok", "not installed; `taskd run` does not need it"),
         (RUN, {"TASKD_PROCESS_ENABLE": "on"}, "warning", "plain torchrun would run unprotected"),
-        (run_py.installed(RUN), {}, "warning", "installed by `taskd patch`, and not in force"),
-        (run_py.installed(RUN), {"TASKD_PROCESS_ENABLE": "off"}, "warning", "not in force"),
+        (patching.patched(RUN), {}, "warning", "installed by `taskd patch`, and not in force"),
+        (patching.patched(RUN), {"TASKD_PROCESS_ENABLE": "off"}, "warning", "not in force"),
         (
-            run_py.installed(RUN),
+            patching.patched(RUN),
             {"TASKD_PROCESS_ENABLE": "on"},
             "error",
             "not in force: `import torch.distributed.run`: another torch",
@@ -191,13 +187,10 @@ def test_patch(tmp_path, content, environ, state, words):
     path = tmp_path / "torch" / "distributed" / "run.py"
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    found = launcher.patch(environ, tmp_path)
+    found = software.patch(environ, tmp_path)
     assert found.state == state and words in found.found, found
     assert (state == "ok") == (not found.remedy)
 
 
 def test_settings():
-    assert (
-        "job 'j', strategies exit"
-        in configuration.settings_are_usable({"MINDX_TASK_ID": "j"}).found
-    )
+    assert "job 'j', strategies exit" in software.settings_are_usable({"MINDX_TASK_ID": "j"}).found

@@ -128,7 +128,6 @@ class Rounds:
             self.replace(incident)
             self._nodes.assign(incident)
             self._kill(incident, now)
-        job.tell_hosts()  # a node may have been lost that ranks have met at
         incident.deadline = max(
             [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
         )

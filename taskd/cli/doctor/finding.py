@@ -1,14 +1,39 @@
-"""Runs code in a new interpreter: for what may crash, hang or take long and must not be loaded into
-this one."""
+"""What a check returns; and code in a new interpreter, for what may crash, hang or take long."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+State = Literal["ok", "warning", "error"]
 # with -c the working directory comes first: a module in it must not shadow another
 NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check. `error`: a job will not run, or not be protected. `warning`: it will,
+    but with less than it could have. Both have a remedy."""
+
+    name: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def ok(name: str, found: str) -> Finding:
+    return Finding(name, "ok", found)
+
+
+def warning(name: str, found: str, remedy: str) -> Finding:
+    return Finding(name, "warning", found, remedy)
+
+
+def error(name: str, found: str, remedy: str) -> Finding:
+    return Finding(name, "error", found, remedy)
 
 
 class NoAnswer(RuntimeError):

@@ -1,21 +1,19 @@
-"""`taskd doctor`: checks what a job needs from this machine before it starts. The checks are in
-taskd/doctor."""
+"""`taskd doctor`: checks what a job needs from this machine before it starts.
+
+`examination.py` lists and runs the checks: small functions that get what they examine (environment,
+paths, limits) as arguments, return a Finding, and change nothing.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from taskd.doctor.finding import Finding
-
-COLOURS = {"ok": "green", "warning": "yellow", "error": "bold red"}
+COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command()
@@ -46,7 +44,7 @@ def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: boo
     environment. Exit status: 0 no errors (there may be warnings), 1 at least one error.
     """
     # here, because `taskd --help` must not wait for ZeroMQ
-    from taskd.doctor import examination
+    from taskd.cli.doctor import examination
 
     # the findings report what the checks would log
     logging.getLogger("taskd").addHandler(logging.NullHandler())
@@ -60,31 +58,14 @@ def command(nodes: int, ranks_per_node: int, framework: str | None, as_json: boo
             )
         )
     else:
-        _show(found)
+        for finding in found:
+            state = click.style(f"{finding.state:8}", COLORS[finding.state])
+            click.echo(f"{state} {finding.name:14} {finding.found}")
+            if finding.remedy:
+                click.echo(f"{'':24}remedy: {finding.remedy}")
         click.echo(f"\n{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     if errors:
         raise SystemExit(1)
-
-
-def _show(found: Sequence[Finding]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=1000)  # one line each, for grep
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column()
-    for finding in found:
-        # findings quote files and other programs: print them verbatim, never as markup
-        text = Text(finding.found)
-        if finding.remedy:
-            text.append(f"\nremedy: {finding.remedy}", style="bold")
-        table.add_row(Text(finding.state, style=COLOURS[finding.state]), Text(finding.name), text)
-    console.print(table)
 
 
 def _count(number: int, word: str) -> str:

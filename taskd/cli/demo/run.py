@@ -1,12 +1,8 @@
-"""The demo's jobs: starts one, reads its ranks' records while it trains, kills one of its
-processes, cleans up."""
+"""The demo's jobs: starts one, reads its ranks' records meanwhile, kills a rank, cleans up."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import random
 import secrets
 import signal
 import socket
@@ -14,16 +10,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import taskd
 from taskd import settings, start
-from taskd.demo import records
-from taskd.manager import journal
+from taskd.cli.demo import records
 
 # seconds without a new step after which a run is given up; a start takes 10 on two busy cores
 SILENCE = 120.0
-LOOK = 0.02  # seconds between two looks at the records
+LOOK = 0.05  # seconds between two looks at the records
 # what a cluster's shell may have set and what would disturb the demo: ranks, addresses, and every
 # setting that taskd reads
 _SHED = ("TASKD_", "MASTER_", "MINDX_", "TORCHELASTIC_")
@@ -41,13 +35,12 @@ class Broken(RuntimeError):
     """A run did not finish; the text says how it stopped."""
 
 
-class Stage:
+class Run:
     """One run of train.py with `ranks` ranks. A context manager that ends what still runs."""
 
     def __init__(self, directory: Path, ranks: int, steps: int, protected: bool) -> None:
         directory.mkdir()
         self.directory, self.ranks, self.steps = directory, ranks, steps
-        self.job = f"demo-{os.getpid()}-{secrets.token_hex(4)}"
         self.output = directory / "output.txt"
         self.logs = directory / "log"
         environment = {
@@ -60,7 +53,7 @@ class Stage:
                 [package, *(os.path.abspath(p) for p in path.split(os.pathsep) if path)]
             ),
             OMP_NUM_THREADS="1",
-            MINDX_TASK_ID=self.job,
+            MINDX_TASK_ID=f"demo-{os.getpid()}-{secrets.token_hex(4)}",
             TASKD_SECRET=secrets.token_hex(16),
             TASKD_FAULT_INJECTION="on",
             TASKD_PORT=os.environ.get("TASKD_PORT") or str(_free_port()),
@@ -78,8 +71,7 @@ class Stage:
             "--max-restarts",
             "1" if protected else "0",
         ]
-        command += ["-m", "taskd.demo.train", "--out", str(directory), "--steps", str(steps)]
-        self._readers = [records.Reader(directory, rank) for rank in range(ranks)]
+        command += ["-m", "taskd.cli.demo.train", "--out", str(directory), "--steps", str(steps)]
         with open(self.output, "wb") as output:
             # a session of its own: Ctrl-C reaches this process, which ends it; and a directory of
             # its own: with -m the ranks import from it
@@ -93,7 +85,7 @@ class Stage:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,18 +96,9 @@ class Stage:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        if self._process.returncode < 0:  # a launcher that was killed leaves its ranks behind
-            self._end_orphans()
-
-    def _end_orphans(self) -> None:
-        mark = f"MINDX_TASK_ID={self.job}".encode()
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # another user's, or it has just ended
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(entry.name), signal.SIGKILL)
 
     def read(self) -> list[records.Record]:
-        return [reader.poll() for reader in self._readers]
+        return [records.read(self.directory, rank) for rank in range(self.ranks)]
 
     def watch(self, look: Callable[[list[records.Record]], None]) -> None:
         """Call `look` with the records, often, until the run has ended. Raises Broken if it
@@ -130,11 +113,7 @@ class Stage:
                 heard, known = time.monotonic(), lines
             if code is not None:
                 if code:
-                    raise Broken(
-                        f"it ended with exit code {code}"
-                        if code > 0
-                        else f"its launcher was ended by signal {-code}"
-                    )
+                    raise Broken(f"it ended with status {code}")
                 return
             if time.monotonic() - heard > SILENCE:
                 raise Broken(f"no rank has finished a step in the last {SILENCE:.0f} s")
@@ -142,46 +121,14 @@ class Stage:
             # a new line
             time.sleep(LOOK)
 
-    def kill(self, rank: int) -> records.Kill | None:
-        """Send SIGKILL to the present process of `rank`; None if there is none, or it is not
-        ours."""
-        commits = self._readers[rank].poll().commits
-        if not commits:
-            return None
-        pid = commits[-1].pid
+    def kill(self, rank: int) -> records.Kill:
+        """Send SIGKILL to the present process of `rank`. Raises Broken if there is none."""
+        kill = records.Kill(rank, self.read()[rank].commits[-1].pid, time.monotonic_ns())
         try:
-            descriptor = os.pidfd_open(pid)
+            os.kill(kill.pid, signal.SIGKILL)
         except ProcessLookupError:
-            return None
-        try:
-            # a pid read from a file is not proof: the process must belong to our job
-            if f"MINDX_TASK_ID={self.job}".encode() not in Path(
-                f"/proc/{pid}/environ"
-            ).read_bytes().split(b"\0"):
-                return None
-            kill = records.Kill(rank, pid, time.monotonic_ns(), time.time())
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            return kill
-        except (OSError, ProcessLookupError):
-            return None
-        finally:
-            os.close(descriptor)
-
-    def incidents(self) -> list[dict[str, Any]]:
-        """The incidents of this run in the manager's journal."""
-        try:
-            lines = (self.logs / journal.INCIDENTS).read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [entry for entry in map(json.loads, lines) if entry["kind"] == "incident"]
-
-
-def kill_points(kills: int, steps: int, dice: random.Random) -> list[int]:
-    """After which step of all ranks each kill comes: at random within equal parts of the middle of
-    the run."""
-    first, last = 0.2 * steps, 0.8 * steps
-    part = (last - first) / kills
-    return [int(first + part * (k + dice.random())) for k in range(kills)]
+            raise Broken(f"rank {rank}, pid {kill.pid}, has ended by itself") from None
+        return kill
 
 
 def _free_port() -> int:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import taskd
-from taskd.demo import records
+from taskd.cli.demo import records
 
 # 1.1 M parameters; a step takes ~0.1 s with 4 ranks on 2 cores
 WIDTH, HEADS, LAYERS, CONTEXT, BATCH = 128, 4, 5, 64, 4
@@ -44,7 +44,8 @@ class Block(nn.Module):
         )
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, WIDTH))
-        return x + self.mlp(self.norm2(x))
+        mixed: torch.Tensor = x + self.mlp(self.norm2(x))
+        return mixed
 
 
 class GPT(nn.Module):

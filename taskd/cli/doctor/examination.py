@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import resource
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from taskd.doctor import (
-    clock,
-    configuration,
-    framework,
-    kernel,
-    launcher,
-    library,
-    limits,
-    network,
-    python,
-    secret,
-    shared_memory,
-)
-from taskd.doctor.finding import Finding, error
+from taskd.cli.doctor import machine, network, software
+from taskd.cli.doctor.finding import Finding, error
 from taskd.settings import BadSetting
 
 # seconds for a check; none needs a second on a healthy machine, but network disks and name servers
@@ -43,35 +30,27 @@ def checks(
 ) -> list[Check]:
     """The checks for a job of that size on this machine. `wanted`: pytorch or mindspore; None: what
     is installed."""
-    files = partial(
-        limits.open_files, resource.getrlimit(resource.RLIMIT_NOFILE), nodes, ranks_per_node
-    )
-    name = wanted or framework.installed()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    name = wanted or software.installed()
     found = [
-        Check("python", partial(python.interpreter, sys.version_info, sys.platform)),
-        Check("taskd", python.package),
-        Check("settings", partial(configuration.settings_are_usable, environ)),
-        Check("fault codes", partial(configuration.fault_codes, environ)),
-        Check("framework", partial(framework.version, name)),
-        Check("libtaskd", partial(library.loads, environ=environ)),
-        Check("preload", partial(library.preload, environ)),
+        Check("python", software.interpreter),
+        Check("taskd", software.package),
+        Check("settings", partial(software.settings_are_usable, environ)),
+        Check("fault codes", partial(software.fault_codes, environ)),
+        Check("framework", partial(software.version, name)),
+        Check("libtaskd", partial(software.loads, environ=environ)),
+        Check("preload", partial(software.preload, environ)),
         Check("port", partial(network.port, environ, nodes)),
         Check("manager", partial(network.manager, environ)),
-        Check("open files", files),
-        Check("shared memory", partial(shared_memory.room, environ)),
-        Check("secret", partial(secret.secret, environ, nodes)),
-        Check("clock", clock.goes_forward),
-        Check("clock source", clock.source),
-        Check("pidfd", kernel.pidfd),
-        Check("eventfd", kernel.eventfd),
-        Check("memfd", kernel.memfd),
-        Check("userfaultfd", kernel.userfaultfd),
-        Check("namespaces", partial(kernel.namespaces, environ)),
+        Check("open files", partial(machine.open_files, files, nodes, ranks_per_node)),
+        Check("shared memory", partial(machine.room, environ)),
+        Check("secret", partial(machine.secret, environ, nodes)),
+        Check("pidfd", machine.pidfd),
     ]
-    if name == framework.PYTORCH:
-        imports = framework.IMPORT_LIMIT + 5  # these two import torch, with their own limits
-        recovery = Check("recovery", partial(framework.functions, environ), imports)
-        found[5:5] = [recovery, Check("patch", partial(launcher.patch, environ), imports)]
+    if name == software.PYTORCH:
+        imports = software.IMPORT_LIMIT + 5  # these two import torch, with their own limits
+        recovery = Check("recovery", partial(software.functions, environ), imports)
+        found[5:5] = [recovery, Check("patch", partial(software.patch, environ), imports)]
     return found
 
 

@@ -1,0 +1,164 @@
+"""The machine: limits, /dev/shm, pidfd, and who can read the job's secret."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import stat
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from taskd import settings
+from taskd.agent.shared_memory import ROOM
+from taskd.cli.doctor.finding import Finding, error, ok, warning
+from taskd.protocol import keys, secret_file
+from taskd.protocol import secret as source
+
+PLACE = Path("/dev/shm")
+# bytes; stripes are twice parameters and optimizer state: 1 GiB fits a model of some 40 million
+# parameters with Adam
+STRIPES = 1 << 30
+LARGER = "enlarge it (docker: --shm-size; Kubernetes: an emptyDir with medium: Memory)"
+
+
+def open_files(limits: tuple[int, int], nodes: int, ranks_per_node: int) -> Finding:
+    """Compare the soft and hard limit with the job's size. The manager raises its own soft limit;
+    ranks keep the one they start with."""
+    name, (soft, hard) = "open files", limits
+    # manager/server.py: one connection for each agent, and the process's own
+    manager = nodes + 200
+    # gloo has a connection to every other rank, and during a repair also the previous
+    # communicator's; 200 for torch and the script
+    rank = 2 * (nodes * ranks_per_node - 1) + 200
+    size = (
+        f"{nodes} {'node' if nodes == 1 else 'nodes'} of {ranks_per_node}"
+        f" {'rank' if ranks_per_node == 1 else 'ranks'}"
+    )
+    text = f"soft limit {_number(soft)}, hard limit {_number(hard)}"
+    if _below(hard, manager):
+        return error(
+            name,
+            f"{text}; a manager of {size} needs {manager}",
+            f"ulimit -Hn {manager} as root, or the container's settings",
+        )
+    if _below(soft, rank):
+        which = (
+            f"-Sn {rank} before the launcher"
+            if not _below(hard, rank)
+            else f"-n {rank} as root, or the container's settings"
+        )
+        return warning(name, f"{text}; a rank of {size} may need {rank}", f"ulimit {which}")
+    return ok(name, f"{text}, enough for {size}")
+
+
+def _below(limit: int, needed: int) -> bool:
+    return limit != resource.RLIM_INFINITY and limit < needed
+
+
+def _number(limit: int) -> str:
+    return "none" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def room(environ: Mapping[str, str], place: Path = PLACE) -> Finding:
+    """/dev/shm has room. Nothing here is fatal: the agent falls back to the temporary directory,
+    and a job without stripes is protected with less."""
+    name = "shared memory"
+    instead = f"{tempfile.gettempdir()} is used, which is slower"
+    if not place.is_dir():
+        return warning(name, f"{place} does not exist: {instead}", f"mount a tmpfs at {place}")
+    try:
+        with tempfile.TemporaryFile(dir=place) as file:
+            os.posix_fallocate(file.fileno(), 0, 1)
+    except OSError as problem:
+        if problem.errno == errno.ENOSPC:
+            return warning(
+                name, f"{place} is full: {instead}", f"remove what fills it, or {LARGER}"
+            )
+        return warning(
+            name,
+            f"{place} cannot be written to ({problem.strerror}): {instead}",
+            f"mount it writable, with mode 1777: {place}",
+        )
+    found = os.statvfs(place)
+    free = found.f_bavail * found.f_frsize
+    if free < ROOM:
+        return warning(
+            name, f"{place} has {_size(free)} free, and {_size(ROOM)} are needed: {instead}", LARGER
+        )
+    if not settings.stripes(environ):
+        return ok(name, f"{place} has {_size(free)} free, and stripes are off")
+    if free < STRIPES:
+        text = (
+            f"{place} has {_size(free)} free; stripes keep a copy of the training state there,"
+            " twice parameters and optimizer state"
+        )
+        return warning(
+            name,
+            text,
+            f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update then"
+            " cannot be undone",
+        )
+    return ok(name, f"{place} has {_size(free)} free, for stripes of twice the training state")
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count >> 20} MiB"
+
+
+def pidfd(open_: Callable[[int], int] = os.pidfd_open) -> Finding:
+    name = "pidfd"
+    try:
+        os.close(open_(os.getpid()))
+    except OSError as problem:
+        text = f"pidfd_open does not work ({problem}): an agent cannot watch its ranks"
+        return error(
+            name, text, "use Linux 5.4 or later; allow it in the container's seccomp profile"
+        )
+    return ok(name, "works")
+
+
+def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
+    """The secret that a job of that many nodes would use; a standby's job has several nodes."""
+    name, job = "secret", settings.job_id(environ)
+    try:
+        found = source.configured(environ)
+        if found is None and source.insecure(environ):
+            return warning(
+                name,
+                "TASKD_INSECURE=1: keys come from the job's id, and anyone who knows it can join"
+                " the job",
+                keys.REMEDY,
+            )
+        if found is None:
+            return _none(
+                name,
+                job,
+                max(nodes, 2) if settings.standby(environ) else nodes,
+                settings.port(environ),
+            )
+    except keys.BadSecret as problem:
+        return error(name, str(problem), keys.REMEDY)
+    if "TASKD_SECRET" in environ:
+        return ok(name, "from TASKD_SECRET")
+    path = environ["TASKD_SECRET_FILE"]
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    who = "written" if mode & stat.S_IWOTH else "read" if mode & stat.S_IROTH else ""
+    if who:
+        remedy = f"chmod 600 {path}; in Kubernetes, the volume's defaultMode: 0400"
+        return warning(name, f"{path} can be {who} by any user (mode {mode:04o})", remedy)
+    return ok(name, f"from {path}")
+
+
+def _none(name: str, job: str, nodes: int, port: int) -> Finding:
+    if nodes == 1:
+        there = secret_file.find(job, port) is not None  # raises BadSecret if unusable
+        return ok(
+            name,
+            f"{'there is one' if there else 'the job makes one'} for this user only, in"
+            f" {secret_file.directory()}",
+        )
+    if why := source.refusal(job, nodes):
+        return error(name, why, keys.REMEDY)
+    return ok(name, "from MINDX_TASK_ID, a random UUID: as secret as the job's id is kept")
