@@ -38,6 +38,8 @@ TEXT = st.text(max_size=20) | st.lists(
     st.sampled_from((*WORDS, *ladder.STRATEGIES, " ", "9601", "::1")), max_size=6
 ).map("".join)
 ANY = {p.name: p for p in parameters.PARAMETERS.values()}
+# one of each kind
+KINDS = {(p.kind.allowed, p.secret): p.name for p in ANY.values()}.values()
 
 
 def fits(kind: str, value: object) -> bool:
@@ -75,7 +77,7 @@ def fits(kind: str, value: object) -> bool:
     return type(value) in (int, float) and float(lowest) <= value <= float(highest)
 
 
-@pytest.mark.parametrize("name", ANY)
+@pytest.mark.parametrize("name", KINDS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(text=TEXT)
 @example(text="\u0663")  # a digit, and no number of ours
