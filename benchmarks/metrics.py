@@ -14,14 +14,15 @@ import sys
 import time
 from collections.abc import Callable
 
+from taskd.history.metrics.exposition import Exposition
+
 from taskd.core.incident.ladder import DEFAULT, STRATEGIES
 from taskd.core.incident.phases import Phase
 from taskd.core.topology import Node, Topology
-from taskd.journal.reading import Record
+from taskd.history.metrics.endpoint import Endpoint
+from taskd.history.metrics.figures import RESULTS, Figures
+from taskd.history.reading import Record
 from taskd.manager.watch import agents
-from taskd.metrics.endpoint import Endpoint
-from taskd.metrics.exposition import Exposition
-from taskd.metrics.figures import RESULTS, Figures
 
 ROUNDS = 5
 SCRAPERS, WAITS = 4, 3000

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import training
 
-from taskd.journal import files
-from taskd.journal.reading import Reader, Record
+from taskd.history import files
+from taskd.history.reading import Reader, Record
 
 WORLD, STEPS = 3, "400"
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
