@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from benchmarks.report import entries
 from scripts import chromium
 from taskd.history.reading import Record
-from taskd.history.report.columns import ALL, WORST, columns
-from taskd.history.report.page import SCRIPTS, STYLES, WEB, embedded, page
+from taskd.history.report.page import ALL, SCRIPTS, STYLES, WEB, data, embedded, page
+from taskd.history.report.rounds import WORST
 from tests.history.journals import BEGIN, END, STORY, incident, record, start, told
 
 HOSTILE = (
@@ -87,7 +87,7 @@ def test_hostile_texts_stay_texts():
     assert found.tags == plain.tags
     assert [name for name, _ in found.attributes] == [name for name, _ in plain.attributes]
     # the data say exactly what was said
-    assert set(HOSTILE) <= set(data_of(text)["texts"])
+    assert [i["faults"] for i in data_of(text)["incidents"]] == [[said] for said in HOSTILE]
     assert "</script><script>document" not in text
     text.encode()  # a lone surrogate would not be text for a file
 
@@ -106,33 +106,37 @@ def test_of_many_ranks_the_last_and_the_replaced_are_shown():
     committed[7777] = 900.0
     rounds = [{"round": 1, "strategy": "x", "began": 0.0, "committed": committed}]
     account = told([*BEGIN, incident(1, 200.0, 1.0, "rank 5: x", ranks=[5], rounds=rounds)])
-    (shown,) = columns(account)["details"][0][8]
-    _, _, _, total, numbers, moments, folded = shown
-    assert total == ranks and len(numbers) <= WORST
-    assert numbers[0] == 7777 and 5 in numbers
-    assert moments[-1][0] == 900.0
+    (shown,) = data(account)["incidents"][0]["rounds"]
+    assert shown["all"] == ranks and len(shown["ranks"]) <= WORST
+    assert shown["ranks"][0] == 7777 and 5 in shown["ranks"]
+    assert shown["nodes"][0] == 3888 and len(shown["nodes"]) == len(shown["ranks"])
+    assert shown["moments"][-1][0] == 900.0
     # of the others: the first, the middle, and the last
-    assert folded[-1][0] == 100.0 and folded[-1][2] <= 149.0
+    first, _, last = shown["folded"][-1]
+    assert first == 100.0 and last <= 149.0
 
 
 def test_of_a_job_too_large_to_tell_all_what_the_journal_has_is_shown():
     event = {"ranks": 20_000, "first": 90.0, "last": [[19_000, 410.5], [3, 400.0]]}
     rounds = [{"round": 1, "strategy": "x", "began": 0.0, "interrupted": event}]
     account = told([*BEGIN, incident(1, 200.0, 1.0, "rank 5: x", rounds=rounds)])
-    (shown,) = columns(account)["details"][0][8]
-    assert shown[3:] == [
-        20_000,
-        [3, 19_000],
-        [[400.0, 410.5], None, None, None, None],
-        [[90.0, None, None], None, None, None, None],
-    ]
+    (shown,) = data(account)["incidents"][0]["rounds"]
+    assert (shown["all"], shown["ranks"]) == (20_000, [3, 19_000])
+    assert shown["moments"] == [[400.0, 410.5], None, None, None, None]
+    assert shown["folded"] == [[90.0, None, None], None, None, None, None]
 
 
 def test_few_ranks_are_all_shown():
     account = told([*STORY, END])
-    (shown,) = columns(account)["details"][0][8]
-    assert shown[4] == [0, 1, 2, 3, 4, 5] and len(shown[4]) < ALL
-    assert shown[5][1] == [None, None, None, 2500.0, None, None]
+    (shown,) = data(account)["incidents"][0]["rounds"]
+    assert shown["ranks"] == [0, 1, 2, 3, 4, 5] and len(shown["ranks"]) < ALL
+    assert shown["moments"][1] == [None, None, None, 2500.0, None, None]
+
+
+def test_a_page_of_a_thousand_ranks_is_small():
+    told_ = [Record(e.pop("kind"), e.pop("time"), e) for e in entries(400, 1000)]
+    assert len(told_) > 4000
+    assert len(page(told(told_))) < 5e6
 
 
 # -- in a browser ----------------------------------------------------------------------------------

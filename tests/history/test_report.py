@@ -16,7 +16,7 @@ from taskd.history.reading import Reader, Record
 from taskd.history.report import figures, words
 from taskd.history.report.account import Now, assumptions, of_job, read
 from taskd.history.report.causes import fault, to_blame
-from taskd.history.report.columns import columns
+from taskd.history.report.page import data as page_data
 from taskd.history.report.plain import plain
 from taskd.history.report.table import render
 from taskd.history.report.trace import trace
@@ -264,7 +264,7 @@ def test_any_journal_has_figures(records):
     assert 0 <= account.lost_seconds + account.paused_seconds <= whole * (1 + 1e-9) + 1e-6
     assert account.goodput is None or 0 <= account.goodput <= 1
     assert all(good is None or 0 <= good <= 1 for _, good in account.bins)
-    for data in (plain(account), columns(account), trace(account)):
+    for data in (plain(account), page_data(account), trace(account)):
         json.dumps(data, allow_nan=False)
     Console(file=io.StringIO(), width=80).print(render(account))
 
@@ -354,7 +354,7 @@ def test_the_tables():
     console = Console(file=io.StringIO(), width=110, highlight=False)
     console.print(render(told([*STORY, END], restart=60.0)))
     text = console.file.getvalue()
-    for part in ("goodput", "92.800%", "≥10", "recover-in-place", "node 1 (10.0.0.2)", "80E01801"):
+    for part in ("goodput", "92.8%", "≥10", "recover-in-place", "node 1 (10.0.0.2)", "80E01801"):
         assert part in text, text
     assert "it is assumed that one is saved every 30 min" in " ".join(text.split())
     hostile = incident(1, 200.0, 1.0, "rank 0: \x1b[2J[bold]x[/]", strategy="\x1b[31m")

@@ -14,7 +14,7 @@ from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import to_blame
 from taskd.history.report.figures import Times
 from taskd.history.report.rounds import PHASES
-from taskd.history.report.words import assumed, clock, counted, first, span
+from taskd.history.report.words import assumed, clock, counted, figures, first, span
 from taskd.history.status.rendering import printable
 
 INCIDENTS = 20  # the newest
@@ -44,28 +44,8 @@ def render(account: Account, incidents: int = INCIDENTS) -> RenderableType:
 
 def _figures(account: Account) -> RenderableType:
     grid = Table.grid(padding=(0, 3, 0, 0))
-    good = "-" if account.goodput is None else f"{account.goodput:.3%}"
-    observed = span(account.span[1] - account.span[0])
-    rows = [
-        ("goodput", f"{good} of {observed} since all ranks were protected"),
-        ("lost to incidents", f"{span(account.lost_seconds)}, {counted(account.again, 'step')}"),
-    ]
-    if account.start is not None:
-        rows.append(("start", span(account.start)))
-    if account.paused_seconds:
-        rows.append(("paused", span(account.paused_seconds)))
-    if account.mttr is not None:
-        times = account.mttr
-        rows.append(
-            ("MTTR", f"{span(times.mean)} (median {span(times.median)}, most {span(times.most)})")
-        )
-    if account.mtbf is not None:
-        rows.append(("MTBF", span(account.mtbf)))
-    if account.checkpoint[1] > 0:
-        lost, other = account.checkpoint
-        rows.append(("restarts instead", f"{span(other)} in place of {span(lost)}"))
-    for name, value in rows:
-        grid.add_row(_text(name, "dim"), _text(value))
+    for name, value, note in figures(account):
+        grid.add_row(_text(name, "dim"), _text(value), _text(note))
     return grid
 
 

@@ -97,6 +97,36 @@ def counted(number: int, one: str) -> str:
     return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
+def figures(account: Account) -> Iterable[tuple[str, str, str]]:
+    """What stands first in a report: name, value, note."""
+    if account.goodput is not None:
+        observed = span(account.span[1] - account.span[0])
+        yield "goodput", percent(account.goodput), f"of {observed} since all ranks were protected"
+    twice = f"{counted(account.again, 'step')} done twice"
+    yield "lost to incidents", span(account.lost_seconds), twice
+    if (times := account.mttr) is not None:
+        yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.most)}"
+    if account.mtbf is not None:
+        yield "MTBF", span(account.mtbf), counted(len(account.job.incidents), "incident")
+    lost, other = account.checkpoint
+    if other > 0:
+        note = f"in place of {span(lost)}, assumed: a checkpoint every {every(account)}"
+        yield "by restarts instead", span(other), note
+    if account.start is not None:
+        yield "to start", span(account.start), "until all ranks were protected"
+    if account.paused_seconds:
+        yield "paused", span(account.paused_seconds), "by an operator"
+
+
+def percent(share: float) -> str:
+    """So that what is not all never reads as all."""
+    for digits in (1, 2, 3):
+        text = f"{share:.{digits}%}"
+        if share == 1.0 or not text.startswith("100"):
+            return text
+    return "99.999%"
+
+
 def span(seconds: float) -> str:
     """How long, in two units at most."""
     if seconds < 0.9995:

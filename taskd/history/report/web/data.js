@@ -1,9 +1,19 @@
-// The data of the page, as taskd/report/columns.py writes them.
+// The data of the page, as page.py writes them: those of taskd report --json, and more. Here times
+// are in ms after the first entry.
 
 const data = JSON.parse(byId("data").textContent);
-const columns = data.incidents;
-const total = columns.began.length;
-const text = (n) => data.texts[n];
+const incidents = data.incidents, total = incidents.length;
+data.zero = data.began * 1000;
+for (const one of incidents) {
+  one.at = (one.began - data.began) * 1000;
+  one.took = one.seconds * 1000;
+  one.lost = one.lost_seconds * 1000;
+  one.instead = inMs(one.restart_from_checkpoint_seconds);
+}
+
+function inMs(seconds) {
+  return seconds === null ? null : seconds * 1000;
+}
 
 // The states of an incident: a class for its color, and a shape.
 const STATES = {
@@ -13,7 +23,7 @@ const STATES = {
   "not over": { css: "open", shape: "diamond" },
 };
 const WORST = ["ended", "not over", "restarted", "repaired"];
-const stateOf = (n) => STATES[text(columns.result[n])] || STATES.repaired;
+const stateOf = (n) => STATES[incidents[n].result] || STATES.repaired;
 
 function shape(state, x, y, size = 5) {
   const at = (points) => points.map(([dx, dy]) => `${x + dx * size},${y + dy * size}`).join(" ");
@@ -35,27 +45,12 @@ function swatch(css) {
 }
 
 function causeOf(n) {
-  const cause = text(columns.cause[n]) || "no fault is named";
-  if (columns.rank[n] >= 0) return `rank ${columns.rank[n]}: ${cause}`;
-  return columns.node[n] >= 0 ? `node ${columns.node[n]}: ${cause}` : cause;
+  const cause = incidents[n].cause || "no fault is named";
+  if (incidents[n].rank >= 0) return `rank ${incidents[n].rank}: ${cause}`;
+  return incidents[n].node >= 0 ? `node ${incidents[n].node}: ${cause}` : cause;
 }
 
-const stepsOf = (n) => (columns.least[n] ? "≥ " : "") + columns.again[n].toLocaleString("en-US");
-
-// An incident in full.
-function detailOf(n) {
-  const [faults, ranks, replaced, phases, entered, lines, unsaid, tried, rounds] = data.details[n];
-  return {
-    faults: faults.map(text), ranks, replaced, unsaid,
-    phases: phases.map(([phase, ms]) => [text(phase), ms]),
-    entered: entered.map(([round, phase, at]) => ({ round, phase: text(phase), at })),
-    lines: lines.map(([at, kind, said]) => ({ at, kind: text(kind), text: text(said) })),
-    tried: tried.map(text),
-    rounds: rounds.map(([number, strategy, began, all, shown, moments, folded]) => ({
-      number, strategy: text(strategy), began, all, ranks: shown, moments, folded,
-    })),
-  };
-}
+const stepsOf = (n) => (incidents[n].steps_repeated_at_least ? "≥ " : "") + incidents[n].steps_repeated.toLocaleString("en-US");
 
 let searched = null;
 
@@ -68,10 +63,10 @@ function matching(filter) {
   const every = [...Array(total).keys()];
   if (!wanted.length) return every;
   searched = searched || every.map((n) => {
-    const faults = data.details[n][0].map(text).join(" ");
-    const ranks = data.details[n][1].map((rank) => `rank ${rank}`).join(" ");
-    const node = columns.node[n] >= 0 ? `node ${columns.node[n]}` : "";
-    const words = [n + 1, causeOf(n), text(columns.strategy[n]), text(columns.result[n]), node, ranks, faults];
+    const faults = incidents[n].faults.join(" ");
+    const ranks = incidents[n].replaced.map((rank) => `rank ${rank}`).join(" ");
+    const node = incidents[n].node >= 0 ? `node ${incidents[n].node}` : "";
+    const words = [n + 1, causeOf(n), incidents[n].strategy, incidents[n].result, node, ranks, faults];
     return plain(words.join(" "));
   });
   return every.filter((n) => wanted.every((word) => searched[n].includes(word)));

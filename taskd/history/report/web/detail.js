@@ -1,7 +1,7 @@
 // One incident in full.
 
 function drawDetail(n) {
-  const detail = detailOf(n), box = byId("detail");
+  const detail = incidents[n], box = byId("detail");
   box.replaceChildren(...[
     heading(n),
     el("p", {}, sentence(n, detail)),
@@ -16,28 +16,29 @@ function drawDetail(n) {
 
 function heading(n) {
   return el("header", { class: "tools" },
-    el("h3", {}, sign(stateOf(n)), ` Incident ${n + 1}, ${day(columns.began[n])} ${clock(columns.began[n], true)}`),
+    el("h3", {}, sign(stateOf(n)), ` Incident ${n + 1}, ${day(incidents[n].at)} ${clock(incidents[n].at, true)}`),
     el("button", { type: "button", onclick: close }, "Close ", el("kbd", {}, "Esc")));
 }
 
 function sentence(n, detail) {
-  const strategy = text(columns.strategy[n]), result = text(columns.result[n]);
+  const strategy = incidents[n].strategy, result = incidents[n].result;
   const how = result === "not over" ? "Not over where the journal ends" : result[0].toUpperCase() + result.slice(1);
   const by = strategy ? `${result === "not over" ? ", under" : " by"} ${strategy}` : "";
-  const parts = [`${how}${by}, ${span(columns.took[n])}`];
-  if (detail.replaced) {
-    const shown = detail.ranks.slice(0, 12).join(", ");
-    parts.push(`replaced: ${detail.replaced === 1 ? "rank" : "ranks"} ${shown}${detail.replaced > 12 ? ` and ${detail.replaced - 12} more` : ""}`);
+  const parts = [`${how}${by}, ${span(incidents[n].took)}`];
+  const replaced = detail.replaced.length;
+  if (replaced) {
+    const shown = detail.replaced.slice(0, 12).join(", ");
+    parts.push(`replaced: ${replaced === 1 ? "rank" : "ranks"} ${shown}${replaced > 12 ? ` and ${replaced - 12} more` : ""}`);
   }
-  if (columns.step[n] >= 0) parts.push(`resumed at step ${columns.step[n].toLocaleString("en-US")}, ${count(columns.again[n], "committed step")} done twice`);
-  parts.push(`cost ${span(columns.lost[n])}`);
-  if (columns.instead[n] !== null) parts.push(`a restart from the last checkpoint would have cost ${span(columns.instead[n])}`);
+  if (incidents[n].step >= 0) parts.push(`resumed at step ${incidents[n].step.toLocaleString("en-US")}, ${count(incidents[n].steps_repeated, "committed step")} done twice`);
+  parts.push(`cost ${span(incidents[n].lost)}`);
+  if (incidents[n].instead !== null) parts.push(`a restart from the last checkpoint would have cost ${span(incidents[n].instead)}`);
   return `${parts.join("; ")}.`;
 }
 
 function phaseTable(detail) {
-  if (!detail.phases.length) return null;
-  return el("p", {}, detail.phases.map(([phase, ms]) => `${phase} ${span(ms)}`).join(", "));
+  const phases = Object.entries(detail.phases);
+  return phases.length ? el("p", {}, phases.map(([phase, seconds]) => `${phase} ${span(seconds * 1000)}`).join(", ")) : null;
 }
 
 function attempts(detail) {

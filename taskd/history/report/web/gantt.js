@@ -2,10 +2,11 @@
 // with it; a gray line is a wait for others. The first row has the phases of the job.
 
 const ROW = 20, NAMES = 150, TICKS = 24, LINES_TOLD = 500;
+const EVENTS = Object.entries(data.events); // [event, the phase that ends with it]
 
 function gantt(n, detail) {
   const width = Math.max(byId("list").clientWidth - 34, 560);
-  const end = Math.max(columns.took[n], ...lastMoments(detail), 1);
+  const end = Math.max(incidents[n].took, ...lastMoments(detail), 1);
   const x = (ms) => NAMES + (Math.max(ms, 0) / end) * (width - NAMES - 16);
   const rows = rankRows(detail);
   const height = TICKS + ROW * (rows.length + 1) + 6;
@@ -23,7 +24,7 @@ function lastMoments(detail) {
 function rankRows(detail) {
   const rows = new Map();
   detail.rounds.forEach((round) => round.ranks.forEach((rank, index) => {
-    if (!rows.has(rank)) rows.set(rank, { rank, rounds: [] });
+    if (!rows.has(rank)) rows.set(rank, { rank, node: round.nodes[index], rounds: [] });
     rows.get(rank).rounds.push({ round, moments: round.moments.map((m) => (m ? m[index] : null)) });
   }));
   const more = Math.max(0, ...detail.rounds.map((round) => round.all - round.ranks.length));
@@ -38,7 +39,7 @@ function phaseStarts(detail, number) {
 }
 
 function rankRow(row, y, x, detail) {
-  const name = row.folded ? `${count(row.folded, "other rank")}` : rankName(row.rank);
+  const name = row.folded ? `${count(row.folded, "other rank")}` : rankName(row);
   const found = [svg("text", { class: row.folded ? "folded" : "name", x: NAMES - 8, y: y + 14, "text-anchor": "end" }, name)];
   for (const { round, moments } of row.rounds) {
     found.push(...(row.folded ? foldedBars(round, y, x) : bars(round, moments, y, x, detail)));
@@ -51,11 +52,11 @@ function bars(round, moments, y, x, detail) {
   let before = round.began;
   moments.forEach((at, event) => {
     if (at === null) return;
-    const phase = data.parts[event];
+    const [name, phase] = EVENTS[event];
     // a replacement starts as soon as its predecessor's death is known, in whatever phase
-    const begun = data.events[event] === "ready" ? before : Math.min(Math.max(before, starts[phase] ?? before), at);
+    const begun = name === "ready" ? before : Math.min(Math.max(before, starts[phase] ?? before), at);
     if (begun > before) found.push(bar("waits", before, begun, y + 8, 4, x, "waits for others"));
-    found.push(bar(phase, begun, at, y + 3, 14, x, `${phase}: ${data.events[event]} at ${span(at)}, ${span(at - begun)}`));
+    found.push(bar(phase, begun, at, y + 3, 14, x, `${phase}: ${name} at ${span(at)}, ${span(at - begun)}`));
     before = at;
   });
   return found;
@@ -64,8 +65,8 @@ function bars(round, moments, y, x, detail) {
 function foldedBars(round, y, x) {
   return round.folded.flatMap((fold, event) => {
     if (!fold) return [];
-    const [first, middle, last] = fold, phase = data.parts[event];
-    const words = last === null ? `${data.events[event]}: the first at ${span(first)}` : `${data.events[event]}: from ${span(first)} to ${span(last)}, half of them by ${span(middle)}`;
+    const [first, middle, last] = fold, [name, phase] = EVENTS[event];
+    const words = last === null ? `${name}: the first at ${span(first)}` : `${name}: from ${span(first)} to ${span(last)}, half of them by ${span(middle)}`;
     return [bar(phase, first, last ?? first, y + 3, 14, x, words)];
   });
 }
@@ -74,12 +75,8 @@ function bar(css, from, to, y, height, x, words) {
   return svg("rect", { class: css, x: x(from), y, width: Math.max(x(to) - x(from), 1), height, rx: 1.5 }, title(words));
 }
 
-function rankName(rank) {
-  const [firsts, nodes, counts, perNode] = data.places;
-  for (let n = 0; n < firsts.length; n += 1) {
-    if (rank >= firsts[n] && rank < firsts[n] + counts[n]) return `rank ${rank}, node ${nodes[n]}`;
-  }
-  return perNode > 0 ? `rank ${rank}, node ${Math.floor(rank / perNode)}` : `rank ${rank}`;
+function rankName({ rank, node }) {
+  return node >= 0 ? `rank ${rank}, node ${node}` : `rank ${rank}`;
 }
 
 function jobRow(detail, end, x) {
@@ -118,7 +115,7 @@ function ticks(end, x, height) {
 }
 
 function phaseLegend(detail) {
-  const seen = new Set([...detail.phases.map(([phase]) => phase), ...detail.entered.map(({ phase }) => phase)]);
+  const seen = new Set([...Object.keys(detail.phases), ...detail.entered.map(({ phase }) => phase)]);
   const known = data.phases.filter((phase) => seen.has(phase));
   const found = known.map((phase) => el("span", {}, swatch(phase), phase));
   found.push(el("span", {}, svg("svg", { width: 14, height: 12 }, svg("rect", { class: "waits", y: 4, width: 14, height: 4 })), "waits for others"));

@@ -37,13 +37,13 @@ function drawRows() {
 
 function rowOf(n) {
   const cell = (words, css = "") => el("span", { class: css, title: words }, words);
-  const state = text(columns.result[n]);
+  const state = incidents[n].result;
   return el("div", {
     class: "row", role: "option", id: `row-${n}`, "aria-selected": String(n === list.selected), onclick: () => open(n),
   },
-    cell(String(n + 1)), el("span", { title: state }, sign(stateOf(n))), cell(`${day(columns.began[n])} ${clock(columns.began[n])}`, "when"),
-    cell(causeOf(n)), cell(text(columns.strategy[n]) || state, "strategy"), cell(span(columns.took[n]), "took right"),
-    cell(span(columns.lost[n]), "right"), cell(stepsOf(n), "steps right"));
+    cell(String(n + 1)), el("span", { title: state }, sign(stateOf(n))), cell(`${day(incidents[n].at)} ${clock(incidents[n].at)}`, "when"),
+    cell(causeOf(n)), cell(incidents[n].strategy || state, "strategy"), cell(span(incidents[n].took), "took right"),
+    cell(span(incidents[n].lost), "right"), cell(stepsOf(n), "steps right"));
 }
 
 function select(n) {

@@ -4,9 +4,9 @@ function begin() {
   byId("job").textContent = `job ${data.job || "without a name"}`;
   byId("summary").textContent = data.summary;
   byId("facts").append(...data.facts.map((fact) => el("span", {}, fact)));
-  byId("figures").append(...data.figures.map(([value, name, note]) => el("div", { class: "figure" }, el("b", {}, value), name, el("small", {}, note))));
+  byId("figures").append(...data.figures.map(([name, value, note]) => el("div", { class: "figure" }, el("b", {}, value), name, el("small", {}, note))));
   byId("assumed").textContent = data.assumed || "No incident can be compared with a restart.";
-  byId("log").append(lineTable(data.lines.map(([at, kind, said]) => ({ at, kind: text(kind), text: text(said) })), (at) => `${day(at)} ${clock(at)}`));
+  byId("log").append(lineTable(data.lines, (at) => `${day(at)} ${clock(at)}`));
   if (data.unsaid) byId("log").append(el("p", { class: "quiet" }, `${count(data.unsaid, "more line")}: see the journal`));
   themes();
   timelineLegend();

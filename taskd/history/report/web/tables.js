@@ -1,10 +1,12 @@
 // Repairs by phase and strategy, what is to blame, slow ranks.
 
+const COUNTED = 12; // rows of a table
+
 function drawTables() {
   const found = [
     repairs(),
-    counts("Causes", "cause", data.causes), counts("Nodes", "node", data.nodes),
-    counts("Devices", "device", data.devices), counts("Fault codes", "code", data.codes),
+    counts("Causes", "cause", data.by_cause), counts("Nodes", "node", data.by_node),
+    counts("Devices", "device", data.by_device), counts("Fault codes", "code", data.by_code),
     slowRanks(),
   ];
   byId("tables").append(...found.filter(Boolean));
@@ -21,36 +23,38 @@ function table(heads, rows) {
 }
 
 function repairs() {
-  if (!data.mttr.length) return null;
-  const phases = data.phases.filter((phase) => data.mttr.some((row) => row[6].some(([p]) => p === phase)));
-  const most = Math.max(...data.mttr.map((row) => row[2]), 1e-9);
-  const rows = data.mttr.map(([name, repaired, mean, median, p95, worst, spent]) => {
-    const known = Object.fromEntries(spent);
-    return [name, String(repaired), stack(spent, most), ...[mean, median, p95, worst].map(span), ...phases.map((p) => (p in known ? span(known[p]) : "–"))];
-  });
+  if (!data.mttr) return null;
+  const told = Object.entries(data.mttr_by_strategy);
+  if (told.length !== 1) told.push(["all", data.mttr]);
+  const phases = data.phases.filter((phase) => told.some(([, times]) => phase in times.phases));
+  const most = Math.max(...told.map(([, times]) => times.mean), 1e-9);
+  const rows = told.map(([name, { repairs: repaired, mean, median, p95, max, phases: spent }]) => [
+    name, String(repaired), stack(phases, spent, most), ...[mean, median, p95, max].map((s) => span(s * 1000)),
+    ...phases.map((p) => (p in spent ? span(spent[p] * 1000) : "–")),
+  ]);
   const legend = el("div", { class: "legend" }, phases.map((phase) => el("span", {}, swatch(phase), phase)));
   return card("Time to repair (MTTR), mean by phase", "wide", legend, table(["strategy", "repairs", "", "mean", "median", "95%", "most", ...phases], rows));
 }
 
-function stack(spent, most) {
+function stack(phases, spent, most) {
   const root = svg("svg", { class: "stack", height: 14, viewBox: "0 0 220 14", preserveAspectRatio: "none", "aria-hidden": "true" });
   let at = 0;
-  for (const [phase, ms] of spent) {
-    const width = (ms / most) * 220;
-    root.append(svg("rect", { class: phase, x: at, y: 1, width, height: 12 }, title(`${phase} ${span(ms)}`)));
+  for (const phase of phases.filter((p) => p in spent)) {
+    const width = (spent[phase] / most) * 220;
+    root.append(svg("rect", { class: phase, x: at, y: 1, width, height: 12 }, title(`${phase} ${span(spent[phase] * 1000)}`)));
     at += width;
   }
   return root;
 }
 
-function counts(name, what, [all, told]) {
+function counts(name, what, told) {
   if (!told.length) return null;
-  const most = Math.max(...told.map(([, times]) => times));
-  const rows = told.map(([label, times, lost, between]) => [
-    el("button", { type: "button", class: "link", title: "Show these incidents", onclick: () => narrow(label) }, label),
-    length(times / most), times.toLocaleString("en-US"), span(lost), span(between),
+  const most = told[0].incidents.length;
+  const rows = told.slice(0, COUNTED).map((one) => [
+    el("button", { type: "button", class: "link", title: "Show these incidents", onclick: () => narrow(one.name) }, one.name),
+    length(one.incidents.length / most), one.incidents.length.toLocaleString("en-US"), span(one.lost_seconds * 1000), span(inMs(one.mtbf_seconds)),
   ]);
-  const more = all > told.length ? el("p", { class: "quiet" }, `and ${(all - told.length).toLocaleString("en-US")} more: see taskd report --json`) : "";
+  const more = told.length > COUNTED ? el("p", { class: "quiet" }, `and ${(told.length - COUNTED).toLocaleString("en-US")} more: see taskd report --json`) : "";
   return card(name, "counts", table([what, "", "incidents", "lost", "MTBF"], rows), more);
 }
 
@@ -67,12 +71,13 @@ function length(share) {
 }
 
 function slowRanks() {
-  if (!data.slow.length) return null;
-  const most = Math.max(...data.slow.map(([, , ratio]) => ratio));
-  const rows = data.slow.slice(0, 20).map(([rank, node, ratio, seen, spots]) => [
-    `rank ${rank}, node ${node}`, spotted(spots, most), `${ratio.toFixed(2)} ×`, seen.toLocaleString("en-US"),
+  const slow = data.slow_ranks;
+  if (!slow.length) return null;
+  const most = Math.max(...slow.map(({ ratio }) => ratio));
+  const rows = slow.slice(0, 20).map(({ rank, node, ratio, seen, at }) => [
+    `rank ${rank}, node ${node}`, spotted(at, most), `${ratio.toFixed(2)} ×`, seen.toLocaleString("en-US"),
   ]);
-  const more = data.slow.length > 20 ? el("p", { class: "quiet" }, `and ${data.slow.length - 20} more: see taskd report --json`) : "";
+  const more = slow.length > 20 ? el("p", { class: "quiet" }, `and ${slow.length - 20} more: see taskd report --json`) : "";
   const note = el("p", { class: "quiet" }, "Ranks whose steps took at least 1.25 times as long as the median rank's, over the time of the job; the darker, the slower. Ranks that wait for each other in every step all take the time of the slowest.");
   return card("Slow ranks", "wide", table(["rank", "from start to end", "at most", "entries"], rows), more, note);
 }

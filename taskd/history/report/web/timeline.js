@@ -71,7 +71,7 @@ function starts() {
 function marks() {
   const places = new Map();
   for (let n = 0; n < total; n += 1) {
-    const at = columns.began[n];
+    const at = incidents[n].at;
     if (at < timeline.from || at > timeline.to) continue;
     const key = Math.round(place(at) / 6);
     if (!places.has(key)) places.set(key, []);
@@ -80,15 +80,15 @@ function marks() {
   return [...places.values()].map((found) => {
     const worst = found.reduce((a, b) => (rankOf(a) <= rankOf(b) ? a : b));
     const size = Math.min(4 + Math.log2(found.length), 8);
-    const words = found.length > 1 ? `${found.length} incidents, the first at ${clock(columns.began[found[0]])}` : `${clock(columns.began[worst])} ${causeOf(worst)}`;
-    return svg("g", { class: "mark", onclick: () => open(worst) }, shape(stateOf(worst), place(columns.began[worst]), TOP + GOOD + MARKS / 2, size), title(words));
+    const words = found.length > 1 ? `${found.length} incidents, the first at ${clock(incidents[found[0]].at)}` : `${clock(incidents[worst].at)} ${causeOf(worst)}`;
+    return svg("g", { class: "mark", onclick: () => open(worst) }, shape(stateOf(worst), place(incidents[worst].at), TOP + GOOD + MARKS / 2, size), title(words));
   });
 }
 
-const rankOf = (n) => WORST.indexOf(text(columns.result[n]));
+const rankOf = (n) => WORST.indexOf(incidents[n].result);
 
 function cursor() {
-  const x = place(columns.began[list.selected]);
+  const x = place(incidents[list.selected].at);
   if (x < LEFT || x > timeline.width - RIGHT) return svg("g");
   return svg("rect", { class: "cursor", x: x - 7, y: TOP + GOOD + 4, width: 14, height: MARKS - 8, rx: 3 });
 }
@@ -118,7 +118,7 @@ function axes() {
 
 function zoom(factor, middle = null) {
   const whole = Math.max(data.length, 1);
-  const at = middle ?? (list.selected >= 0 ? columns.began[list.selected] : (timeline.from + timeline.to) / 2);
+  const at = middle ?? (list.selected >= 0 ? incidents[list.selected].at : (timeline.from + timeline.to) / 2);
   const width = Math.min(Math.max((timeline.to - timeline.from) * factor, 1000), whole);
   const from = Math.min(Math.max(at - width / 2, 0), whole - width);
   show(from, from + width);
@@ -153,7 +153,7 @@ function brushing() {
 function timelineLegend() {
   const entries = [["good", "goodput"], ["accent", "steps per minute"]];
   const found = entries.map(([css, name]) => el("span", {}, css === "good" ? swatch(css) : svg("svg", { width: 14, height: 12 }, svg("line", { class: "rate", x1: 0, x2: 14, y1: 6, y2: 6 })), name));
-  const seen = new Set(columns.result.map(text));
+  const seen = new Set(incidents.map(({ result }) => result));
   for (const [name, state] of Object.entries(STATES)) if (seen.has(name)) found.push(el("span", {}, sign(state), name));
   if (data.paused.length) found.push(el("span", {}, swatch("pause"), "paused"));
   byId("timeline-legend").append(...found);
