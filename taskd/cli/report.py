@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from taskd import settings
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.whole_file import whole_file
 from taskd.history import files
-from taskd.history.reading import Reader, Record
+from taskd.history.reading import Reader
 
 if TYPE_CHECKING:
     from taskd.history.model import Job
@@ -159,16 +158,7 @@ def read(newest: Path) -> tuple[Job | None, int]:
     from taskd.history.report import account
 
     reader = Reader()
-    return account.read(_all(reader, newest)), reader.damaged
-
-
-def _all(reader: Reader, newest: Path) -> Iterator[Record]:
-    """A manager may begin the next file in the meantime: the files are opened before any is read,
-    so that each is read once."""
-    with contextlib.ExitStack() as opened:
-        lines = [opened.enter_context(open(file, "rb")) for file in files.of(newest)]
-        for file in lines:
-            yield from reader.lines(file)
+    return account.read(reader.files(files.of(newest))), reader.damaged
 
 
 def find(place: Path, name: str | None = None) -> tuple[Job, int]:

@@ -165,7 +165,10 @@ class Job:
         if (node := record.step("node")) >= 0:
             self.joined[node] = record.count("first"), record.count("ranks")
             self._places = None
-            self.hosts[node] = record.text("address")[:100]
+            if self.hosts.get(node) != (address := record.text("address")[:100]):
+                if self.open is not None or self.incidents:
+                    self.hosts = dict(self.hosts)  # theirs stays as it was
+                self.hosts[node] = address
             self.lost.pop(node, None)
 
     def _lose(self, record: Record) -> None:
@@ -226,7 +229,7 @@ class Job:
             if self.open is None:
                 self.spent.late(record.time - began, self.activity)
             self._cut(record.time)
-            self.open = Incident(number, began, self._usual(), dict(self.hosts))
+            self.open = Incident(number, began, self._usual(), self.hosts)
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
 
@@ -249,7 +252,7 @@ class Job:
         """It is over: the entry has the whole."""
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
-            incident = Incident(0, 0.0, self._usual(), dict(self.hosts))
+            incident = Incident(0, 0.0, self._usual(), self.hosts)
         incident.number = record.count("incident")
         incident.began = _began(record)
         incident.seconds = record.seconds("seconds")

@@ -7,6 +7,7 @@ it does not know are left to who asks for them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Iterator
@@ -75,9 +76,10 @@ class Reader:
                 yield record
 
     def files(self, files: Iterable[Path]) -> Iterator[Record]:
-        """The records of several files, in order. Raises OSError."""
-        for file in files:
-            with open(file, "rb") as lines:
+        """The records of several files, in order. A manager may begin the next file meanwhile: all
+        are opened before any is read, so that each is read once. Raises OSError."""
+        with contextlib.ExitStack() as opened:
+            for lines in [opened.enter_context(open(file, "rb")) for file in files]:
                 yield from self.lines(_whole(lines))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 AGENTS = 5.0  # seconds between two counts of the agents: some 10 ms in a job of 100,000 nodes
 KEPT = 20  # incidents and samples that are remembered
+# With these, which a script may set for metrics of its own, prometheus_client counts in files.
+MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 SHORT = 8  # characters; a secret that is shorter would hide parts of ordinary words
 
 log = logging.getLogger("taskd.manager")
@@ -113,6 +116,8 @@ def _does(node: Node) -> str:
 def _endpoint(
     address: tuple[str, int], coordinator: Coordinator
 ) -> tuple[Endpoint, Figures] | None:
+    for name in MULTIPROCESS:
+        os.environ.pop(name, None)
     try:
         from taskd.history.metrics.endpoint import Endpoint
         from taskd.history.metrics.figures import Figures

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -212,6 +214,21 @@ def test_without_prometheus_client_the_job_runs_and_one_line_says_why(start, mon
         manager.protected(1)
     assert "pip install prometheus-client" in caplog.text
     assert manager.server.watch.endpoint is None
+
+
+def test_the_files_of_a_script_for_its_own_metrics_are_left_alone(tmp_path):
+    code = (
+        "from taskd.core.coordinator import Coordinator; from taskd.core.settings import Settings;"
+        "from taskd.manager.watch import _endpoint;"
+        "_, figures = _endpoint(('127.0.0.1', 0), Coordinator(Settings(1, 2)));"
+        "figures.turn(1.0); print(figures.text(False)[0].decode())"
+    )
+    mine = {name: str(tmp_path / "none") for name in watch.MULTIPROCESS}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **mine}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "taskd_manager_loop_seconds_count 1.0" in done.stdout
+    assert not any(tmp_path.iterdir())
 
 
 def test_off_by_default():
