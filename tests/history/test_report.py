@@ -38,9 +38,9 @@ def test_what_it_cost():
     account = told([*STORY, END])
     assert account.span == (100.0, 1100.0)
     # 4 s and three steps of 2 s; 2 s; from 610 until step 200 is reached at 650
-    assert [c.seconds for c in account.costs] == pytest.approx([10.0, 2.0, 40.0])
-    assert [c.again for c in account.costs] == [3, 0, 10]
-    assert [c.least for c in account.costs] == [False, False, True]
+    assert [c.lost_seconds for c in account.costs] == pytest.approx([10.0, 2.0, 40.0])
+    assert [c.steps_repeated for c in account.costs] == [3, 0, 10]
+    assert [c.steps_repeated_at_least for c in account.costs] == [False, False, True]
     assert account.lost == ((200.0, 210.0), (500.0, 502.0), (610.0, 650.0))
     assert (account.lost_seconds, account.paused_seconds) == pytest.approx((52.0, 20.0))
     assert account.goodput == pytest.approx(1 - 72 / 1000)
@@ -51,8 +51,8 @@ def test_the_time_to_repair_and_between_incidents():
     account = told([*STORY, END])
     assert account.mttr is not None
     # the restart is no repair
-    assert (account.mttr.count, account.mttr.mean, account.mttr.median) == (2, 3.0, 3.0)
-    assert (account.mttr.p95, account.mttr.most) == (4.0, 4.0)
+    assert (account.mttr.repairs, account.mttr.mean, account.mttr.median) == (2, 3.0, 3.0)
+    assert (account.mttr.p95, account.mttr.max) == (4.0, 4.0)
     assert account.mttr.phases == {"INTERRUPT": 0.5, "REPLACE": 1.0, "RESUME": 1.25}
     assert {name: t.mean for name, t in account.strategies.items()} == {
         "recover-in-place": 4.0,
@@ -65,18 +65,18 @@ def test_who_is_to_blame():
     account = told([*STORY, END])
     # the collective that failed because rank 3 had died is nobody's fault
     assert [(c.name, c.incidents) for c in account.nodes] == [
-        ("node 1 (10.0.0.2)", (0, 1, 2)),
+        ("node 1 (10.0.0.2)", (1, 2, 3)),
     ]
     assert [(c.name, len(c.incidents)) for c in account.devices] == [
         ("node 1, device 1 (rank 3)", 1),
         ("node 1, device 0 (rank 2)", 1),
     ]
-    assert {c.name: c.mtbf for c in account.causes} == {
+    assert {c.name: c.mtbf_seconds for c in account.causes} == {
         "node lost": 1000.0,
         "killed by SIGKILL": 1000.0,
         "device: RestartBusiness": 1000.0,
     }
-    assert [(c.name, c.seconds) for c in account.codes] == [("80E01801", 2.0)]
+    assert [(c.name, c.lost_seconds) for c in account.codes] == [("80E01801", 2.0)]
     assert [(s.rank, s.node, s.ratio, s.seen) for s in account.slow] == [
         (5, 2, 2.0, 2),
         (1, 0, 1.3, 1),
@@ -86,10 +86,14 @@ def test_who_is_to_blame():
 def test_against_restarts_from_a_checkpoint():
     account = told([*STORY, END], every=40, steps=True, restart=60.0)
     # steps since the last checkpoint: 50 - 40, 150 - 120, 200 - 200, of 2 s each
-    assert [c.checkpoint for c in account.costs] == pytest.approx([80.0, 120.0, 60.0])
+    assert [c.restart_from_checkpoint_seconds for c in account.costs] == pytest.approx(
+        [80.0, 120.0, 60.0]
+    )
     account = told([*STORY, END], every=150.0, restart=60.0)
     # seconds of training since then: 100, 400 - 300, 510 - 450
-    assert [c.checkpoint for c in account.costs] == pytest.approx([160.0, 160.0, 120.0])
+    assert [c.restart_from_checkpoint_seconds for c in account.costs] == pytest.approx(
+        [160.0, 160.0, 120.0]
+    )
     assert account.checkpoint == pytest.approx((52.0, 440.0))
 
 
@@ -130,7 +134,7 @@ def test_incidents_that_overlap_are_lost_once():
             progress(400.0, 100),
         ]
     )
-    assert [c.seconds for c in account.costs] == [41.0, 7.0]
+    assert [c.lost_seconds for c in account.costs] == [41.0, 7.0]
     assert account.lost_seconds == 41.0
 
 
@@ -259,8 +263,8 @@ def test_any_journal_has_figures(records):
         return
     account = _of(job)
     whole = account.span[1] - account.span[0]
-    assert all(c.seconds >= 0 and c.again >= 0 for c in account.costs)
-    assert all((c.checkpoint or 0.0) >= 0 for c in account.costs)
+    assert all(c.lost_seconds >= 0 and c.steps_repeated >= 0 for c in account.costs)
+    assert all((c.restart_from_checkpoint_seconds or 0.0) >= 0 for c in account.costs)
     assert 0 <= account.lost_seconds + account.paused_seconds <= whole * (1 + 1e-9) + 1e-6
     assert account.goodput is None or 0 <= account.goodput <= 1
     assert all(good is None or 0 <= good <= 1 for _, good in account.bins)
@@ -278,7 +282,7 @@ def test_the_phases_are_no_longer_than_the_incidents(lengths):
     account = told([*BEGIN, *incidents])
     if account.mttr is not None:
         assert sum(account.mttr.phases.values()) <= account.mttr.mean + 1e-6
-        assert account.mttr.median <= account.mttr.p95 <= account.mttr.most
+        assert account.mttr.median <= account.mttr.p95 <= account.mttr.max
 
 
 def test_torn_and_unknown_lines_change_nothing():

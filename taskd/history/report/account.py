@@ -22,13 +22,12 @@ RANKED = 100  # slow ranks, at most
 
 @dataclass(frozen=True)
 class Count:
-    """How often something was at fault. `seconds`: lost by these incidents. `mtbf`: in seconds."""
+    """How often something was at fault, and what was lost by these incidents."""
 
     name: str
-    incidents: tuple[int, ...]  # places in Job.incidents
-    seconds: float
-    mtbf: float | None
-    note: str = ""
+    incidents: tuple[int, ...]  # their numbers in the report, from 1
+    lost_seconds: float
+    mtbf_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,18 @@ class Account:
 
     @property
     def again(self) -> int:
-        return sum(c.again for c in self.costs)
+        return sum(c.steps_repeated for c in self.costs)
 
     @property
     def checkpoint(self) -> tuple[float, float]:
         """Seconds lost by the incidents that can be compared, and what restarts from the last
         checkpoint would have lost."""
-        compared = [c for c in self.costs if c.checkpoint is not None]
-        return sum(c.seconds for c in compared), sum(c.checkpoint or 0.0 for c in compared)
+        compared = [
+            (c.lost_seconds, other)
+            for c in self.costs
+            if (other := c.restart_from_checkpoint_seconds) is not None
+        ]
+        return sum(lost for lost, _ in compared), sum(other for _, other in compared)
 
 
 def assumptions(job: Job, every: float | None, steps: bool, restart: float | None) -> Assumptions:
@@ -187,19 +190,19 @@ def _counted(
 ) -> tuple[Count, ...]:
     """In how many incidents each name is among the causes; the most frequent first."""
     found: dict[str, list[int]] = {}
-    for at, (incident, all_faults) in enumerate(zip(job.incidents, faults, strict=True)):
+    for at, (incident, all_faults) in enumerate(zip(job.incidents, faults, strict=True), 1):
         for name in sorted({names(incident, f) for f in to_blame(all_faults)} - {""}):
             found.setdefault(name, []).append(at)
     counts = [
         Count(
             name,
             tuple(at),
-            sum(costs[n].seconds for n in at),
+            sum(costs[n - 1].lost_seconds for n in at),
             figures.mtbf(span, len(at)),
         )
         for name, at in found.items()
     ]
-    return tuple(sorted(counts, key=lambda c: (-len(c.incidents), -c.seconds, c.name)))
+    return tuple(sorted(counts, key=lambda c: (-len(c.incidents), -c.lost_seconds, c.name)))
 
 
 def _slow(job: Job) -> Iterable[Slow]:

@@ -31,14 +31,14 @@ class Assumptions:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an incident. `again`: committed steps that were repeated; `least`: at least so many.
-    `seconds`: lost. `checkpoint`: what a restart from the last checkpoint would have lost, None
-    where it cannot be compared."""
+    """Of an incident. `steps_repeated`: committed steps; `steps_repeated_at_least`: that many or
+    more. `restart_from_checkpoint_seconds`: what such a restart would have lost, None where it
+    cannot be compared."""
 
-    again: int
-    least: bool
-    seconds: float
-    checkpoint: float | None
+    steps_repeated: int
+    steps_repeated_at_least: bool
+    lost_seconds: float
+    restart_from_checkpoint_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Times:
     """Of repairs, in seconds. `phases`: the mean in each, over all of them, so that the sum is the
     mean of the whole as far as the phases cover it."""
 
-    count: int
+    repairs: int
     mean: float
     median: float
     p95: float
-    most: float
+    max: float
     phases: dict[str, float]
 
 
@@ -116,7 +116,7 @@ def start_seconds(job: Job) -> float | None:
 def lost_intervals(job: Job, costs: Sequence[Cost]) -> list[Interval]:
     """When no new step came because of incidents: [began, began + lost] of each, put together where
     they overlap, within the observed time."""
-    begun = ((i.began, i.began + c.seconds) for i, c in zip(job.incidents, costs, strict=True))
+    begun = ((i.began, i.began + c.lost_seconds) for i, c in zip(job.incidents, costs, strict=True))
     return united(begun, observed(job))
 
 

@@ -55,6 +55,7 @@ def _incidents(account: Account, most: int) -> RenderableType:
     count = len(job.incidents)
     for n in range(max(count - most, 0), count):
         incident, cost = job.incidents[n], account.costs[n]
+        other = cost.restart_from_checkpoint_seconds
         blamed = to_blame(account.faults[n])
         cause = blamed[0].cause if blamed else "-"
         if blamed and blamed[0].rank >= 0:
@@ -67,9 +68,9 @@ def _incidents(account: Account, most: int) -> RenderableType:
             incident.strategy,
             incident.result,
             span(incident.seconds),
-            span(cost.seconds),
-            ("≥" if cost.least else "") + str(cost.again),
-            "-" if cost.checkpoint is None else span(cost.checkpoint),
+            span(cost.lost_seconds),
+            ("≥" if cost.steps_repeated_at_least else "") + str(cost.steps_repeated),
+            "-" if other is None else span(other),
         )
         table.add_row(*map(_text, cells), style="" if incident.result == REPAIRED else "yellow")
     if count > most:
@@ -89,7 +90,7 @@ def _repairs(account: Account) -> RenderableType:
     def row(name: str, said: Callable[[Times], str]) -> None:
         table.add_row(*map(_text, (name, *map(said, columns.values()))))
 
-    row("repairs", lambda times: str(times.count))
+    row("repairs", lambda times: str(times.repairs))
     for phase in PHASES:
         if phase in account.mttr.phases:
             row(phase, partial(_spent, phase))
@@ -105,8 +106,8 @@ def _spent(phase: str, times: Times) -> str:
 def _counts(title: str, counts: Sequence[Count]) -> RenderableType:
     table = _table(title, "incidents", "lost", "MTBF")
     for c in counts[:COUNTS]:
-        between = "-" if c.mtbf is None else span(c.mtbf)
-        table.add_row(*map(_text, (c.name, str(len(c.incidents)), span(c.seconds), between)))
+        between = "-" if c.mtbf_seconds is None else span(c.mtbf_seconds)
+        table.add_row(*map(_text, (c.name, str(len(c.incidents)), span(c.lost_seconds), between)))
     if len(counts) > COUNTS:
         table.caption = f"and {len(counts) - COUNTS} more"
     return table

@@ -88,8 +88,8 @@ def _incident(
         "faults": incident.faults,
         "replaced": incident.ranks,
         "step": incident.step,
-        "lost_seconds": round(cost.seconds, 6),
-        "steps_repeated": cost.again,
+        "lost_seconds": round(cost.lost_seconds, 6),
+        "steps_repeated": cost.steps_repeated,
     }
     at, name = incident.began - zero, f"incident {number}: {incident.strategy or incident.result}"
     yield {"ph": "i", "s": "g", "cat": "incident", **_event(name, JOB, INCIDENTS, at), "args": args}

@@ -101,19 +101,18 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
     """What stands first in a report: name, value, note."""
     if account.goodput is not None:
         observed = span(account.span[1] - account.span[0])
-        yield "goodput", percent(account.goodput), f"of {observed} since all ranks were protected"
+        yield "goodput", percent(account.goodput), f"of {observed} since all were protected"
     twice = f"{counted(account.again, 'step')} done twice"
     yield "lost to incidents", span(account.lost_seconds), twice
     if (times := account.mttr) is not None:
-        yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.most)}"
+        yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.max)}"
     if account.mtbf is not None:
         yield "MTBF", span(account.mtbf), counted(len(account.job.incidents), "incident")
     lost, other = account.checkpoint
     if other > 0:
-        note = f"in place of {span(lost)}, assumed: a checkpoint every {every(account)}"
-        yield "by restarts instead", span(other), note
+        yield "by restarts instead", span(other), f"in place of {span(lost)}, as assumed below"
     if account.start is not None:
-        yield "to start", span(account.start), "until all ranks were protected"
+        yield "to start", span(account.start), "until all were protected"
     if account.paused_seconds:
         yield "paused", span(account.paused_seconds), "by an operator"
 
