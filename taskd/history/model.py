@@ -52,7 +52,7 @@ class Job:
 
     most: int = sys.maxsize
     read_round: Callable[[Any], Any] = lambda told: None
-    any: bool = False
+    records: int = 0  # that were taken
     name: str = ""
     version: str = ""
     nodes: int = 0
@@ -92,10 +92,11 @@ class Job:
         fresh = not again and record.kind == "start" and record.data.get("successor") is not True
         if fresh:
             vars(self).update(vars(Job(self.most, self.read_round)))
-        if not self.any:
-            self.any, self.began, self.spent.time = True, record.time, record.time
+        if not self.records:
+            self.began = self.spent.time = record.time
             # it ran before; what its next manager finds is an incident of its own
             self.missing_start = self.in_loop = not fresh
+        self.records += 1
         self.until(record.time)
         self.last = max(self.last, record.time)
         follow = _FOLLOW.get(record.kind)
@@ -106,7 +107,7 @@ class Job:
 
     def until(self, time: float) -> None:
         """Time has passed, and nothing has happened."""
-        if self.any and self.end is None:
+        if self.records and self.end is None:
             self.spent.until(time, self.activity)
 
     def finish(self) -> None:
@@ -303,7 +304,7 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
     job = Job(**made)
     for record in records:
         job.take(record)
-    return job if job.any else None
+    return job if job.records else None
 
 
 def _texts(values: list[Any]) -> Iterator[str]:
