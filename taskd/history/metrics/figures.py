@@ -40,7 +40,8 @@ REPAIR = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 12
 TURN = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
-disable_created_metrics()  # or each counter has another series, with the time of its beginning
+# or each counter has another series, with the time of its beginning
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Figures:
