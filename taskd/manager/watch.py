@@ -58,12 +58,13 @@ class Watch:
             self._targets.start()
         if self.figures is not None or self._targets is not None:
             self._history, self._notices = Job(most=KEPT), Notices(journal.job)
-            journal.listeners.append(self._take)
+            journal.listeners += [self._history.take, self._count, self._tell]
 
-    def _take(self, entry: Record) -> None:
-        self._history.take(entry)
+    def _count(self, entry: Record) -> None:
         if self.figures is not None:
             self.figures.take(entry, self._history)
+
+    def _tell(self, entry: Record) -> None:
         if self._targets is not None:
             for notice in self._notices.take(entry, self._history):
                 self._targets.tell(notice)
