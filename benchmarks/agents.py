@@ -44,7 +44,7 @@ from manager_idle import cpu_seconds
 from ports import free_port
 from rich.console import Console
 
-from taskd.manager import journal
+from taskd.history.reading import repaired
 from taskd.protocol import keys
 
 TARGETS = {
@@ -78,8 +78,7 @@ def receive(line: Connection, folder: Path) -> Any:
 
 def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, float]:
     """Let a collective fail on one rank; return the seconds of each part."""
-    path = folder / journal.INCIDENTS
-    known = len(path.read_text().splitlines()) if path.exists() else 0
+    known = len(repaired(folder))
     for line in lines:
         line.send("fault" if line is lines[0] else "arm")
     for line in lines:
@@ -89,12 +88,8 @@ def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, 
     told = [receive(line, folder) for line in lines]
     fault = told[0][0]
     first = min(told, key=lambda t: t[2])
-    until(
-        "the end of the incident",
-        folder,
-        lambda: path.exists() and len(path.read_text().splitlines()) > known,
-    )
-    closed = json.loads(path.read_text().splitlines()[-1])
+    until("the end of the incident", folder, lambda: len(repaired(folder)) > known)
+    closed = repaired(folder)[-1]
     return {
         "told": max(t[1] for t in told) - fault,
         "acknowledged": first[2] - fault,

@@ -3,7 +3,6 @@ script."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
@@ -24,19 +23,13 @@ from ports import free_port
 from state_page import StatePage
 
 from taskd import settings
-from taskd.manager import journal
+from taskd.history.reading import repaired
 
 HERE = Path(__file__).resolve().parent
 # seconds without the expected progress; on a busy machine a start takes 10
 PATIENCE = 120.0
 # variables that jobs do not inherit from the benchmark's environment
 FOREIGN = ("MASTER_", "MINDX_", "TASKD_", *settings.PARAMETERS)
-
-
-def repaired(path: Path) -> list[dict[str, Any]]:
-    """The incidents in an incidents.jsonl; the line that is being written is left out."""
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [entry for line in lines if (entry := json.loads(line))["kind"] == "incident"]
 
 
 class Failed(RuntimeError):
@@ -132,8 +125,6 @@ class Run:
             )
         self.steps = [toy.Steps(directory, r) for r in range(world)]
         self._page: StatePage | None = None
-        # its size when last read, and its incidents
-        self._journal: tuple[int, list[dict[str, Any]]] = (0, [])
 
     @property
     def page(self) -> StatePage:
@@ -272,11 +263,7 @@ class Run:
 
     def incidents(self) -> list[dict[str, Any]]:
         """The closed incidents in the manager's journal."""
-        path = self.log / journal.INCIDENTS
-        size = path.stat().st_size if path.exists() else 0
-        if size != self._journal[0]:
-            self._journal = size, repaired(path)
-        return self._journal[1]
+        return repaired(self.log)
 
     def incident(self, number: int) -> dict[str, Any]:
         """The job's `number`-th incident, once it is over."""

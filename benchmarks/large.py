@@ -24,6 +24,8 @@ from typing import Any
 
 from ports import free_port
 
+from taskd.history.reading import repaired
+
 WIDTH = 1024
 WARM = 3  # steps before the medians begin
 BIN = Path(sys.executable).parent
@@ -114,10 +116,8 @@ def run(args: argparse.Namespace, variant: dict[str, str] | None, kill: bool) ->
         if done.returncode:
             sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
         found: dict[str, Any] = json.loads((out / "result.json").read_text())
-        incidents = out / "log" / "incidents.jsonl"
-        if incidents.exists():
-            lines = [json.loads(line) for line in incidents.read_text().splitlines()]
-            found["recovery"] = sum(line.get("seconds", 0.0) for line in lines)
+        if incidents := repaired(out / "log"):
+            found["recovery"] = sum(incident["seconds"] for incident in incidents)
         log = "".join(p.read_text() for p in (out / "log").glob("worker-0.log"))
         every = [line.split()[-2] for line in log.splitlines() if "is recorded every" in line]
         found["every"] = every[-1] if every else "1"

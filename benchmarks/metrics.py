@@ -17,11 +17,11 @@ from collections.abc import Callable
 from taskd.core.incident.ladder import DEFAULT, STRATEGIES
 from taskd.core.incident.phases import Phase
 from taskd.core.topology import Node, Topology
-from taskd.journal.reading import Record
+from taskd.history.metrics.endpoint import Endpoint
+from taskd.history.metrics.figures import RESULTS, Figures
+from taskd.history.model import Job
+from taskd.history.reading import Record
 from taskd.manager.watch import agents
-from taskd.metrics.endpoint import Endpoint
-from taskd.metrics.exposition import Exposition
-from taskd.metrics.figures import RESULTS, Figures
 
 ROUNDS = 5
 SCRAPERS, WAITS = 4, 3000
@@ -67,8 +67,8 @@ def beside(program: str, *arguments: str) -> str:
             process.wait()
 
 
-def scraped(exposition: Exposition) -> str:
-    endpoint = Endpoint("127.0.0.1", 0, exposition.text)
+def scraped(figures: Figures) -> str:
+    endpoint = Endpoint("127.0.0.1", 0, figures.text)
     endpoint.start()
     while not endpoint.port:
         time.sleep(0.01)
@@ -83,36 +83,39 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=100_000)
     ranks = parser.parse_args().ranks
     nodes = ranks // 8
-    figures = Figures(ranks, DEFAULT)
+    figures, job = Figures(DEFAULT), Job(most=20)
+
+    def take(kind: str, **data: object) -> None:
+        job.take(record := Record(kind, 1.0, data))
+        figures.take(record, job)
+
+    take("start", nodes=nodes, ranks_per_node=8)
     for node in range(nodes):
-        figures.take(Record("join", 1.0, {"node": node, "first": node * 8, "ranks": 8}))
+        take("join", node=node, first=node * 8, ranks=8)
     phases = dict.fromkeys((p.value for p in Phase), 0.1)
-    incident = {"seconds": 1.0, "phases": phases, "ranks": (1,), "step": 1, "reached": 1}
+    over = {"seconds": 1.0, "phases": phases, "ranks": (1,), "step": 1, "reached": 1}
     for strategy in STRATEGIES:  # every series that there can be, nearly
         for result in RESULTS:
             for rank in range(0, 800, 8):
-                entry = {**incident, "strategy": strategy, "result": result, "ranks": (rank,)}
-                figures.take(Record("incident", 2.0, entry))
+                take("incident", **{**over, "ranks": (rank,)}, strategy=strategy, result=result)
     slow = [[rank, rank // 8, 1.5] for rank in range(10)]
     progress = {"step": 1, "phases": {"computing": ranks}, "slow": slow}
-    figures.take(Record("progress", 3.0, progress))
+    take("progress", **progress)
     topology = Topology(ranks)
     topology.nodes = {n: Node(tuple(range(n * 8, n * 8 + 8)), ("", 0), 0) for n in range(nodes)}
-    over = Record("incident", 4.0, {**incident, "strategy": "retry", "result": "repaired"})
-    exposition = Exposition(figures)
     costs = {
         "a turn of the loop": microseconds(lambda: figures.turn(0.001), 10_000),
-        "an entry that an incident is over": microseconds(lambda: figures.take(over), 1000),
-        "an entry of progress": microseconds(
-            lambda: figures.take(Record("progress", 5.0, progress)), 1000
+        "an entry that an incident is over": microseconds(
+            lambda: take("incident", **over, strategy="retry", result="repaired"), 1000
         ),
+        "an entry of progress": microseconds(lambda: take("progress", **progress), 1000),
         "a look, once a second": microseconds(
-            lambda: figures.look(6.0, "training", 1, {"no key": 1}), 1000
+            lambda: figures.look(job, "training", 1, {"no key": 1}), 1000
         ),
         "counting the agents, every 5 s": microseconds(lambda: agents(topology, nodes), 3),
-        "a scrape, in its own thread": microseconds(lambda: exposition.text(False), 10),
+        "a scrape, in its own thread": microseconds(lambda: figures.text(False), 10),
     }
-    text, _ = exposition.text(False)
+    text, _ = figures.text(False)
     lines = len(text.splitlines())
     print(f"{ranks} ranks on {nodes} nodes; {lines} lines, {len(text)} bytes a scrape")
     for name, cost in costs.items():
@@ -120,7 +123,7 @@ def main() -> None:
     print("a wait of 1 ms is late by (median / 99 % / most)")
     print(f"{'alone':36} {lateness()}")
     print(f"{f'beside {SCRAPERS} processes that compute':36} {beside('while True: pass')}")
-    print(f"{f'beside {SCRAPERS} processes that scrape':36} {scraped(exposition)}")
+    print(f"{f'beside {SCRAPERS} processes that scrape':36} {scraped(figures)}")
 
 
 if __name__ == "__main__":

@@ -27,12 +27,12 @@ from typing import Any
 import toy
 from figures import Figures
 from hosts import Hosts, possible
-from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, repaired, summary
+from jobs import FOREIGN, Failed, end_cleanly, machine, monotonic, ms, summary
 from launchers import Launchers
 from ports import free_port
 from rich.console import Console
 
-from taskd.manager import journal
+from taskd.history.reading import repaired
 
 HERE = Path(__file__).resolve().parent
 PATIENCE = 90.0
@@ -98,7 +98,7 @@ class Job(Launchers):
         return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
 
     def incidents(self) -> list[dict[str, Any]]:
-        return repaired(self.log / journal.INCIDENTS)
+        return repaired(self.log)
 
     def host_of(self, rank: int) -> int:
         last = self.steps[rank].last()

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,12 @@ import click
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.whole_file import whole_file
-from taskd.journal import files
-from taskd.journal.reading import Reader, Record
+from taskd.history import files
+from taskd.history.reading import Reader
 
 if TYPE_CHECKING:
-    from taskd.report.account import Account, Now
-    from taskd.report.story import Story
+    from taskd.history.model import Job
+    from taskd.history.report.account import Account, Now
 
 ANSWER = 1.0  # seconds; a manager answers in milliseconds
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -104,20 +103,20 @@ def command(
     docs/report.md has the formula of each figure.
     """
     named = journal is None and "MINDX_TASK_ID" in os.environ
-    job = settings.job(os.environ) if named else None
-    story, damaged = find(journal or log_path or _logs(), job)
-    running = journal is None and story.end is None
-    now = _now(story.job) if running else None
-    told = assumed_account(story, checkpoint_every, restart_seconds, now)
+    name = settings.job(os.environ) if named else None
+    job, damaged = find(journal or log_path or _logs(), name)
+    running = journal is None and job.end is None
+    now = _now(job.name) if running else None
+    told = assumed_account(job, checkpoint_every, restart_seconds, now)
     write(told, html, trace)
     if as_json:
-        from taskd.report.plain import plain
+        from taskd.history.report.plain import plain
 
         click.echo(json.dumps(plain(told), indent=1))
     elif html is None and trace is None:
         from rich.console import Console
 
-        from taskd.report.table import render
+        from taskd.history.report.table import render
 
         Console(highlight=False, soft_wrap=True).print(render(told))
     for kind, path in (("report", html), ("trace", trace)):
@@ -128,67 +127,58 @@ def command(
 
 
 def assumed_account(
-    story: Story,
+    job: Job,
     checkpoint_every: tuple[float, bool] | None = None,
     restart_seconds: float | None = None,
     now: Now | None = None,
 ) -> Account:
     """The account with what is assumed about restarts; what is None has its default."""
-    from taskd.report import account
+    from taskd.history.report import account
 
     every, steps = checkpoint_every or (None, False)
-    assumed = account.assumptions(story, every, steps, restart_seconds)
-    return account.of_story(story, assumed, now)
+    assumed = account.assumptions(job, every, steps, restart_seconds)
+    return account.of_job(job, assumed, now)
 
 
 def write(told: Account, html: Path | None, trace: Path | None) -> None:
     """Write the page and the trace, each as a whole or not at all. Raises ClickException."""
     if html is not None:
-        from taskd.report.page import page
+        from taskd.history.report.page import page
 
         _replace(html, page(told))
     if trace is not None:
-        from taskd.report.trace import trace as traced
+        from taskd.history.report.trace import trace as traced
 
         _replace(trace, json.dumps(traced(told), separators=(",", ":")))
 
 
-def read(newest: Path) -> tuple[Story | None, int]:
-    """The story that a journal tells, None if it has no entry; and how many lines are no entries.
+def read(newest: Path) -> tuple[Job | None, int]:
+    """The job that a journal tells of, None if it has no entry; and how many lines are no entries.
     Raises OSError."""
-    from taskd.report.gathering import of_records
+    from taskd.history.report import account
 
     reader = Reader()
-    return of_records(_all(reader, newest)), reader.damaged
+    return account.read(reader.files(files.of(newest))), reader.damaged
 
 
-def _all(reader: Reader, newest: Path) -> Iterator[Record]:
-    """A manager may begin the next file in the meantime: the files are opened before any is read,
-    so that each is read once."""
-    with contextlib.ExitStack() as opened:
-        lines = [opened.enter_context(open(file, "rb")) for file in files.of(newest)]
-        for file in lines:
-            yield from reader.lines(file)
-
-
-def find(place: Path, job: str | None = None) -> tuple[Story, int]:
-    """The story of the journal at `place`, a file or a directory, and how many lines are no
-    entries. `job` chooses in a directory; None for the one written last. Raises ClickException."""
+def find(place: Path, name: str | None = None) -> tuple[Job, int]:
+    """The job of the journal at `place`, a file or a directory, and how many lines are no
+    entries. `name` chooses in a directory; None for the one written last. Raises ClickException."""
     try:
         if place.is_dir():
-            newest = files.path(place, job) if job is not None else files.newest(place)
+            newest = files.path(place, name) if name is not None else files.newest(place)
         else:
             newest = place if place.exists() else None
-        story, damaged = read(newest) if newest is not None else (None, 0)
+        job, damaged = read(newest) if newest is not None else (None, 0)
     except OSError as error:
         raise click.ClickException(f"{place} cannot be read: {error.strerror}") from None
-    if story is None:
-        of = f" of job {job}" if job is not None else ""
+    if job is None:
+        of = f" of job {name}" if name is not None else ""
         raise click.ClickException(
             f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its directory,"
             " or set --log-path (TASKD_LOG_PATH) and MINDX_TASK_ID as the job has them"
         )
-    return story, damaged
+    return job, damaged
 
 
 def _logs() -> Path:
@@ -201,8 +191,8 @@ def _logs() -> Path:
 def _now(job: str) -> Now | None:
     """What the manager of that job says; None if none answers, or that of another job."""
     from taskd.control import Control, ControlError
+    from taskd.history.report.account import Now
     from taskd.protocol.keys import BadSecret
-    from taskd.report.account import Now
 
     # without a secret there is no job of ours to ask; its journal may be readable
     with contextlib.suppress(ControlError, BadSecret, settings.BadSetting):

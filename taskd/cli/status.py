@@ -16,15 +16,16 @@ import click
 
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
-from taskd.journal import files
-from taskd.journal.reading import Reader, last_run
+from taskd.history import files
+from taskd.history.model import of_records
+from taskd.history.reading import Reader
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from taskd.control import Control
+    from taskd.history.status.model import Model
     from taskd.messages.to_operator import IncidentSeen
-    from taskd.status.model import Model
 
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
 EVERY = 1.0  # seconds between two looks
@@ -55,7 +56,7 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
                 model = sight.look()
                 click.echo(json.dumps(model.plain, indent=1))
             elif once or journal is not None or not sys.stdout.isatty():
-                from taskd.status.rendering import render
+                from taskd.history.status.rendering import render
 
                 model = sight.look()
                 _console().print(render(model))
@@ -79,7 +80,7 @@ def _live(look: Callable[[], Model]) -> Model:
     """Show the job until it is over, or until the reader has seen enough."""
     from rich.live import Live
 
-    from taskd.status.rendering import render
+    from taskd.history.status.rendering import render
 
     model = look()
     with (
@@ -113,9 +114,9 @@ class _Sight:
     def _asked(self) -> Model | None:
         """By the manager; None if none answers."""
         from taskd.control import Control, ControlError
+        from taskd.history.status.model import of_manager
         from taskd.protocol import addresses
         from taskd.protocol.keys import BadSecret
-        from taskd.status.model import of_manager
 
         if self.given is not None:
             return None
@@ -153,14 +154,14 @@ class _Sight:
         return named if chosen else files.newest(place)
 
     def _journal(self, newest: Path) -> Model | None:
-        from taskd.status.journaled import of_journal
+        from taskd.history.status.model import SHOWN, of_journal
 
         reader = Reader()
         try:
             size = (newest, newest.stat().st_size) if newest.exists() else None
             if size is None or size != self._size:
-                records = last_run(reader.files(files.of(newest)))
-                self._read = of_journal(str(newest), records, time.time())
+                job = of_records(reader.files(files.of(newest)), most=SHOWN)
+                self._read = of_journal(str(newest), job, time.time()) if job is not None else None
                 self._size, self.damaged = size, reader.damaged
         except OSError as error:
             raise click.ClickException(f"{newest} cannot be read: {error.strerror}") from None

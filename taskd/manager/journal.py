@@ -1,4 +1,4 @@
-"""Writes the journal of a job, `journal-JOB.jsonl`, and `incidents.jsonl`, from the same events.
+"""Writes the journal of a job, `journal-JOB.jsonl`.
 
 The journal has one writer, the manager that holds its lock. A line is handed to the kernel before
 the manager goes on, so it outlives the manager's process; it is not forced to the disk, for that
@@ -15,17 +15,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from taskd import logs
-from taskd.core import commands
-from taskd.journal import files
-from taskd.journal.reading import Record
+from taskd.history import files
+from taskd.history.reading import Record
 from taskd.manager import line_file
 
-INCIDENTS = "incidents.jsonl"
 WAITING = 1000  # lines that wait in memory while none can be written
 TEXT = 4000  # characters of a text; a message that names every rank is much longer
 LISTED = 100  # texts in a list
@@ -89,21 +86,6 @@ class Journal:
             except Exception:
                 log.exception("an entry of kind %s is not counted or told", kind)
 
-    def closed(self, incident: commands.Closed) -> None:
-        """An incident that was repaired."""
-        data = asdict(incident)
-        self.write("incident", {"result": "repaired", **data})
-        for more in ("reached", "rounds"):
-            del data[more]
-        data["began"] = self.unix(incident.began)
-        self._append_incident({"kind": "incident", **data})
-
-    def end(self, ok: bool, reason: str) -> None:
-        """The job is over."""
-        data = {"ok": ok, "reason": reason}
-        self.write("end", data)
-        self._append_incident({"kind": "end", **data})
-
     # -- the file ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -112,7 +94,7 @@ class Journal:
             return
         try:
             if not self._ready():
-                self._warn(self.path, "another manager writes it")
+                self._warn("another manager writes it")
                 return
             if self._lost:
                 self._append(_line(Record("gap", self._now(), {"lost": self._lost})))
@@ -123,7 +105,7 @@ class Journal:
             if self._size >= self._most_bytes:
                 self._next_file()
         except (OSError, ValueError) as error:
-            self._warn(self.path, getattr(error, "strerror", None) or str(error))
+            self._warn(getattr(error, "strerror", None) or str(error))
 
     def close(self) -> None:
         """Write what waits, bring it to the disk, and let the next manager write."""
@@ -132,7 +114,7 @@ class Journal:
             try:
                 os.fsync(self._descriptor)
             except OSError as error:
-                self._warn(self.path, error.strerror or str(error))
+                self._warn(error.strerror or str(error))
             self._forget()
         if self._lock is not None:
             self._lock.release()
@@ -179,26 +161,11 @@ class Journal:
     def _now(self) -> float:
         return self.unix(self._clock())
 
-    def _append_incident(self, data: dict[str, Any]) -> None:
-        """Append to incidents.jsonl. Lines of several managers never mix: each is one write to a
-        file opened for append."""
-        path = self.directory / INCIDENTS
-        line = json.dumps({"time": self._now(), "job": self.job, **data}) + "\n"
-        try:
-            path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-            descriptor = logs.open_to_append(path)
-            try:
-                os.write(descriptor, line.encode())
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError) as error:
-            self._warn(path, getattr(error, "strerror", None) or str(error))
-
-    def _warn(self, path: Path, why: str) -> None:
+    def _warn(self, why: str) -> None:
         if not self._warned:
             self._warned = True
             remedy = "set TASKD_LOG_PATH to a directory with room that this user may write to"
-            log.warning("%s cannot be written: %s; %s", path, why, remedy)
+            log.warning("%s cannot be written: %s; %s", self.path, why, remedy)
 
 
 def _line(entry: Record) -> bytes:

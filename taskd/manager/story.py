@@ -118,11 +118,12 @@ class Story:
         elif isinstance(command, c.Admit):
             self._admitted(command)
         elif isinstance(command, c.Closed):
-            self._over({"result": "repaired", **vars(command)})
-            self._journal.closed(command)
+            data = {"result": "repaired", **vars(command)}
+            self._over(data)
+            self._journal.write("incident", data)
         elif isinstance(command, to_agent.End):
             self.write_progress(self._job.at, self._job.released if command.ok else -1)
-            self._journal.end(command.ok, command.reason)
+            self._journal.write("end", {"ok": command.ok, "reason": command.reason})
 
     def _admitted(self, command: c.Admit) -> None:
         """Agents register again and again; written is which agent has which node."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,21 +14,24 @@ from typing import TYPE_CHECKING
 from taskd import settings
 from taskd.core import overview
 from taskd.core.coordinator import Coordinator
-from taskd.core.notices import Notices
 from taskd.core.topology import Node, Topology
-from taskd.journal.reading import Record
+from taskd.history.model import Job
+from taskd.history.notices.content import Notices
+from taskd.history.notices.queue import Delivery, Target, Targets
+from taskd.history.reading import Record
 from taskd.logs import Drops
 from taskd.manager.journal import Journal
-from taskd.metrics.figures import Figures
-from taskd.notify.delivery import Delivery
-from taskd.notify.queue import Target, Targets
 from taskd.protocol import secret
 from taskd.settings.monitoring import COMMAND
 
 if TYPE_CHECKING:
-    from taskd.metrics.endpoint import Endpoint
+    from taskd.history.metrics.endpoint import Endpoint
+    from taskd.history.metrics.figures import Figures
 
 AGENTS = 5.0  # seconds between two counts of the agents: some 10 ms in a job of 100,000 nodes
+KEPT = 20  # incidents and samples that are remembered
+# With these, which a script may set for metrics of its own, prometheus_client counts in files.
+MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
 SHORT = 8  # characters; a secret that is shorter would hide parts of ordinary words
 
 log = logging.getLogger("taskd.manager")
@@ -42,7 +46,6 @@ class Watch:
         self._address, self._targets = address, targets
         self.endpoint: Endpoint | None = None
         self.figures: Figures | None = None
-        self._counted = 0.0
 
     def open(self, coordinator: Coordinator, journal: Journal, drops: Drops) -> None:
         """Before the first entry of the journal."""
@@ -50,17 +53,21 @@ class Watch:
         self._state, self._next = coordinator.job, 0.0
         if self._address is not None and (found := _endpoint(self._address, coordinator)):
             self.endpoint, self.figures = found
-            journal.listeners.append(self.figures.take)
             self.endpoint.start()
         if self._targets is not None:
-            self._notices = Notices(journal.job)
-            journal.listeners.append(self._tell)
             self._targets.start()
+        if self.figures is not None or self._targets is not None:
+            self._history, self._notices = Job(most=KEPT), Notices(journal.job)
+            journal.listeners += [self._history.take, self._count, self._tell]
+
+    def _count(self, entry: Record) -> None:
+        if self.figures is not None:
+            self.figures.take(entry, self._history)
 
     def _tell(self, entry: Record) -> None:
-        assert self._targets is not None
-        for notice in self._notices.take(entry.kind, entry.time, entry.data):
-            self._targets.tell(notice)
+        if self._targets is not None:
+            for notice in self._notices.take(entry, self._history):
+                self._targets.tell(notice)
 
     def turn(self, seconds: float) -> None:
         """A turn of the loop took so long, without the wait for messages."""
@@ -72,15 +79,15 @@ class Watch:
         figures = self.figures
         if figures is None:
             return
+        self._history.until(self._journal.unix(now))
         figures.look(
-            self._journal.unix(now),
+            self._history,
             overview.state_of(self._coordinator),
             self._coordinator.election.candidate.term,
             self._drops.total,
         )
         if self._targets is not None:
-            for result, number in self._targets.results.items():
-                figures.put("taskd_notices", number, result)
+            figures.notices(self._targets.results)
         if now >= self._next:
             self._next = now + AGENTS
             figures.agents(agents(self._state.topology, self._state.settings.nodes))
@@ -110,9 +117,11 @@ def _does(node: Node) -> str:
 def _endpoint(
     address: tuple[str, int], coordinator: Coordinator
 ) -> tuple[Endpoint, Figures] | None:
+    for name in MULTIPROCESS:
+        os.environ.pop(name, None)
     try:
-        from taskd.metrics.endpoint import Endpoint
-        from taskd.metrics.exposition import Exposition
+        from taskd.history.metrics.endpoint import Endpoint
+        from taskd.history.metrics.figures import Figures
     except ImportError as error:
         log.warning(
             "no metrics are offered: %s; pip install prometheus-client, or unset"
@@ -120,9 +129,8 @@ def _endpoint(
             error,
         )
         return None
-    job = coordinator.job
-    figures = Figures(len(job.ranks), job.settings.ladder)
-    return Endpoint(*address, Exposition(figures).text), figures
+    figures = Figures(coordinator.job.settings.ladder)
+    return Endpoint(*address, figures.text), figures
 
 
 def make(environ: Mapping[str, str]) -> Watch:
@@ -146,9 +154,9 @@ def make(environ: Mapping[str, str]) -> Watch:
 
 def _delivery(target: str, environ: Mapping[str, str]) -> Delivery:
     if not target.startswith(COMMAND):
-        from taskd.notify.webhook import Webhook  # urllib takes a moment
+        from taskd.history.notices.webhook import Webhook  # urllib takes a moment
 
         return Webhook(target)
-    from taskd.notify.command import Command
+    from taskd.history.notices.command import Command
 
     return Command(target.removeprefix(COMMAND), settings.without_secret_values(environ))

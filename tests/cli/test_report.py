@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from taskd.cli import main
-from taskd.journal import files
-from tests.report.journals import END, STORY, Record
+from taskd.history import files
+from tests.history.journals import END, STORY, Record
 
 
 def write(directory: Path, records: list[Record], job: str = "llm-7b", age: int = 0) -> Path:

@@ -33,16 +33,13 @@ ALLOWED = {
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
     "manager": BELOW
     | {
-        "taskd.journal",
+        "taskd.history",
         "taskd.kubernetes",
         "taskd.manager",
-        "taskd.metrics",
         "taskd.mindcluster",
-        "taskd.notify",
         "taskd.profiling",
     },
-    "metrics": {"taskd.core", "taskd.journal", "taskd.messages", "taskd.metrics"},
-    "notify": {"taskd", "taskd.core", "taskd.notify"},
+    "history": {"taskd.core", "taskd.messages", "taskd.history"},
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster", "taskd.profiling"},
@@ -64,9 +61,6 @@ ALLOWED = {
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),
     "control.py": BELOW,
-    "journal": {"taskd.journal"},
-    "report": {"taskd.journal", "taskd.report", "taskd.status"},
-    "status": {"taskd.journal", "taskd.messages", "taskd.status"},
 }
 # The zygote is a process of its own, and it forks ranks.
 BESIDES = {"agent/ranks/zygote.py": {"taskd.worker"}}
@@ -86,6 +80,7 @@ FLOORS = {
         "process",
         "",  # job, protection, control_thread, injection
     ),
+    "history": ("", "status", "report", "metrics", "notices"),
     "manager": ("line_file", "continuity", "following", "peers", "devices", ""),
 }
 

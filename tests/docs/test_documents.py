@@ -152,7 +152,5 @@ def test_the_script_in_readme_is_protected(tmp_path):
         str(n) for n in range(0, 1000, 100)
     ]
     assert "all 2 ranks are protected" in (tmp_path / "log" / "manager.log").read_text()
-    assert (
-        json.loads((tmp_path / "log" / "incidents.jsonl").read_text().splitlines()[-1])["ok"]
-        is True
-    )
+    (journal,) = (tmp_path / "log").glob("journal-*.jsonl")
+    assert json.loads(journal.read_text().splitlines()[-1])["ok"] is True

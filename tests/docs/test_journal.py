@@ -6,10 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from taskd.journal import files
-from taskd.journal.reading import Reader, Record
+from taskd.history import files
+from taskd.history.model import of_records
+from taskd.history.reading import Reader, Record
+from taskd.history.status.model import of_journal
 from taskd.manager import journal
-from taskd.status.journaled import of_journal
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "journal.md").read_text()
@@ -37,8 +38,10 @@ def test_every_kind_that_is_written_has_an_example_and_no_other():
 
 
 def test_a_reader_takes_them_all():
-    model = of_journal("docs/journal.md", examples(), 2e9)
-    assert model is not None and model.end is not None and model.end.ok
+    job = of_records(examples())
+    assert job is not None
+    model = of_journal("docs/journal.md", job, 2e9)
+    assert model.end is not None and model.end.ok
     assert model.incidents[-1].step == 35
 
 

@@ -176,8 +176,8 @@ def test_the_lines_of_a_pytorch_job_train(tmp_path, name, script):
                 os.killpg(pod.pid, signal.SIGKILL)
             pod.wait()
     assert all(f"rank {rank} has trained" in text for rank, text in enumerate(said))
-    (journal,) = (tmp_path / "job" / "output" / "taskd_log").glob("incidents.jsonl")
-    assert '"ok": true' in journal.read_text()
+    (journal,) = (tmp_path / "job" / "output" / "taskd_log").glob("journal-*.jsonl")
+    assert '"kind":"end","ok":true' in journal.read_text()
     (log,) = (tmp_path / "job" / "output" / "taskd_log").glob("manager*.log")
     # the annotation by way of podinfo
     assert "ladder: retry, recover-in-place, recover, exit" in log.read_text()

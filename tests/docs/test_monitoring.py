@@ -14,13 +14,12 @@ import pytest
 import yaml
 
 from taskd import settings
-from taskd.core.notices import Notices
-from taskd.core.slow_ranks import BEGINS
-from taskd.journal.reading import Record
-from taskd.metrics import figures
-from taskd.metrics.exposition import Exposition
-from taskd.metrics.table import COUNTER, HISTOGRAM, METRICS
-from taskd.notify import queue
+from taskd.history.metrics import figures
+from taskd.history.model import Job
+from taskd.history.notices import queue
+from taskd.history.notices.content import Notices
+from taskd.history.notices.slow_ranks import BEGINS
+from taskd.history.reading import Record
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "monitoring"
@@ -30,16 +29,29 @@ DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
 PORT = 9602
 promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
+
+def counted() -> figures.Figures:
+    """Figures in which each metric has a series."""
+    made, job = figures.Figures(("retry", "exit")), Job()
+    for kind, data in (
+        ("start", {"job": 'a "job"\n', "taskd": "1"}),
+        ("lost", {"node": 0}),
+        ("incident", {"strategy": "retry", "result": "repaired"}),
+        ("progress", {"phases": {"computing": 4}, "slow": [[1, 0, 2.0]]}),
+    ):
+        job.take(record := Record(kind, 1.0, data))
+        made.take(record, job)
+    made.look(job, "training", 1, {"no key": 1})
+    made.agents({"running": 1})
+    made.notices({"failed": 1})
+    return made
+
+
+METRICS = list(counted().registry.collect())
 # every series that Prometheus gets, with its labels
-SERIES = {
-    name: {*metric.labels, *(("le",) if name.endswith("_bucket") else ())}
-    for metric in METRICS
-    for name in (
-        [f"{metric.name}_{part}" for part in ("bucket", "sum", "count")]
-        if metric.kind == HISTOGRAM
-        else [metric.shown]
-    )
-}
+SERIES = {sample.name: set(sample.labels) for metric in METRICS for sample in metric.samples}
+# each metric under its documented name
+KINDS = {f"{m.name}_total" if m.type == "counter" else m.name: m.type for m in METRICS}
 TARGET = {"job", "instance"}  # labels that Prometheus adds
 
 
@@ -90,14 +102,14 @@ def test_the_dashboard_is_one():
 
 
 def test_every_metric_is_documented_and_used():
-    rows = dict(re.findall(r"^\| `(taskd_\w+)(?:\{.*?\})?` \| (\w+) \|", TEXT, re.MULTILINE))
-    assert rows == {metric.shown: metric.kind for metric in METRICS}
-    for metric in METRICS:
-        labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""
-        assert f"`{metric.shown}{labels}`" in TEXT, metric.name
+    rows = re.findall(r"^\| `(taskd_\w+)(?:\{(.*?)\})?` \| (\w+) \|", TEXT, re.MULTILINE)
+    assert {name: kind for name, _, kind in rows} == KINDS
+    for name, labels, kind in rows:
+        known = SERIES[f"{name}_sum" if kind == "histogram" else name]
+        assert set(filter(None, labels.split(","))) == known, name
     shown = " ".join(expressions())
     # what is for looking up, not for a picture or an alert
-    rest = {m.shown for m in METRICS if m.name not in shown}
+    rest = {name for name in KINDS if name not in shown}
     assert rest == {
         "taskd_build_info",
         "taskd_job_info",
@@ -112,12 +124,9 @@ def test_every_metric_is_documented_and_used():
 
 def test_names_follow_the_conventions():
     for metric in METRICS:
-        assert metric.name.startswith("taskd_") and not metric.name.endswith("_total")
-        if metric.kind == HISTOGRAM:
-            assert metric.name.endswith("_seconds")
-            assert list(metric.buckets) == sorted(set(metric.buckets))
-        assert not TARGET & set(metric.labels)
-        assert metric.kind != COUNTER or metric.shown.endswith("_total")
+        assert metric.name.startswith("taskd_") and metric.documentation
+        assert metric.type != "histogram" or metric.name.endswith("_seconds")
+        assert not TARGET & {label for sample in metric.samples for label in sample.labels}
 
 
 def test_every_alert_is_documented():
@@ -163,7 +172,10 @@ def test_the_examples_of_notices_are_what_is_told():
         ("slow", {"rank": 1, "state": "begun", "since": 1, "late": 0.1, "step": 0.5}),
         ("end", {"ok": True, "reason": "x"}),
     ]
-    told = [notice for kind, data in entries for notice in notices.take(kind, 2.0, data)]
+    told, job = [], Job()
+    for kind, data in entries:
+        job.take(record := Record(kind, 2.0, data))
+        told += notices.take(record, job)
     assert [list(e) for e in examples] == [list(n) for n in told]
     assert [(e["event"], e.get("state")) for e in examples] == [
         (n["event"], n.get("state")) for n in told
@@ -210,17 +222,7 @@ def test_promtool_takes_the_rules_and_the_configuration_and_the_rules_do_what_th
 
 @promtool
 def test_promtool_has_nothing_against_the_metrics():
-    counted = figures.Figures(4, ("retry", "exit"))
-    counted.take(Record("start", 1.0, {"job": 'a "job"\n', "taskd": "1"}))
-    counted.take(Record("lost", 2.0, {"node": 0}))
-    counted.take(Record("incident", 2.0, {"strategy": "retry", "result": "repaired"}))
-    slow = {"phases": {"computing": 4}, "slow": [[1, 0, 2.0]]}
-    counted.take(Record("progress", 3.0, slow))
-    counted.look(4.0, "training", 1, {"no key": 1})
-    counted.agents({"running": 1})
-    counted.put("taskd_notices", 1, "failed")
-    assert all(counted.values.values()) and all(counted.histograms.values())
-    run("check", "metrics", said=Exposition(counted).text(False)[0].decode())
+    run("check", "metrics", said=counted().text(False)[0].decode())
 
 
 @promtool

@@ -77,7 +77,9 @@ def test_files_of_the_wheel(wheel):
     tree = {
         str(p.relative_to(ROOT))
         for p in (ROOT / "taskd").rglob("*")
-        if p.suffix in suffixes or p.name == "py.typed" or p.parent == ROOT / "taskd/report/web"
+        if p.suffix in suffixes
+        or p.name == "py.typed"
+        or p.parent == ROOT / "taskd/history/report/web"
     }
     assert packaged - native == tree
     assert "taskd/py.typed" in packaged

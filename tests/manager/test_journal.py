@@ -12,9 +12,8 @@ import sys
 
 import pytest
 
-from taskd.core import commands as c
-from taskd.journal import files
-from taskd.journal.reading import Reader
+from taskd.history import files
+from taskd.history.reading import Reader
 from taskd.manager import journal as module
 from taskd.manager import line_file
 from taskd.manager.journal import Journal
@@ -181,23 +180,6 @@ def test_text_that_is_not_for_a_terminal_is_still_one_line(tmp_path):
     make(tmp_path).write("note", {"text": "a\nb\x1b[2J\u2028\ud800"})
     (record,), damaged = read(tmp_path)
     assert damaged == 0 and record.text("text") == "a\nb\x1b[2J\u2028\ud800"
-
-
-def test_an_incident_is_in_both_files_with_the_same_facts(tmp_path):
-    journal = make(tmp_path, wall=lambda: 1000.0, clock=lambda: 103.0)
-    rounds = ({"round": 1, "interrupted": [1.0, None]},)
-    phases = {"INTERRUPT": 0.25}
-    closed = c.Closed(
-        1, "retry", ("a fault",), (), 7, 0.5, phases, ("retry: done",), 100.0, 8, rounds
-    )
-    journal.closed(closed)
-    (record,), _ = read(tmp_path)
-    old = json.loads((tmp_path / "incidents.jsonl").read_text())
-    assert record.data["rounds"] == list(rounds) and record.data["reached"] == 8
-    assert record.data["result"] == "repaired"
-    assert "rounds" not in old and "reached" not in old  # as it always was
-    for field in old.keys() - {"time", "job", "kind"}:
-        assert record.data[field] == old[field], field
 
 
 def test_listeners_hear_what_is_written_and_cannot_keep_it_from_being_written(tmp_path, caplog):

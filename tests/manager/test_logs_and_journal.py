@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import uuid
@@ -10,7 +9,6 @@ import uuid
 import pytest
 
 from taskd import logs
-from taskd.core import commands as c
 from taskd.core import job_name
 from taskd.manager.journal import Journal
 
@@ -105,41 +103,8 @@ def test_a_bad_level_is_said_and_the_default_used(tmp_path):
     assert "TASKD_FILE_LOG_LEVEL='LOUD'" in text and "still there" in text
 
 
-CLOSED = c.Closed(
-    1,
-    "retry",
-    ("a fault",),
-    (),
-    7,
-    0.5,
-    {"INTERRUPT": 0.25, "RESTORE": 0.25},
-    ("retry: done",),
-    100.0,
-)
-
-
-def test_the_journal_appends_one_object_per_line(tmp_path):
-    journal = Journal(str(tmp_path / "new"), "job", wall=lambda: 1000.0, clock=lambda: 103.0)
-    journal.closed(CLOSED)
-    journal.end(True, "every node ended well")
-    incidents = tmp_path / "new" / "incidents.jsonl"
-    first, second = map(json.loads, incidents.read_text().splitlines())
-    assert (
-        first["began"] == 997.0
-        and first["phases"] == {"INTERRUPT": 0.25, "RESTORE": 0.25}
-        and first["faults"] == ["a fault"]
-    )
-    assert second == {
-        "time": 1000.0,
-        "job": "job",
-        "kind": "end",
-        "ok": True,
-        "reason": "every node ended well",
-    }
-
-
 def test_a_journal_that_cannot_be_written_is_one_warning(tmp_path, caplog):
     journal = Journal(_file(tmp_path), "job")
-    journal.end(True, "")
-    journal.end(True, "")
+    journal.write("end", {"ok": True})
+    journal.write("end", {"ok": True})
     assert [r.levelname for r in caplog.records] == ["WARNING"] and "TASKD_LOG_PATH" in caplog.text

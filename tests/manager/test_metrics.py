@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -12,12 +14,11 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from taskd.history.metrics import endpoint
 from taskd.manager import watch
 from taskd.manager.limits import Limits
 from taskd.manager.watch import Watch
 from taskd.messages import from_agent, from_rank
-from taskd.metrics import endpoint
-from taskd.metrics.table import METRICS
 
 LOOPBACK = ("127.0.0.1", 0)
 PATIENCE = 20.0
@@ -77,11 +78,6 @@ def test_a_scrape(manager):
         manager,
         lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f,
     )
-    known = {m.name for m in METRICS}
-    names = {name for name, *_ in found}
-    assert {
-        n.removesuffix("_total") for n in names if not n.endswith(("_bucket", "_sum", "_count"))
-    } <= known
     assert found["taskd_agents", "running"] == 2 and found["taskd_agents", "missing"] == 0
     assert found["taskd_ranks", "computing"] == found["taskd_ranks", "updating"] == 1
     assert found["taskd_ranks", "unseen"] == 2
@@ -212,12 +208,27 @@ def test_a_manager_ends_while_it_is_scraped(manager):
 def test_without_prometheus_client_the_job_runs_and_one_line_says_why(start, monkeypatch, caplog):
     for name in [n for n in sys.modules if n.startswith("prometheus_client")]:
         monkeypatch.setitem(sys.modules, name, None)
-    monkeypatch.delitem(sys.modules, "taskd.metrics.exposition", raising=False)
+    monkeypatch.delitem(sys.modules, "taskd.history.metrics.figures", raising=False)
     with caplog.at_level(logging.WARNING):
         manager = start(watch=Watch(LOOPBACK))
         manager.protected(1)
     assert "pip install prometheus-client" in caplog.text
     assert manager.server.watch.endpoint is None
+
+
+def test_the_files_of_a_script_for_its_own_metrics_are_left_alone(tmp_path):
+    code = (
+        "from taskd.core.coordinator import Coordinator; from taskd.core.settings import Settings;"
+        "from taskd.manager.watch import _endpoint;"
+        "_, figures = _endpoint(('127.0.0.1', 0), Coordinator(Settings(1, 2)));"
+        "figures.turn(1.0); print(figures.text(False)[0].decode())"
+    )
+    mine = {name: str(tmp_path / "none") for name in watch.MULTIPROCESS}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **mine}, capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "taskd_manager_loop_seconds_count 1.0" in done.stdout
+    assert not any(tmp_path.iterdir())
 
 
 def test_off_by_default():

@@ -6,10 +6,9 @@ import json
 import logging
 import threading
 
+from taskd.history.notices.queue import Failed, Target, Targets
 from taskd.manager.watch import Watch
 from taskd.messages import from_agent, to_agent
-from taskd.notify.delivery import Failed
-from taskd.notify.queue import Target, Targets
 
 
 class Hangs:

@@ -9,7 +9,6 @@ import pytest
 
 from taskd import logs
 from taskd.agent.ranks import zygote
-from taskd.core import commands as c
 from taskd.manager.continuity import Continuity
 from taskd.manager.journal import Journal
 from taskd.profiling.files import Files
@@ -134,13 +133,11 @@ WRITERS = {
     "agent-0.log": _log,
     "journal-j.jsonl": lambda d: Journal(str(d), "j").begin({}),
     "journal-j.lock": lambda d: Journal(str(d), "j").begin({}),
-    "incidents.jsonl": lambda d: Journal(str(d), "j").closed(CLOSED),
     "continuity.jsonl": _continuity,
     "continuity.new": _continuity,
     "continuity.lock": _continuity,
     "out": _rank,
 }
-CLOSED = c.Closed(1, "retry", (), (), 5, 1.0, {}, (), 0.0)
 
 
 @pytest.mark.parametrize("name", WRITERS)

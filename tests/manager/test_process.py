@@ -120,7 +120,7 @@ def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, t
     led(fake_agent, port, (0, 1, 2, 3)).send(from_agent.AgentLeft(0, True))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
-    assert "every node ended well" in (tmp_path / "log" / "incidents.jsonl").read_text()
+    assert "every node ended well" in next((tmp_path / "log").glob("journal-*.jsonl")).read_text()
 
 
 @pytest.fixture

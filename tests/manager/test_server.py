@@ -11,6 +11,7 @@ import pytest
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.history.reading import repaired
 from taskd.manager import peers
 from taskd.manager.limits import Limits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
@@ -28,10 +29,8 @@ def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
         agent.expect(to_rank.Release)
         agent.send(from_agent.AgentLeft(agent.node, True))
     assert manager.outcome().ok is True
-    (end,) = [
-        json.loads(line) for line in (tmp_path / "log" / "incidents.jsonl").read_text().splitlines()
-    ]
-    assert (end["kind"], end["ok"], end["job"]) == ("end", True, "job")
+    end = json.loads((tmp_path / "log" / "journal-job.jsonl").read_text().splitlines()[-1])
+    assert (end["kind"], end["ok"]) == ("end", True)
 
 
 def test_an_incident_is_led_and_written_down(start, tmp_path):
@@ -61,16 +60,9 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
         assert agent.expect(to_rank.Resume).step == 7
         for rank in agent.ranks:
             agent.send(from_rank.StepCommitted(rank, int(rank == 1), generation, 7))
-    journal = tmp_path / "log" / "incidents.jsonl"
-    manager.wait(journal.exists)
-    manager.wait(lambda: journal.read_text().endswith("\n"))
-    entry = json.loads(journal.read_text())
-    assert (entry["kind"], entry["strategy"], entry["ranks"], entry["step"]) == (
-        "incident",
-        "recover-in-place",
-        [1],
-        7,
-    )
+    manager.wait(lambda: repaired(tmp_path / "log"))
+    (entry,) = repaired(tmp_path / "log")
+    assert (entry["strategy"], entry["ranks"], entry["step"]) == ("recover-in-place", [1], 7)
     assert entry["began"] <= entry["time"]
     while b.socket.poll(0):
         assert not isinstance(

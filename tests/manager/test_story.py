@@ -9,8 +9,8 @@ import uuid
 import pytest
 
 from taskd.core.job_name import name
-from taskd.journal import files
-from taskd.journal.reading import Reader
+from taskd.history import files
+from taskd.history.reading import Reader
 from taskd.messages import (
     codec,
     from_agent,

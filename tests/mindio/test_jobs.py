@@ -4,7 +4,6 @@ the device calls of torch_npu, by scripts/gloo_device.py."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -18,6 +17,7 @@ import pytest
 import torch
 
 from taskd.adaptor.mindio import alias
+from taskd.history.reading import repaired
 from tests.lab import warm
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -96,9 +96,7 @@ class Job:
         return [(self.losses(r), (self.out / f"end-{r}").read_text()) for r in range(RANKS)]
 
     def incidents(self) -> list[dict[str, object]]:
-        path = self.folder / "taskd_log" / "incidents.jsonl"
-        rows = [json.loads(row) for row in path.read_text().splitlines()] if path.exists() else []
-        return [row for row in rows if "strategy" in row]
+        return repaired(self.folder / "taskd_log")
 
     @property
     def log(self) -> str:

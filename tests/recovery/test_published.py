@@ -16,7 +16,7 @@ import pytest
 import training
 
 from taskd.core import job_name
-from taskd.journal import files
+from taskd.history import files
 
 STRANGER = 65534
 # prints {"found": what may name the job, "paused": what a pause by it answers}

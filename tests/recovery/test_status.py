@@ -13,8 +13,8 @@ from pathlib import Path
 
 import training
 
-from taskd.journal import files
-from taskd.journal.reading import Reader, Record
+from taskd.history import files
+from taskd.history.reading import Reader, Record
 
 WORLD, STEPS = 3, "400"
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
@@ -147,7 +147,7 @@ def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
         job.trains()
         job.until(
             "it is in the journal",
-            lambda: any(r.kind == "progress" and r.whole("step") > 0 for r in journal(directory)),
+            lambda: any(r.kind == "progress" and r.step("step") > 0 for r in journal(directory)),
         )
         # the launcher starts another manager as soon as this one is gone
         os.kill(job._process.pid, signal.SIGSTOP)

@@ -12,9 +12,9 @@ import pytest
 import training
 from prometheus_client.parser import text_string_to_metric_families
 
-from taskd.journal import files
-from taskd.journal.goodput import Spent
-from taskd.journal.reading import Reader
+from taskd.history import files
+from taskd.history.model import Job
+from taskd.history.reading import Reader
 
 WORLD, STEPS = 3, "400"
 SECRET = "a secret that nobody may be told"
@@ -85,11 +85,11 @@ def test_a_job_that_is_watched(tmp_path):
             sum(i["phases"].get(phase, 0.0) for i in incidents)
         )
     # what the time went to is what the same journal says to a reader
-    spent = Spent()
+    job = Job()
     for record in (r for r in records if r.time < asked):
-        spent.take(record)
+        job.take(record)
     for kind in ("starting", "incident"):
-        assert found["taskd_spent_seconds_total", kind] == pytest.approx(spent.seconds[kind])
+        assert found["taskd_spent_seconds_total", kind] == pytest.approx(job.spent.seconds[kind])
 
     notices = told(got)
     assert [(n["event"], n.get("state")) for n in notices] == [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -23,6 +22,7 @@ import torch
 
 from taskd.control import Control
 from taskd.cython_api import slot
+from taskd.history.reading import repaired
 from tests.lab import warm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
@@ -322,11 +322,7 @@ def run(command: list[str], directory: Path, env: dict[str, str], fork: str = ""
 
 
 def incidents(directory: Path) -> list[dict]:
-    journal = directory / "log" / "incidents.jsonl"
-    # the manager may be in the middle of a line
-    whole = journal.read_text().rpartition("\n")[0] if journal.exists() else ""
-    lines = [json.loads(line) for line in whole.splitlines()]
-    return [line for line in lines if "strategy" in line]
+    return repaired(directory / "log")
 
 
 def start(

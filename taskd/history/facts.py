@@ -1,0 +1,168 @@
+"""What a journal tells of a job: incidents, where the ranks were and are, and what was said."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from taskd.history.reading import FAR, Record
+
+REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
+TEXT = 1000  # characters of a line
+
+
+@dataclass(frozen=True)
+class Line:
+    """Something that was said. `at`: Unix time."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass
+class Incident:
+    """A fault and all that was done about it. `began`: Unix time; `seconds` and `phases`: seconds,
+    of an incident that is not over up to when it was cut. `entered`: the phases in order, as
+    (round, phase, Unix time). `replaced`: ranks; `lost`: nodes. `usual`: seconds of a step before
+    it, 0 if not known. `hosts`: the addresses of the nodes' machines when it began. `rounds`: what
+    Job.read_round makes of each."""
+
+    number: int
+    began: float
+    usual: float = 0.0
+    hosts: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    result: str = OPEN
+    strategy: str = ""
+    faults: list[str] = field(default_factory=list)
+    replaced: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    step: int = -1
+    reached: int = -1
+    phases: dict[str, float] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    rounds: list[Any] = field(default_factory=list)
+    entered: list[tuple[int, str, float]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    unsaid: int = 0  # lines that are left out
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+    @property
+    def ranks(self) -> list[int]:
+        """Those that were replaced, in order."""
+        return sorted(self.replaced)
+
+    def cut(self, now: float) -> None:
+        """It is not over, and has lasted until `now`."""
+        self.seconds = max(now - self.began, 0.0)
+        self.phases = {}
+        ends = [*(at for _, _, at in self.entered[1:]), now]
+        for (_, phase, begin), end in zip(self.entered, ends, strict=False):
+            self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Where the ranks were, at a Unix time: an entry about progress. `rate`: steps a minute,
+    `usual`: seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`:
+    how many ranks were in each."""
+
+    at: float
+    step: int = -1
+    highest: int = -1
+    total: int = 0
+    rate: float = 0.0
+    usual: float = 0.0
+    heard: float = 0.0
+    phases: dict[str, int] = field(default_factory=dict)
+    slow: tuple[tuple[int, int, float], ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Sample:
+        step = record.step("step")
+        return cls(
+            record.time,
+            step,
+            max(record.step("highest"), step),
+            record.count("total"),
+            record.seconds("rate"),
+            record.seconds("usual"),
+            record.seconds("heard"),
+            {name[:40]: n for name, n in record.table("phases").items() if is_count(n)},
+            tuple(_slow(record)),
+        )
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which node has which ranks."""
+
+    firsts: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    per_node: int = 0
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """The node of a rank and its place on it; -1 for a node that is not known."""
+        at = bisect_right(self.firsts, rank) - 1
+        if at >= 0 and rank < self.firsts[at] + self.counts[at]:
+            return self.nodes[at], rank - self.firsts[at]
+        if self.per_node > 0:
+            return rank // self.per_node, rank % self.per_node
+        return -1, rank
+
+
+@dataclass(frozen=True)
+class Pause:
+    """All ranks stop before `step`. `moving`: for the move of a node."""
+
+    since: float
+    step: int
+    moving: bool
+
+
+@dataclass(frozen=True)
+class End:
+    """How the job ended. `time`: Unix time."""
+
+    ok: bool
+    reason: str
+    time: float
+
+
+def sentence(record: Record) -> str:
+    """An entry in words: what it is about, and why."""
+    said = record.text("text") or record.text("why") or record.text("reason")
+    if record.kind in ("fault", "note", "end"):
+        return said
+    if record.kind == "start":
+        took = record.data.get("successor") is True
+        return "the next manager takes the job over" if took else "the job starts"
+    named = [
+        f"{name} {value}"
+        for name in ("node", "rank", "device", "code", "term", "state", "strategy", "by")
+        if isinstance(value := record.data.get(name), (int, str)) and value != ""
+    ]
+    over = [o for o in record.several("passed_over") if isinstance(o, str)]
+    passed = f" (passed over: {'; '.join(over)})" if over else ""
+    return ": ".join(filter(None, (", ".join(named), said))) + passed
+
+
+def _slow(record: Record) -> Iterator[tuple[int, int, float]]:
+    for row in record.several("slow"):
+        if isinstance(row, list | tuple) and len(row) == 3:
+            rank, node, seconds = row
+            known = type(seconds) in (int, float) and 0 <= seconds < FAR
+            if is_count(rank) and is_count(node) and known:
+                yield rank, node, float(seconds)
+
+
+def is_count(value: Any) -> bool:
+    """Whether it may be a rank, a node, or how many there are."""
+    return type(value) is int and 0 <= value < FAR

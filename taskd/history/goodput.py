@@ -1,0 +1,90 @@
+"""What the time of a job went to, from its journal, and its goodput: the share of the time since
+every rank was in its loop for the first time that was spent on steps that were new and were kept.
+report/figures.py has the same definition, for a journal as a whole; model.py says when what
+begins.
+
+Every moment counts once, for the first of these that applies:
+
+starting   from the start of the job, or a restart of all ranks, until every rank is in its loop
+incident   from the fault until every rank has committed the interrupted step
+paused     from a pause until the ranks go on
+repeating  doing again what a repair or a restart has taken back
+training   all the rest
+
+The attempt that a fault breaks off counts as training, and its repetition as incident. A committed
+step that a repair takes back counts as the time that an attempt usually takes the median rank.
+After a restart of all ranks it is repeating until a `progress` entry has the step that had been
+reached. While no manager runs, the ranks train.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+STARTING, INCIDENT, PAUSED, REPEATING, TRAINING = KINDS = (
+    "starting",
+    "incident",
+    "paused",
+    "repeating",
+    "training",
+)
+MOST_REPEATED = 7 * 86_400.0  # seconds; more is a journal that is wrong
+
+
+@dataclass
+class Spent:
+    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    time: float = 0.0
+    _before: float = 0.0  # seconds until every rank was in its loop for the first time
+    _again: float = 0.0  # seconds of training that are repetition
+    _step: int = -1  # the highest that all ranks had come to
+    _peak: int = -1  # the step before which all is repeated
+    _usual: float = 0.0
+
+    @property
+    def goodput(self) -> float:
+        """From 0 to 1; 0 before any time has passed in the ranks' loops."""
+        total = sum(self.seconds.values()) - self._before
+        return self.seconds[TRAINING] / total if total > 0 else 0.0
+
+    def until(self, time: float, kind: str) -> None:
+        """All time until then went to `kind`; of what seems to be training, some is repetition."""
+        passed = max(time - self.time, 0.0)
+        self.time += passed
+        if kind == TRAINING and self._step < self._peak:
+            kind = REPEATING
+        elif kind == TRAINING:
+            again = min(passed, self._again)
+            self._again -= again
+            self.seconds[REPEATING] += again
+            passed -= again
+        self.seconds[kind] += passed
+
+    def begin(self) -> None:
+        """Every rank is in its loop for the first time."""
+        self._before = self.seconds[STARTING]
+
+    def late(self, seconds: float, kind: str) -> None:
+        """A fault is older than its entry; that time was given to what went on before."""
+        if kind == TRAINING and (self._step < self._peak or self._again > 0):
+            kind = REPEATING
+        if kind != STARTING:
+            seconds = min(max(seconds, 0.0), self.seconds[kind])
+            self.seconds[kind] -= seconds
+            self.seconds[INCIDENT] += seconds
+
+    def repeat(self, step: int, reached: int) -> None:
+        """A repair has taken the job back from `reached` to `step`; -1 for one not known."""
+        if 0 <= step < reached:
+            again = self._again + (reached - step) * self._usual
+            self._again = min(again, MOST_REPEATED)
+
+    def restart(self) -> None:
+        """All ranks start again."""
+        self._peak, self._step, self._again = max(self._peak, self._step), -1, 0.0
+
+    def progress(self, step: int, usual: float) -> None:
+        """All ranks have come to `step`; an attempt usually takes `usual` seconds."""
+        self._step, self._usual = step, usual

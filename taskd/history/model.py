@@ -1,0 +1,340 @@
+"""The one model of a job's history: a fold over its journal, of which status, report, metrics and
+notices are views.
+
+A journal may have 128 MiB, be of another version of taskd, or be edited: what is not needed is
+dropped at once, whatever an entry lacks or holds is tolerated, and an entry of an unknown kind is
+not looked at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from taskd.history.facts import (
+    REPAIRED,
+    TEXT,
+    End,
+    Incident,
+    Line,
+    Pause,
+    Places,
+    Sample,
+    is_count,
+    sentence,
+)
+from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
+from taskd.history.reading import FAR, Record
+
+T = TypeVar("T")
+LINES = 200  # of an incident, and of the job outside of incidents
+FAULTS, ENTERED = 100, 1000  # of an incident
+SAID = {  # what is a line of its own
+    "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
+    "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
+    "leave", "join", "pause", "continue", "gap", "fault", "end",
+}  # fmt: skip
+
+
+@dataclass
+class Job:
+    """Follows a job record by record; a job that starts from nothing makes it forget all before.
+
+    `most`: how many incidents, samples and the like are kept, the newest. `read_round`: makes of a
+    round of an incident, as written, what is kept of it; None is dropped.
+
+    `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
+    its loop, after each start; `in_loop`: they are. `paused`: from, to. `separated`: device ->
+    fault code. `left`: why the last manager left. `closed`: incidents that are over, also those
+    that are not kept."""
+
+    most: int = sys.maxsize
+    read_round: Callable[[Any], Any] = lambda told: None
+    records: int = 0  # that were taken
+    name: str = ""
+    version: str = ""
+    nodes: int = 0
+    per_node: int = 0
+    ladder: tuple[str, ...] = ()
+    began: float = 0.0
+    last: float = 0.0
+    missing_start: bool = False  # its oldest files are gone
+    managers: int = 0
+    term: int = 0
+    left: str = ""
+    gaps: int = 0
+    repairs: bool = True
+    in_loop: bool = False
+    protected: list[float] = field(default_factory=list)
+    pause: Pause | None = None
+    paused: list[tuple[float, float]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    open: Incident | None = None
+    incidents: list[Incident] = field(default_factory=list)
+    closed: int = 0
+    lines: list[Line] = field(default_factory=list)  # outside of incidents
+    unsaid: int = 0
+    joined: dict[int, tuple[int, int]] = field(default_factory=dict)  # node -> first rank, count
+    hosts: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, str] = field(default_factory=dict)
+    separated: dict[str, str] = field(default_factory=dict)
+    end: End | None = None
+    spent: Spent = field(default_factory=Spent)
+    _places: Places | None = None
+    _gone: set[int] = field(default_factory=set)  # nodes lost since the last incident was over
+
+    def take(self, record: Record) -> None:
+        if not 0 <= record.time < FAR:
+            return
+        again = record.data.get("repeated") is True
+        fresh = not again and record.kind == "start" and record.data.get("successor") is not True
+        if fresh:
+            vars(self).update(vars(Job(self.most, self.read_round)))
+        if not self.records:
+            self.began = self.spent.time = record.time
+            # it ran before; what its next manager finds is an incident of its own
+            self.missing_start = self.in_loop = not fresh
+        self.records += 1
+        self.until(record.time)
+        self.last = max(self.last, record.time)
+        follow = _FOLLOW.get(record.kind)
+        if follow is not None:
+            follow(self, record)
+        if record.kind in SAID and not again:
+            self._say(record)
+
+    def until(self, time: float) -> None:
+        """Time has passed, and nothing has happened."""
+        if self.records and self.end is None:
+            self.spent.until(time, self.activity)
+
+    def finish(self) -> None:
+        """The journal ends here: what goes on has lasted until its last entry."""
+        self._cut(self.last)
+        self._end_pause(self.last)
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.per_node
+
+    @property
+    def activity(self) -> str:
+        """What the time goes to now, one of goodput.KINDS."""
+        if not self.in_loop:
+            return STARTING
+        if self.open is not None:
+            return INCIDENT
+        return PAUSED if self.pause is not None else TRAINING
+
+    @property
+    def places(self) -> Places:
+        if self._places is None:
+            rows = sorted((first, node, count) for node, (first, count) in self.joined.items())
+            firsts, nodes, counts = zip(*rows, strict=True) if rows else ((), (), ())
+            self._places = Places(firsts, nodes, counts, self.per_node)
+        return self._places
+
+    def _keep(self, kept: list[T], item: T) -> None:
+        kept.append(item)
+        if len(kept) > self.most:
+            del kept[0]
+
+    # -- the job -----------------------------------------------------------------------------------
+
+    def _start(self, record: Record) -> None:
+        self.name, self.version = record.text("job"), record.text("taskd")
+        self.nodes, self.per_node = record.count("nodes"), record.count("ranks_per_node")
+        self.ladder = tuple(s for s in record.several("ladder") if isinstance(s, str))
+        self._places = None
+        if record.data.get("repeated") is not True:
+            self.managers += 1
+            self.left = ""
+            self._cut(record.time)  # the next manager opens another one
+
+    def _charge(self, record: Record) -> None:
+        self.term = record.count("term")
+
+    def _leave(self, record: Record) -> None:
+        self.left = record.text("why")[:TEXT]
+
+    def _gap(self, record: Record) -> None:
+        self.gaps += record.count("lost")
+
+    def _join(self, record: Record) -> None:
+        if (node := record.step("node")) >= 0:
+            self.joined[node] = record.count("first"), record.count("ranks")
+            self._places = None
+            if self.hosts.get(node) != (address := record.text("address")[:100]):
+                if self.open is not None or self.incidents:
+                    self.hosts = dict(self.hosts)  # theirs stays as it was
+                self.hosts[node] = address
+            self.lost.pop(node, None)
+
+    def _lose(self, record: Record) -> None:
+        if (node := record.step("node")) >= 0:
+            self.lost[node] = record.text("why")[:TEXT]
+            self._gone.add(node)
+
+    def _protect(self, record: Record) -> None:
+        if not self.protected and not self.missing_start:
+            self.spent.begin()
+        self._keep(self.protected, record.time)
+        self.in_loop = True
+
+    def _restart(self, record: Record) -> None:
+        self._cut(record.time)
+        self._end_pause(record.time)
+        self.in_loop = False
+        self.spent.restart()
+
+    def _pause(self, record: Record) -> None:
+        if self.pause is None or self.pause.moving:
+            moving = record.data.get("moving") is True
+            self.pause = Pause(record.time, record.step("step"), moving)
+
+    def _continue(self, record: Record) -> None:
+        self._end_pause(record.time)
+
+    def _end_pause(self, now: float) -> None:
+        # for the move of a node all ranks pause too: that time is its incident's
+        if self.pause is not None and not self.pause.moving:
+            self._keep(self.paused, (self.pause.since, now))
+        self.pause = None
+
+    def _recovery(self, record: Record) -> None:
+        self.repairs = record.data.get("on") is not False
+
+    def _progress(self, record: Record) -> None:
+        self._keep(self.samples, sample := Sample.of(record))
+        self.spent.progress(sample.step, sample.usual)
+
+    def _separate(self, record: Record) -> None:
+        self.separated[record.text("device")[:100]] = record.text("code")[:100]
+
+    def _release(self, record: Record) -> None:
+        self.separated.pop(record.text("device")[:100], None)
+
+    def _finish(self, record: Record) -> None:
+        self._cut(record.time)
+        ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
+        self.end = End(ok, reason, record.time)
+
+    # -- incidents ---------------------------------------------------------------------------------
+
+    def _fault(self, record: Record) -> None:
+        number = record.count("incident")
+        if self.open is None or self.open.number != number:
+            began = _began(record)
+            if self.open is None:
+                self.spent.late(record.time - began, self.activity)
+            self._cut(record.time)
+            self.open = Incident(number, began, self._usual(), self.hosts)
+        if len(self.open.faults) < FAULTS:
+            self.open.faults.append(record.text("text")[:TEXT])
+
+    def _phase(self, record: Record) -> None:
+        if self.open is not None:
+            self.open.strategy = record.text("strategy")
+            if len(self.open.entered) < ENTERED:
+                entry = record.count("round"), record.text("phase"), record.time
+                self.open.entered.append(entry)
+
+    def _decision(self, record: Record) -> None:
+        if self.open is not None:
+            self.open.strategy = record.text("strategy")
+
+    def _replace(self, record: Record) -> None:
+        if self.open is not None:
+            self.open.replaced.add(record.count("rank"))
+
+    def _incident(self, record: Record) -> None:
+        """It is over: the entry has the whole."""
+        incident, self.open = self.open, None
+        if incident is None or incident.number != record.count("incident"):
+            incident = Incident(0, 0.0, self._usual(), self.hosts)
+        incident.number = record.count("incident")
+        incident.began = _began(record)
+        incident.seconds = record.seconds("seconds")
+        incident.result = record.text("result") or REPAIRED
+        incident.strategy = record.text("strategy")
+        incident.faults = list(_texts(record.several("faults"))) or incident.faults
+        incident.replaced = {rank for rank in record.several("ranks") if is_count(rank)}
+        incident.lost, self._gone = self._gone, set()
+        incident.step, incident.reached = record.step("step"), record.step("reached")
+        incident.phases = {
+            name[:40]: float(seconds)
+            for name, seconds in record.table("phases").items()
+            if type(seconds) in (int, float) and 0 <= seconds < FAR
+        }
+        incident.tried = list(_texts(record.several("tried")))
+        rounds = map(self.read_round, record.several("rounds"))
+        incident.rounds = [told for told in rounds if told is not None]
+        self._keep(self.incidents, incident)
+        self.closed += 1
+        self.spent.repeat(incident.step, incident.reached)
+
+    def _cut(self, now: float) -> None:
+        """The incident has no end in the journal, or none yet: its manager was gone before."""
+        if self.open is not None:
+            self.open.cut(now)
+            self._keep(self.incidents, self.open)
+            self.open = None
+
+    def _usual(self) -> float:
+        """Seconds of a step, by what was said last."""
+        for sample in reversed(self.samples[-20:]):
+            if sample.rate > 0:
+                return 60.0 / sample.rate
+            if sample.usual > 0:
+                return sample.usual
+        return 0.0
+
+    def _say(self, record: Record) -> None:
+        to = self.open or self
+        if len(to.lines) < LINES:
+            to.lines.append(Line(record.time, record.kind, sentence(record)[:TEXT]))
+        else:
+            to.unsaid += 1
+
+
+def of_records(records: Iterable[Record], **made: Any) -> Job | None:
+    """The job's last run; None for no record at all. `made`: arguments of Job."""
+    job = Job(**made)
+    for record in records:
+        job.take(record)
+    return job if job.records else None
+
+
+def _texts(values: list[Any]) -> Iterator[str]:
+    return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
+
+
+def _began(record: Record) -> float:
+    """When an incident began: before it was written, and not before all times."""
+    return max(min(record.number("began", record.time), record.time), 0.0)
+
+
+_FOLLOW: dict[str, Callable[[Job, Record], None]] = {
+    "start": Job._start,
+    "charge": Job._charge,
+    "leave": Job._leave,
+    "gap": Job._gap,
+    "join": Job._join,
+    "lost": Job._lose,
+    "protected": Job._protect,
+    "restart": Job._restart,
+    "pause": Job._pause,
+    "continue": Job._continue,
+    "recovery": Job._recovery,
+    "progress": Job._progress,
+    "separated": Job._separate,
+    "released": Job._release,
+    "end": Job._finish,
+    "fault": Job._fault,
+    "phase": Job._phase,
+    "decision": Job._decision,
+    "replace": Job._replace,
+    "incident": Job._incident,
+}

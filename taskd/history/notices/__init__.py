@@ -1,0 +1,2 @@
+"""Tells programs and webhooks what happens to a job (TASKD_NOTIFY): content.py says what is told,
+queue.py has the threads, command.py and webhook.py deliver."""

@@ -1,0 +1,183 @@
+"""The account in words: the first sentences of a report, which answer four questions. Is it
+training now, what happened, what did it cost, which node or rank is to blame?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from taskd.history.facts import OPEN
+from taskd.history.report.account import Account, Count
+
+
+def first(account: Account) -> str:
+    """The sentences, in the order of the questions."""
+    return " ".join([state(account), cost(account), *blame(account)])
+
+
+def state(account: Account) -> str:
+    job = account.job
+    at = f" at step {job.samples[-1].step:,}" if known_step(account) else ""
+    if job.end is not None:
+        how = "well" if job.end.ok else "with an error"
+        return f"Ended {how}{at}, {clock(job.end.time)}: {_closed(job.end.reason)}"
+    if account.now is not None:
+        now = account.now
+        at = f" at step {now.step:,}" if now.step >= 0 else ""
+        rate = f", {now.rate:.3g} steps/min" if now.rate and now.state == "training" else ""
+        word = "Training now" if now.state == "training" else f"Now {now.state}"
+        detail = f" ({now.detail})" if now.state != "training" and now.detail else ""
+        return f"{word}{at}{rate}{detail}."
+    left = f"; its manager had left: {job.left}" if job.left else ""
+    return (
+        f"Last heard {clock(job.last)}, when it was {_doing(account)}{at}{left}; its journal has"
+        " no end, and no manager was asked or answers."
+    )
+
+
+def known_step(account: Account) -> bool:
+    return bool(account.job.samples) and account.job.samples[-1].step >= 0
+
+
+def cost(account: Account) -> str:
+    job = account.job
+    length = span(max(job.last, account.span[1]) - job.began)
+    count = len(job.incidents)
+    if not job.protected and not job.missing_start and not count:
+        return f"In {length} not every rank has come to its protected loop; no incident."
+    if not count:
+        return f"No incident in {length}."
+    text = f"{counted(count, 'incident')} in {length} cost {span(account.lost_seconds)}"
+    if account.again:
+        text += f" and {counted(account.again, 'step')} done twice"
+    lost, other = account.checkpoint
+    if other > 0:
+        text += f"; restarts from checkpoints every {every(account)} would have cost {span(other)}"
+        text += f" instead of {span(lost)}" if abs(lost - account.lost_seconds) > 0.05 else ""
+    return text + "."
+
+
+def blame(account: Account) -> Iterable[str]:
+    """Nobody is to blame for what happened once, or everywhere equally often."""
+    count = len(account.job.incidents)
+    if count == 1:
+        found = account.nodes[:1]
+        where = f" on {found[0].name}" if found else ""
+        yield f"Its cause: {account.causes[0].name}{where}." if account.causes else ""
+    else:
+        for counts, what in ((account.nodes, "node"), (account.devices, "device")):
+            if (worst := most_to_blame(counts, account.job.nodes, what)) is not None:
+                times = len(worst.incidents)
+                yield f"{_upper(worst.name)} is in {'all' if times == count else times} of them."
+                break
+        else:
+            if account.causes:
+                top = account.causes[0]
+                yield f"No node or device stands out; most often: {top.name}" + (
+                    f" ({len(top.incidents)} of {count})."
+                )
+    if account.slow:
+        rank = account.slow[0]
+        yield (
+            f"Rank {rank.rank} on node {rank.node} was slow:"
+            f" up to {rank.ratio:.2f} times the median step."
+        )
+
+
+def most_to_blame(counts: Sequence[Count], nodes: int, what: str) -> Count | None:
+    """The one that is in more incidents than any other, and in two at least. The only node of a
+    job is in all of them, which says nothing."""
+    if not counts or (what == "node" and nodes < 2) or len(counts[0].incidents) < 2:
+        return None
+    second = len(counts[1].incidents) if len(counts) > 1 else 0
+    return counts[0] if len(counts[0].incidents) > second else None
+
+
+def counted(number: int, one: str) -> str:
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
+
+
+def figures(account: Account) -> Iterable[tuple[str, str, str]]:
+    """What stands first in a report: name, value, note."""
+    if account.goodput is not None:
+        observed = span(account.span[1] - account.span[0])
+        yield "goodput", percent(account.goodput), f"of {observed} since all were protected"
+    twice = f"{counted(account.again, 'step')} done twice"
+    yield "lost to incidents", span(account.lost_seconds), twice
+    if (times := account.mttr) is not None:
+        yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.max)}"
+    if account.mtbf is not None:
+        yield "MTBF", span(account.mtbf), counted(len(account.job.incidents), "incident")
+    lost, other = account.checkpoint
+    if other > 0:
+        yield "by restarts instead", span(other), f"in place of {span(lost)}, as assumed below"
+    if account.start is not None:
+        yield "to start", span(account.start), "until all were protected"
+    if account.paused_seconds:
+        yield "paused", span(account.paused_seconds), "by an operator"
+
+
+def percent(share: float) -> str:
+    """So that what is not all never reads as all."""
+    for digits in (1, 2, 3):
+        text = f"{share:.{digits}%}"
+        if share == 1.0 or not text.startswith("100"):
+            return text
+    return "99.999%"
+
+
+def span(seconds: float) -> str:
+    """How long, in two units at most."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
+
+
+def clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
+
+
+def every(account: Account) -> str:
+    """How often checkpoints are assumed to be saved."""
+    said = account.assumed
+    return f"{said.every:,.0f} steps" if said.steps else span(said.every)
+
+
+def assumed(account: Account) -> str:
+    """What a restart from the last checkpoint is compared with, in words."""
+    said = account.assumed
+    how = ", as long as this job took to start" if said.measured else ""
+    return (
+        "Compared with a restart of all ranks from the last checkpoint: it is assumed that one is"
+        f" saved every {every(account)}, and that all ranks train again after"
+        f" {span(said.restart)}{how}. --checkpoint-every and --restart-seconds change that."
+    )
+
+
+def _doing(account: Account) -> str:
+    job = account.job
+    last = job.incidents[-1] if job.incidents else None
+    if last is not None and last.result == OPEN and last.ended >= job.last - 1.0:
+        phase = f", in {last.entered[-1][1]}" if last.entered else ""
+        return f"in the repair of an incident{phase}"
+    if job.paused and job.paused[-1][1] >= job.last:
+        return "paused"
+    return "training" if job.protected or job.missing_start else "starting"
+
+
+def _closed(text: str) -> str:
+    text = text.strip() or "no reason is given"
+    return text if text.endswith(".") else f"{text}."
+
+
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]

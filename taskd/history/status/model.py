@@ -1,0 +1,161 @@
+"""The data that `taskd status` shows: by a manager's answer or, where there is no manager, by what
+the job's journal says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from taskd.history.facts import OPEN, End, Incident, Sample
+from taskd.history.model import Job
+from taskd.messages.to_operator import (
+    LISTED,
+    WORST,
+    IncidentSeen,
+    NodeSeen,
+    Overview,
+    RankSeen,
+    incident_seen,
+)
+
+UNDER_WAY = "under way"
+SHOWN = 100  # most incidents that are kept
+NODES = 100_000  # that are believed
+NEW = (0, "", 0.0)  # the round and the phase of an incident that has come to none
+
+
+@dataclass(frozen=True)
+class Model:
+    """A job. `seen`: what its manager says, or what the journal told last. `source`: "manager" or
+    "journal"; `where`: its address or path; `age`: seconds since what is shown was so. `incidents`:
+    the newest last, also those of earlier managers, `more` of them in all."""
+
+    source: str
+    where: str
+    age: float
+    seen: Overview
+    incidents: tuple[IncidentSeen, ...] = ()
+    more: int = 0
+    end: End | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None or self.seen.state == "over"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What `taskd status --json` prints."""
+        seen = _plain(self.seen)
+        for field in ("type", "request", "incidents", "incidents_seen"):
+            seen.pop(field, None)
+        end = self.end
+        return {
+            "source": self.source,
+            "where": self.where,
+            "age": round(self.age, 3),
+            "end": None if end is None else vars(end),
+            **seen,
+            "incidents": [_plain(incident) for incident in self.incidents],
+            "incidents_seen": self.more,
+        }
+
+
+def of_manager(where: str, seen: Overview, before: Sequence[IncidentSeen] = ()) -> Model:
+    """The model of a manager's answer. `before`: incidents that a journal knows; of those that both
+    know, the manager's are taken."""
+    known = {i.began for i in seen.incidents}
+    first = min((i.began for i in seen.incidents), default=seen.time)
+    # the same moment, by the clock of another manager or rounded
+    earlier = [
+        i
+        for i in before
+        if i.result != UNDER_WAY and i.began < first - 0.001 and i.began not in known
+    ]
+    incidents = (*earlier, *seen.incidents)
+    unlisted = max(seen.incidents_seen - len(seen.incidents), 0)
+    return Model("manager", where, 0.0, seen, incidents[-SHOWN:], len(incidents) + unlisted)
+
+
+def of_journal(where: str, job: Job, now: float) -> Model:
+    """The model of a job by its journal, which was kept with `most` SHOWN; `now` is Unix time."""
+    incidents = [_seen(i, i.result) for i in job.incidents if i.result != OPEN]
+    if job.open is not None:
+        job.open.cut(job.last)
+        incidents.append(_seen(job.open, UNDER_WAY))
+    return Model(
+        source="journal",
+        where=where,
+        age=max(now - job.last, 0.0),
+        seen=_overview(job),
+        incidents=tuple(incidents[-SHOWN:]),
+        more=job.closed + (job.open is not None),
+        end=job.end,
+    )
+
+
+def _seen(incident: Incident, result: str) -> IncidentSeen:
+    round_, phase, _ = incident.entered[-1] if result == UNDER_WAY and incident.entered else NEW
+    return incident_seen(
+        {**vars(incident), "incident": incident.number, "result": result, "ranks": incident.ranks}
+        | {"round": round_, "phase": phase}
+    )
+
+
+def _overview(job: Job) -> Overview:
+    last = job.samples[-1] if job.samples else Sample(0.0)
+    state, detail = _state(job)
+    troubled = [NodeSeen(n, f"lost: {why}") for n, why in sorted(job.lost.items())]
+    missing = [n for n in range(min(job.nodes, NODES)) if n not in job.joined | job.lost.keys()]
+    troubled += [NodeSeen(n, "has not joined") for n in missing]
+    return Overview(
+        request="",
+        job=job.name,
+        time=job.last,
+        state=state,
+        detail=detail,
+        nodes=job.nodes,
+        ranks=job.ranks,
+        generation=0,
+        term=job.term,
+        repairs=job.repairs,
+        step=last.step,
+        highest=last.highest,
+        total=last.total,
+        rate=last.rate,
+        usual=last.usual,
+        heard=last.heard,
+        phases=last.phases,
+        listed=tuple(
+            RankSeen(rank, node, max(last.step, 0), "", seconds, True)
+            for rank, node, seconds in last.slow[:LISTED]
+        ),
+        troubled=tuple(troubled[:WORST]),
+        troubles=len(troubled),
+        standbys=0,
+        incidents=(),
+        incidents_seen=job.closed,
+    )
+
+
+def _state(job: Job) -> tuple[str, str]:
+    if job.end is not None:
+        return "over", f"ended {'well' if job.end.ok else 'with an error'}: {job.end.reason}"
+    if job.open is not None:
+        phase = job.open.entered[-1][1] if job.open.entered else ""
+        doing = f"incident {job.open.number} was being repaired: {phase}"
+    elif job.pause is not None:
+        doing = f"it was paused before step {job.pause.step}"
+    elif job.in_loop:
+        doing = "it was training"
+    else:
+        doing = "it was starting"
+    left = f" (the manager left: {job.left})" if job.left else ""
+    return "silent", f"no manager answers{left}; by its last entry {doing}"
+
+
+def _plain(value: Overview | IncidentSeen) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
+    return plain

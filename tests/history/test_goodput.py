@@ -1,0 +1,117 @@
+"""What the time of a job went to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taskd.history.goodput import KINDS, Spent
+from taskd.history.model import Job
+from taskd.history.reading import Record
+
+
+def after(*entries: tuple[float, str, dict], until: float) -> Spent:
+    job = Job(most=1)
+    for time, kind, data in entries:
+        job.take(Record(kind, time, data))
+    job.until(until)
+    return job.spent
+
+
+START = (0.0, "start", {"successor": False})
+LOOP = (10.0, "protected", {})
+
+
+def seconds(spent: Spent) -> dict[str, float]:
+    return {kind: s for kind, s in spent.seconds.items() if s}
+
+
+def test_an_undisturbed_job():
+    spent = after(START, LOOP, (90.0, "end", {}), until=500.0)
+    assert seconds(spent) == {"starting": 10.0, "training": 80.0}
+    # the time of the start is no loss, as in `taskd report`
+    assert spent.goodput == 1.0
+
+
+def test_an_incident_counts_from_the_fault_and_its_lost_steps_count_as_repeated():
+    spent = after(
+        START,
+        LOOP,
+        (20.0, "progress", {"step": 5, "usual": 2.0}),
+        (31.0, "fault", {"incident": 1, "began": 30.0}),
+        (32.0, "fault", {"incident": 1, "began": 30.0}),
+        (36.0, "incident", {"incident": 1, "step": 7, "reached": 10}),
+        until=100.0,
+    )
+    assert seconds(spent) == {"starting": 10.0, "incident": 6.0, "repeating": 6.0, "training": 78.0}
+
+
+def test_a_pause_and_an_incident_within_it():
+    spent = after(
+        START,
+        LOOP,
+        (20.0, "pause", {"step": 4, "moving": False}),
+        (30.0, "fault", {"incident": 1, "began": 30.0}),
+        (35.0, "incident", {"incident": 1, "step": 4, "reached": 4}),
+        (40.0, "continue", {}),
+        until=50.0,
+    )
+    assert seconds(spent) == {"starting": 10.0, "paused": 15.0, "incident": 5.0, "training": 20.0}
+
+
+def test_a_restart_is_starting_and_then_repeating_up_to_the_step_of_before():
+    spent = after(
+        START,
+        LOOP,
+        (50.0, "progress", {"step": 40, "usual": 1.0}),
+        (60.0, "fault", {"incident": 1, "began": 60.0}),
+        (61.0, "incident", {"incident": 1, "step": -1, "reached": 50, "result": "restarted"}),
+        (61.0, "restart", {}),
+        (71.0, "protected", {}),
+        (81.0, "progress", {"step": 10, "usual": 1.0}),
+        (111.0, "progress", {"step": 40, "usual": 1.0}),
+        until=131.0,
+    )
+    assert seconds(spent) == {
+        "starting": 20.0,
+        "training": 70.0,
+        "incident": 1.0,
+        "repeating": 40.0,
+    }
+
+
+def test_the_next_manager_goes_on_and_one_that_knows_nothing_before_begins_in_training():
+    taken_over = (40.0, "start", {"successor": True})
+    assert seconds(after(START, LOOP, taken_over, until=50.0)) == {
+        "starting": 10.0,
+        "training": 40.0,
+    }
+    assert seconds(after(taken_over, until=50.0)) == {"training": 10.0}
+    repeated = (40.0, "start", {"successor": False, "repeated": True})
+    assert seconds(after(START, LOOP, repeated, until=50.0)) == {"starting": 10.0, "training": 40.0}
+    again = (40.0, "start", {"successor": False})
+    assert seconds(after(START, LOOP, again, until=50.0)) == {"starting": 10.0}
+
+
+KNOWN = st.sampled_from(
+    ["start", "protected", "fault", "incident", "restart", "pause", "continue", "progress", "end"]
+)
+VALUES = st.one_of(st.integers(-5, 50), st.floats(-10, 2000), st.text(max_size=3), st.booleans())
+FIELDS = st.dictionaries(
+    st.sampled_from(["successor", "repeated", "began", "step", "reached", "usual"]), VALUES
+)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), KNOWN, FIELDS), min_size=1, max_size=30))
+def test_every_moment_counts_once_whatever_the_journal_says(entries):
+    job = Job(most=1)
+    begun = None
+    for time, kind, data in sorted(entries, key=lambda e: e[0]):
+        fresh = kind == "start" and True not in (data.get("successor"), data.get("repeated"))
+        begun = time if fresh or begun is None else begun
+        job.take(Record(kind, time, data))
+    spent = job.spent
+    assert set(spent.seconds) == set(KINDS) and min(spent.seconds.values()) >= 0
+    assert sum(spent.seconds.values()) == pytest.approx(spent.time - begun, abs=1e-6)
+    assert 0 <= spent.goodput <= 1

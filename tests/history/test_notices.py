@@ -1,0 +1,98 @@
+"""What is told of a job's entries."""
+
+from __future__ import annotations
+
+import json
+
+from taskd.history.model import Job
+from taskd.history.notices.content import LISTED, TEXT, Notices
+from taskd.history.notices.slow_ranks import BEGINS
+from taskd.history.reading import Record
+
+INCIDENT = {
+    "incident": 1,
+    "began": 5.0,
+    "seconds": 0.25,
+    "result": "repaired",
+    "strategy": "recover-in-place",
+    "faults": ["rank 1: killed by SIGKILL"],
+    "ranks": (1,),
+    "step": 35,
+}
+
+
+class Told:
+    """Notices, with the job that they follow."""
+
+    def __init__(self, name="job"):
+        self.notices, self.job = Notices(name), Job(most=1)
+
+    def take(self, kind, **data):
+        self.job.take(record := Record(kind, 7.0, data))
+        return self.notices.take(record, self.job)
+
+
+def test_an_incident_is_told_when_it_begins_and_when_it_is_over():
+    notices = Told("job")
+    (begun,) = notices.take("fault", incident=1, began=5.0, text="rank 1: killed by SIGKILL")
+    assert begun == {
+        "version": 1,
+        "event": "incident",
+        "job": "job",
+        "time": 7.0,
+        "state": "begun",
+        "incident": 1,
+        "began": 5.0,
+        "faults": ["rank 1: killed by SIGKILL"],
+    }
+    assert notices.take("fault", incident=1, began=5.0, text="rank 2: killed") == []
+    (over,) = notices.take("incident", **INCIDENT)
+    assert (over["state"], over["result"], over["ranks"], over["replaced"]) == (
+        "over",
+        "repaired",
+        [1],
+        1,
+    )
+    assert len(notices.take("fault", incident=2, began=6.0, text="rank 1: killed")) == 1
+
+
+def test_a_lost_node_the_end_and_a_slow_rank():
+    notices = Told("job")
+    (lost,) = notices.take("lost", node=1, why="its launcher is gone")
+    assert (lost["event"], lost["node"], lost["why"]) == ("lost-node", 1, "its launcher is gone")
+    (end,) = notices.take("end", ok=False, reason="no strategy is left")
+    assert (end["event"], end["ok"], end["why"]) == ("end", False, "no strategy is left")
+    found = [
+        notice
+        for _ in range(BEGINS + 5)
+        for notice in notices.take("progress", slow=[[7, 0, 1.62]], usual=1.05, step=200)
+    ]
+    (slow,) = found
+    assert (slow["event"], slow["rank"], slow["node"], slow["seconds"]) == ("slow-rank", 7, 0, 1.62)
+
+
+def test_a_rank_that_makes_the_others_wait():
+    notices = Told("job")
+    entry = {"rank": 2, "since": 91, "late": 0.029, "step": 0.1}
+    (told,) = notices.take("slow", state="begun", **entry)
+    found = {name: told[name] for name in ("event", "rank", "since", "late", "taken")}
+    assert found == {"event": "slow-rank", "rank": 2, "since": 91, "late": 0.029, "taken": 0.1}
+    assert notices.take("slow", state="over", **entry) == []
+
+
+def test_everything_else_is_not_told():
+    for kind in ("start", "join", "note", "phase", "decision", "a kind of later"):
+        assert Told().take(kind, settings={"TASKD_PORT": "1"}) == []
+
+
+def test_notices_are_small():
+    notices = Told("j" * 256)
+    many = {
+        **INCIDENT,
+        "faults": ["x" * 4000] * 100,
+        "ranks": tuple(range(100_000)),
+    }
+    (notice,) = notices.take("incident", **many)
+    assert len(notice["faults"]) == len(notice["ranks"]) == LISTED
+    assert notice["replaced"] == 100_000
+    assert len(json.dumps(notice)) < LISTED * (TEXT + 10) + 1000

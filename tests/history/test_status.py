@@ -1,0 +1,350 @@
+"""What `taskd status` shows, by a manager's answer or by the journal, and how it reads."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from taskd.core.coordinator import Coordinator
+from taskd.core.overview import STATES, answer
+from taskd.core.progress import Progress
+from taskd.core.settings import Settings
+from taskd.history.facts import End
+from taskd.history.model import of_records
+from taskd.history.reading import Record
+from taskd.history.status import model as models
+from taskd.history.status.model import SHOWN, Model, of_manager
+from taskd.history.status.rendering import printable, render
+from taskd.messages import codec
+from taskd.messages.from_agent import NodeProgress
+from taskd.messages.to_operator import LISTED, WORST, IncidentSeen, NodeSeen, Overview, RankSeen
+
+
+def seen(**changes):
+    fields = {
+        "request": "",
+        "job": "llm-7b",
+        "time": 1000.0,
+        "state": "training",
+        "detail": "training, protected",
+        "nodes": 2,
+        "ranks": 4,
+        "generation": 3,
+        "term": 1,
+        "repairs": True,
+        "step": 120,
+        "highest": 121,
+        "total": 480,
+        "rate": 30.0,
+        "usual": 2.0,
+        "heard": 2.0,
+        "phases": {"computing": 3, "fetching": 1},
+        "listed": (
+            RankSeen(0, 0, 121, "computing", 2.0),
+            RankSeen(1, 0, 120, "fetching", 3.0, True),
+        ),
+        "troubled": (),
+        "troubles": 0,
+        "standbys": 1,
+        "incidents": (),
+        "incidents_seen": 0,
+    }
+    return Overview(**{**fields, **changes})
+
+
+def incident(number=1, **changes):
+    fields = {
+        "incident": number,
+        "began": 100.0 * number,
+        "seconds": 0.342,
+        "strategy": "recover-in-place",
+        "result": "repaired",
+        "phase": "",
+        "round": 0,
+        "step": 77,
+        "reached": 78,
+        "ranks": (3,),
+        "replaced": 1,
+        "faults": ("rank 3: killed by [SIGKILL]",),
+        "more": 1,
+        "phases": {"INTERRUPT": 0.005, "REPLACE": 0.3},
+    }
+    return IncidentSeen(**{**fields, **changes})
+
+
+def text(model, width=100):
+    console = Console(file=io.StringIO(), width=width, highlight=False, soft_wrap=True)
+    console.print(render(model, when=lambda t: f"[{t:g}]"))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def of_journal(where, records, now):
+    return models.of_journal(where, of_records(records, most=SHOWN), now)
+
+
+def test_a_job_that_trains():
+    model = of_manager("10.0.0.1:9601", seen(), [incident()])
+    assert text(model) == (
+        """\
+job llm-7b  training
+2 nodes, 4 ranks, 1 standby, generation 3, term 1
+step 120 to 121 of 480, 30.0 steps/min, 2 s/step, 12 min left
+━━━━━━━╸                       25%
+ranks: 3 computing, 1 fetching
+rank  node  step  phase      s/step
+   0     0   121  computing       2
+   1     0   120  fetching        3  slow: 1.50 times the median
+[100]  incident 1  recover-in-place  repaired  342.0 ms  step 77, 1 step lost  replaced: rank 3
+    rank 3: killed by [SIGKILL]
+    INTERRUPT 5.0  REPLACE 300.0"""
+    )
+
+
+def test_an_incident_under_way_and_nodes_that_do_not_run():
+    under_way = incident(
+        2, result="under way", phase="REPLACE", round=2, step=-1, ranks=(), replaced=0, phases={}
+    )
+    model = of_manager(
+        "10.0.0.1:9601",
+        seen(
+            state="repairing",
+            detail="incident 2 is being repaired: REPLACE by recover, round 2",
+            step=-1,
+            total=0,
+            phases={},
+            listed=(),
+            standbys=0,
+            repairs=False,
+            troubled=(NodeSeen(1, "lost, waiting for a standby"),),
+            troubles=12,
+            incidents=(under_way,),
+            incidents_seen=1,
+        ),
+    )
+    assert text(model) == (
+        """\
+job llm-7b  repairing  incident 2 is being repaired: REPLACE by recover, round 2
+2 nodes, 4 ranks, generation 3, term 1
+recovery is paused (process-recover-enable): the next fault ends the job
+node 1: lost, waiting for a standby
+and 11 nodes more that do not run
+[200]  incident 2  recover-in-place  REPLACE, round 2  342.0 ms
+    rank 3: killed by [SIGKILL]"""
+    )
+
+
+START = Record(
+    "start",
+    10.0,
+    {"job": "llm-7b", "nodes": 2, "ranks_per_node": 2, "successor": False, "version": 1},
+)
+STORY = [
+    START,
+    Record("join", 11.0, {"node": 0}),
+    Record("join", 11.0, {"node": 1}),
+    Record("charge", 11.0, {"term": 4}),
+    Record("protected", 20.0, {"generation": 1}),
+    Record(
+        "progress",
+        30.0,
+        {
+            "step": 5,
+            "highest": 6,
+            "total": 10,
+            "rate": 30.0,
+            "usual": 2.0,
+            "phases": {"computing": 4},
+            "slow": [[3, 1, 4.0]],
+        },
+    ),
+    Record("fault", 40.0, {"incident": 1, "began": 39.0, "text": "rank 1: killed by SIGKILL"}),
+    Record("phase", 40.0, {"incident": 1, "round": 1, "strategy": "retry", "phase": "INTERRUPT"}),
+    Record("phase", 40.5, {"incident": 1, "round": 1, "strategy": "retry", "phase": "DECIDE"}),
+]
+OVER = Record(
+    "incident",
+    41.0,
+    {
+        "incident": 1,
+        "began": 39.0,
+        "seconds": 2.0,
+        "strategy": "retry",
+        "result": "repaired",
+        "step": 6,
+        "reached": 6,
+        "ranks": [],
+        "faults": ["rank 1: killed by SIGKILL"],
+        "phases": {"INTERRUPT": 0.5},
+    },
+)
+END = Record("end", 50.0, {"ok": True, "reason": "every node ended well"})
+
+
+def test_a_job_whose_manager_was_killed_in_a_repair():
+    model = of_journal("log/journal-llm-7b.jsonl", STORY, 41.5)
+    assert (model.seen.state, model.age, model.seen.term) == ("silent", 1.0, 4)
+    assert text(model) == (
+        """\
+job llm-7b  silent
+2 nodes, 4 ranks, term 4
+from log/journal-llm-7b.jsonl, last written 1 s ago
+no manager answers; by its last entry incident 1 was being repaired: DECIDE
+step 5 to 6 of 10, 2 s/step
+━━━━━━━━━━━━━━━                50%
+ranks: 4 computing
+rank  node  step  phase  s/step
+   3     1     5              4  slow: 2.00 times the median
+[39]  incident 1  retry  DECIDE, round 1  1,500.0 ms
+    rank 1: killed by SIGKILL
+    INTERRUPT 500.0  DECIDE 0.0"""
+    )
+
+
+def test_a_job_that_has_ended():
+    model = of_journal("journal-llm-7b.jsonl", [*STORY, OVER, END], 3650.0)
+    assert model.end == End(True, "every node ended well", 50.0) and model.over
+    assert text(model) == (
+        """\
+job llm-7b  over
+2 nodes, 4 ranks, term 4
+from journal-llm-7b.jsonl, last written 1 h 0 min ago
+[50]  ended well: every node ended well
+step 5 to 6 of 10, 2 s/step
+━━━━━━━━━━━━━━━                50%
+[39]  incident 1  retry  repaired  2,000.0 ms  step 6, 0 steps lost
+    rank 1: killed by SIGKILL
+    INTERRUPT 500.0"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "state", "detail"),
+    [
+        ([], "silent", "by its last entry it was starting"),
+        ([STORY[4]], "silent", "it was training"),
+        ([STORY[4], Record("pause", 2.0, {"step": 9})], "silent", "paused before step 9"),
+        (
+            [STORY[4], Record("pause", 2.0, {"step": 9}), Record("continue", 3.0)],
+            "silent",
+            "it was training",
+        ),
+        ([STORY[4], Record("restart", 5.0, {"why": "x"})], "silent", "it was starting"),
+        ([STORY[4], Record("leave", 5.0, {"why": "SIGTERM"})], "silent", "left: SIGTERM"),
+        (
+            [STORY[4], Record("end", 5.0, {"ok": False, "reason": "no"})],
+            "over",
+            "with an error: no",
+        ),
+        ([*STORY[4:], OVER], "silent", "it was training"),
+        # the next manager opens an incident of its own for what it finds
+        (
+            [*STORY[4:], Record("start", 42.0, {**START.data, "successor": True})],
+            "silent",
+            "it was training",
+        ),
+    ],
+)
+def test_the_state_that_the_journal_tells(more, state, detail):
+    model = of_journal("x", [START, *more], 60.0)
+    assert model.seen.state == state and detail in model.seen.detail, model.seen.detail
+
+
+def test_nodes_that_are_lost_or_missing_by_the_journal():
+    lost = Record("lost", 5.0, {"node": 1, "why": "its process has ended"})
+    model = of_journal("x", [*STORY[:2], STORY[2], lost], 60.0)
+    assert [(n.node, n.state) for n in model.seen.troubled] == [(1, "lost: its process has ended")]
+    model = of_journal("x", [START, STORY[1]], 60.0)
+    assert [(n.node, n.state) for n in model.seen.troubled] == [(1, "has not joined")]
+    back = Record("join", 6.0, {"node": 1})
+    assert of_journal("x", [*STORY[:3], lost, back], 60.0).seen.troubles == 0
+
+
+WRONG = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just([1]),
+    st.just({"a": "b"}),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_no_field_of_another_type_stops_the_reader(data):
+    """A journal of a newer taskd, or one that was edited."""
+    records = []
+    for record in [*STORY, OVER, END]:
+        fields = dict(record.data)
+        for name in data.draw(st.sets(st.sampled_from(sorted(fields)))) if fields else ():
+            fields[name] = data.draw(WRONG)
+        records.append(Record(record.kind, record.time, fields))
+    model = of_journal("x", data.draw(st.permutations(records)), 60.0)
+    text(model)
+    json.dumps(model.plain)
+
+
+def test_incidents_of_earlier_managers_are_added_once():
+    before = [incident(1), incident(2), incident(3, result="under way")]
+    model = of_manager("x", seen(incidents=(incident(2), incident(3)), incidents_seen=2), before)
+    assert [i.incident for i in model.incidents] == [1, 2, 3] and model.more == 3
+    assert model.incidents[-1].result == "repaired"
+
+
+def test_json_has_what_is_shown():
+    plain = of_manager("10.0.0.1:9601", seen(), [incident()]).plain
+    assert json.loads(json.dumps(plain)) == plain
+    assert (plain["source"], plain["where"], plain["end"]) == ("manager", "10.0.0.1:9601", None)
+    assert plain["listed"][1]["slow"] is True and plain["incidents"][0]["step"] == 77
+    assert "request" not in plain and "type" not in plain
+    over = of_journal("x", [*STORY, OVER, END], 60.0).plain
+    assert over.keys() == plain.keys()
+    assert over["end"] == {"ok": True, "reason": "every node ended well", "time": 50.0}
+    assert over["state"] in STATES
+
+
+def test_texts_from_nodes_do_not_control_the_terminal():
+    evil = "\x1b[2J[bold]x[/bold]\r\n\x9b1m\u202e"
+    model = of_manager(
+        "x",
+        seen(
+            job=evil,
+            detail=evil,
+            troubled=(NodeSeen(1, evil),),
+            troubles=1,
+            phases={evil: 1},
+            listed=(RankSeen(0, 0, 1, evil, 1.0),),
+            incidents=(incident(faults=(evil,), strategy=evil, result=evil, phases={evil: 1.0}),),
+        ),
+    )
+    shown = text(model)
+    assert "[bold]x[/bold]" in shown  # no markup
+    assert not set(shown) & set("\x1b\x9b\r\u202e")
+    assert printable("\x07ä€\t") == "�ä€�"
+
+
+def test_ten_thousand_ranks_stay_readable():
+    job = Coordinator(Settings(1250, 8))
+    progress = Progress()
+    for node in range(1250):
+        ranks = tuple(range(8 * node, 8 * node + 8))
+        usual = 5_000_000 if node == 700 else 1_000_000
+        progress.take(node, ranks, NodeProgress((9,) * 8, b"\1" * 8, (usual,) * 8, 10), 0.0)
+    said = answer(job, "r", "job", progress.look(), 1.0, [], 5.0, 1000.0)
+    assert len(codec.encode(said)) < 3000
+    assert codec.TO_OPERATOR.decode(codec.encode(said)) == said
+    assert len(said.listed) == 8 and len(said.troubled) == WORST and said.troubles == 1250
+    assert {r.node for r in said.listed} == {700} and len(said.listed) <= LISTED
+    lines = text(of_manager("x", said)).splitlines()
+    assert len(lines) < 40 and max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize("width", [20, 40, 200])
+def test_any_width_will_do(width):
+    assert "recover-in-place" in text(of_manager("x", seen(), [incident()]), width)
+
+
+def test_a_model_is_of_its_source():
+    model = Model("manager", "x", 0.0, seen())
+    assert not model.over and Model("manager", "x", 0.0, seen(state="over")).over
