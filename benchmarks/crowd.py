@@ -18,10 +18,10 @@ import zmq
 from manager_idle import cpu_seconds
 
 from taskd.agent.loop import HEARTBEAT
-from taskd.core.delivery import Inbox, Outbox
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import VERSION
 from taskd.protocol import curve, keys, pings
+from taskd.protocol.delivery import Inbox, Outbox
 
 JOB = "benchmark"
 STEP = 100

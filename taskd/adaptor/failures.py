@@ -8,9 +8,9 @@ from typing import Any
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from taskd.adaptor import set_up
+from taskd.adaptor.set_up import Failure
 from taskd.agent.supervisor import Supervisor
-from taskd.core import set_up
-from taskd.core.set_up import Failure
 
 
 class Failures:

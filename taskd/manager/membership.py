@@ -119,7 +119,7 @@ class Membership:
 
     def ask_again(self, peer: Peer) -> None:
         """Have the agent resend what was lost after the last message received: two equal
-        acknowledgments make it do so (core.delivery)."""
+        acknowledgments make it do so (protocol.delivery)."""
         for _ in range(2):
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 

@@ -14,10 +14,10 @@ from typing import Any, get_args
 
 import zmq
 
-from taskd.core.clocks import Clock
-from taskd.core.delivery import Inbox, Outbox
+from taskd.manager.clocks import Clock
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import OPERATOR, Envelope
+from taskd.protocol.delivery import Inbox, Outbox
 
 # orders that an agent may leave unacknowledged; a repair needs fewer than ten, and each heartbeat
 # acknowledges

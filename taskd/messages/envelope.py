@@ -19,7 +19,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """Wraps a message between the manager and an agent or operator. `sender` is the node, -1 for
     the manager, OPERATOR or STANDBY; `process` names the process, is the `agent` of messages, and
     is derived from its key (protocol/keys.py): the manager accepts no other name from it. `at`:
-    when the message was first sent, on the sender's monotonic clock; see core.clocks."""
+    when the message was first sent, on the sender's monotonic clock; see manager.clocks."""
 
     version: int
     job: Job
@@ -28,7 +28,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     seq: Number
     body: bytes
     term: Number = 0  # of the manager; see core.election
-    # of a message that must not be lost, see core.delivery; 0: the message may be lost
+    # of a message that must not be lost, see protocol.delivery; 0: the message may be lost
     number: SignedNumber = 0
     at: Seconds = 0.0
 

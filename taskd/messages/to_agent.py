@@ -26,7 +26,7 @@ from taskd.messages.values import (
 
 
 class Ack(Message, frozen=True):
-    """Acknowledges every message up to `number`; agents send it too. See core.delivery."""
+    """Acknowledges every message up to `number`; agents send it too. See protocol.delivery."""
 
     number: Number
 

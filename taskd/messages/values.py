@@ -28,7 +28,7 @@ StepOrNone = Annotated[int, Meta(ge=-1, le=MOST)]  # -1: none, or not known
 Number = Annotated[
     int, Meta(ge=0, le=MOST)
 ]  # of processes, interruptions, generations, epochs, calls
-# of a message, see core.delivery; negative: the first one of a new series
+# of a message, see protocol.delivery; negative: the first one of a new series
 SignedNumber = Annotated[int, Meta(ge=-MOST, le=MOST)]
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 PageAddress = Annotated[int, Meta(ge=0)]

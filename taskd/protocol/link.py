@@ -10,10 +10,10 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from taskd.core.delivery import Inbox
 from taskd.messages import codec
 from taskd.messages.envelope import VERSION, Envelope, seal, unseal
 from taskd.protocol import curve, pings
+from taskd.protocol.delivery import Inbox
 from taskd.protocol.keys import Identity, Keys
 
 log = logging.getLogger("taskd.link")
@@ -73,7 +73,7 @@ class Link:
     def say(
         self, body: bytes, number: int, node: int | None = None, at: float | None = None
     ) -> bool:
-        """Send an encoded message under `number` of core.delivery; False as above. `node`: the
+        """Send an encoded message under `number` of protocol.delivery; False as above. `node`: the
         sender when it was first sent, `at`; a standby may have become a node since."""
         self._seq += 1
         sender = self.node if node is None else node
@@ -111,7 +111,7 @@ class Link:
 
     @property
     def taken(self) -> int:
-        """Number of the last order received; see core.delivery."""
+        """Number of the last order received; see protocol.delivery."""
         return self._inbox[1].number
 
     def read_monitor(self) -> None:

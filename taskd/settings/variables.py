@@ -249,7 +249,7 @@ TASKD_SNAPSHOT_STEPS = Parameter(
     "auto",
     "Each rank's whole state is recorded at every k-th step; a death then takes all ranks back to"
     " the last one. auto: at every step, or with shards as often as costs 1 % of a step"
-    " (`core/pace.py`). The same on all ranks.",
+    " (`worker/training/pace.py`). The same on all ranks.",
 )
 TASKD_CARRIED = Parameter(
     "TASKD_CARRIED",

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from taskd.core.pace import Pace
 from taskd.core.repair import Member, Refusal, plan
 from taskd.core.snapshots import FINAL, PROVISIONAL, Snapshots, drifting
+from taskd.worker.training.pace import Pace
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
 

@@ -81,7 +81,7 @@ FLOORS = {
         "",  # job, protection, control_thread, injection
     ),
     "history": ("", "status", "report", "metrics", "notices"),
-    "manager": ("line_file", "continuity", "following", "peers", "devices", ""),
+    "manager": ("clocks", "line_file", "continuity", "following", "peers", "devices", ""),
 }
 
 

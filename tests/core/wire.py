@@ -1,4 +1,4 @@
-"""The connection between an agent and the manager in a `World`, with the delivery of core.delivery.
+"""The connection between an agent and the manager in a `World`, with protocol.delivery.
 
 It breaks at any message, in either direction, before or after the message has arrived; and the
 manager's process may be stopped for a while."""
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from taskd.core import events as e
-from taskd.core.delivery import Inbox, Outbox
 from taskd.messages import from_agent
+from taskd.protocol.delivery import Inbox, Outbox
 
 if TYPE_CHECKING:
     from tests.core.world import Node, World

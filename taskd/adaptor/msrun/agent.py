@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from taskd import logs, settings
+from taskd.adaptor import set_up
 from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
@@ -28,7 +29,6 @@ from taskd.agent.ranks.processes import Forked, describe
 from taskd.agent.ranks.replacements import Order
 from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.supervisor import Supervisor
-from taskd.core import set_up
 from taskd.messages import from_agent, to_agent
 from taskd.protocol import secret
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from taskd.agent.manager.successor import Successor
-from taskd.core.delivery import Outbox
 from taskd.core.election.roster import Roster
 from taskd.core.election.voter import Voter
 from taskd.messages import codec, from_agent, to_agent
+from taskd.protocol.delivery import Outbox
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
 

@@ -31,7 +31,7 @@ class Entry:
     `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
     see replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters
     and optimizer state, None in a record that stays in its process, where they are untouched.
-    `every`: steps between two whole records, see core/pace.py. `calls`: the loop calls job.call;
+    `every`: steps between two whole records, see pace.py. `calls`: the loop calls job.call;
     `committed`: what code between the calls has changed, as it was before, see calls.py. `draws`,
     `origins`: of job.iterate, see draws.py. `plan`: of the pass, see loop.py. `replica_set`: see
     core/replica_sets.py. `gradients`: (index of the parameter, attribute, tensor)."""

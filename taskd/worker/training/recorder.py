@@ -4,7 +4,7 @@ others.
 At the start of an attempt the private state is recorded as final and this rank's stripe of the
 replicated state copied; at its end (commit) the private state again, provisionally: code between
 two steps may still change it. Where that is expensive it is done at every k-th step only
-(core/pace.py); at the others this process remembers what is small, which is enough for a step that
+(pace.py); at the others this process remembers what is small, which is enough for a step that
 is repeated while its parameters are untouched.
 """
 
@@ -19,7 +19,6 @@ from dataclasses import replace
 import torch
 
 from taskd import settings
-from taskd.core.pace import Pace
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage, slot
 from taskd.worker.communication import buckets, comm_hooks
@@ -34,6 +33,7 @@ from taskd.worker.state.gradients import NOTHING, Left
 from taskd.worker.training.batches import Batches
 from taskd.worker.training.draws import Draws
 from taskd.worker.training.own_state import Own, OwnState
+from taskd.worker.training.pace import Pace
 
 log = logging.getLogger("taskd.worker")
 

@@ -7,7 +7,7 @@ import traceback
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.set_up import FATAL, LIMIT, LONG, Failure, SetUp, read, reason
+from taskd.adaptor.set_up import FATAL, LIMIT, LONG, Failure, SetUp, read, reason
 
 
 def raised(line: int, text: str = "no such file", name: str = "ValueError") -> str:

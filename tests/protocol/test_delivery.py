@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.delivery import Inbox, Outbox
+from taskd.protocol.delivery import Inbox, Outbox
 
 
 def test_what_is_unheard_is_said_again_over_a_new_connection():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.clocks import DRIFT, FEW, OFTEN, PATIENCE, SELDOM, Clock
+from taskd.manager.clocks import DRIFT, FEW, OFTEN, PATIENCE, SELDOM, Clock
 
 DELAYS = st.floats(0.0, 2.0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.pace import LARGE, MOST, Pace
+from taskd.worker.training.pace import LARGE, MOST, Pace
 
 
 def test_every_third_step():
