@@ -10,7 +10,7 @@ from taskd.core import events as e
 from taskd.core.incident import ladder
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages.values import Results
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
 
 
-class Advisor:
+class Advisor(Part):
     """Whoever may decide in place of the ladder. This one is nobody; ClusterD is in
     taskd/mindcluster/clusterd/deciding."""
 
@@ -32,22 +32,9 @@ class Advisor:
         """Whether there is a connection."""
         return False
 
-    @property
-    def due(self) -> float | None:
-        """When `tick` is to be called."""
-        return None
-
     def connected(self, event: e.AdvisorConnected, now: float) -> None: ...
 
     def signal(self, event: e.AdvisorSignal, now: float) -> None: ...
-
-    def look(self, now: float) -> None:
-        """Called after each event of any kind."""
-
-    def tick(self, now: float) -> None: ...
-
-    def restarted(self) -> None:
-        """All ranks are restarted."""
 
     def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
         """A task that it asked for has ended. `tests`: the results of stress tests by rank; none:

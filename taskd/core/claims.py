@@ -11,11 +11,11 @@ the standby has registered as one, or has not registered in time.
 from __future__ import annotations
 
 from taskd.core.incident.ladder import STRATEGIES
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent
 
 
-class Claims:
+class Claims(Part):
     def __init__(self, job: JobState) -> None:
         self._job = job
         self._held: dict[int, from_agent.AgentJoined] = {}  # node -> its former agent
@@ -55,11 +55,12 @@ class Claims:
             del self._held[event.node]
         return found
 
-    def overdue(self, now: float, gathered: bool) -> list[from_agent.AgentJoined]:
-        """Return the registrations that have waited for too long. `gathered`: the time for the
-        agents is over, so that the nodes of these would count as lost."""
-        if self.deadline is None or (now < self.deadline and not gathered):
-            return []
+    def tick(self, now: float) -> list[from_agent.AgentJoined] | None:
+        due = self.deadline is not None and now >= self.deadline
+        return self.overdue() if due else None
+
+    def overdue(self) -> list[from_agent.AgentJoined]:
+        """Return the registrations that have waited for too long."""
         for event in self._held.values():
             self._job.note(f"nothing is heard of the standby to which node {event.node} moved")
         return [e for a in [h.moves_to for h in self._held.values()] for e in self.stands(a)]

@@ -3,13 +3,11 @@
 Use: `commands = coordinator.step(event, now)`; carry out the commands in order. `deadline()` is the
 time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
 
-The parts: votes and rosters go to `election`, agents that come and go to `admission`, a job that is
-formed or taken over to `forming` and `succession`, one whose launchers restart by its orders alone
-to `led`, its pods that are replaced to `pods`, one whose framework repairs itself to `framework`,
-faults to `faults`, ranks' reports in an incident to `incident.driver`, the ends of their loops to
-`finishing`, requests of operators to `requests`, pauses to `pause`, tasks that ranks do in a pause
-to `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`, what somebody
-else decides to `advisor`.
+The parts: votes go to `election`, agents to `admission`, a job that is formed or taken over to
+`forming` and `succession`, one that the manager restarts to `led`, replaced pods to `pods`, a
+framework that repairs itself to `framework`, faults to `faults`, reports in an incident to
+`incident.driver`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
+`tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from taskd.core.profiling import Profiling
 from taskd.core.requests import Requests
 from taskd.core.restarts import Restarts
 from taskd.core.settings import Settings
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.tasks import Tasks
@@ -100,6 +98,23 @@ class Coordinator:
             self.claims,
             self.pods,
             lambda why: self.restarts.drop(why),
+        )
+        # in the order in which they are called
+        self.parts: tuple[Part, ...] = (
+            self.claims,
+            self.forming,
+            self.succession,
+            self.recovery,
+            self.faults,
+            self.watch,
+            self.switch,
+            self.pause,
+            self.tasks,
+            self.advisor,
+            self.led,
+            self.framework,
+            self.pods,
+            self.profiling,
         )
         self.restarts = Restarts(self)
         # A handler returns the events that follow from its event.
@@ -214,11 +229,9 @@ class Coordinator:
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
         """Do what may follow from any event. `interruption`, `incident`: their values before it."""
         job = self.job
-        self.restarts.look(now)
-        if not job.over:
-            self.switch.look(now)
-        self.tasks.look(now)
-        self.advisor.look(now)
+        self.restarts.follow_up(now)
+        for part in self.parts:
+            part.follow_up(now)
         under_way = self.recovery.incident is not None
         if job.over:
             said, job.out = job.out, []
@@ -231,7 +244,7 @@ class Coordinator:
             self.pause.again()
         elif incident and not under_way:
             self.watch.stop()
-            self.finishing.look(now)
+            self.finishing.check(now)
 
     def _refuse(self, event: e.Event, why: str) -> None:
         """Answer requests while the manager does not act: it is not in charge yet, or the job is
@@ -245,18 +258,7 @@ class Coordinator:
         """When the next Tick is due; None if there is no deadline."""
         if self.job.over or not self.election.in_charge:
             return None
-        due = (
-            self.forming.deadline,
-            self.succession.deadline,
-            self.claims.deadline,
-            self.recovery.due(),
-            self.watch.due,
-            self.switch.due,
-            self.tasks.due,
-            self.advisor.due,
-            self.pods.deadline,
-            self.led.deadline,
-        )
+        due = (part.deadline for part in self.parts)
         return min((t for t in due if t is not None), default=None)
 
     @property
@@ -277,10 +279,8 @@ class Coordinator:
         following = self.admission.joined(event, now)
         node = self.job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
-            self.led.registered(event)
-            self.framework.registered(event)
-            self.pods.registered(event, now)
-            self.profiling.registered(event)
+            for part in self.parts:
+                part.registered(event, now)
         return following
 
     def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
@@ -391,19 +391,13 @@ class Coordinator:
         if self.recovery.phase in (None, Phase.RESUME):
             self.pause.stopped(event)
         self.recovery.committed(event.rank, now)
-        self.finishing.look(now)
+        self.finishing.check(now)
 
     # -- time --------------------------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
-        if overdue := self.claims.overdue(now, self.succession.is_due(now)):
-            return [*overdue]
-        if not (self.forming.tick(now) or self.succession.tick(now)):
-            self.recovery.tick(now)
-            self.watch.tick(now)
-            self.switch.tick(now)
-            self.tasks.tick(now)
-            self.advisor.tick(now)
-            self.pods.tick(now)
-            self.led.tick(now)
+        for part in self.parts:
+            following = part.tick(now)
+            if following is not None:
+                return list(following)
         return []

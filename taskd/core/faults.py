@@ -18,12 +18,12 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.phases import Phase
 from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
 
 
-class Faults:
+class Faults(Part):
     """Handles faults of the current incarnations of a protected job's ranks."""
 
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
@@ -55,7 +55,7 @@ class Faults:
             )
             self._recovery.spent(why, now)
 
-    def forget(self) -> None:
+    def drop(self, why: str) -> None:
         """All processes are restarted."""
         self._bugs.clear()
 

@@ -15,11 +15,11 @@ class Finishing:
     def __init__(self, job: JobState, recovery: Recovery, faults: Faults, pause: Pause) -> None:
         self._job, self._recovery, self._faults, self._pause = job, recovery, faults, pause
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Check, once a rank waits for the others, whether any of these has already exited."""
         if self._recovery.incident is not None:
             return
-        self._pause.look()
+        self._pause.check()
         if self._pause.all_paused:  # ranks at the end of their loop are paused there
             return
         missed = self._job.quit_before_the_end()
@@ -37,7 +37,7 @@ class Finishing:
             return
         job.ranks[event.rank].finished = event.step
         self._recovery.committed(event.rank, now)
-        self.look(now)
+        self.check(now)
 
     def ended(self, event: from_agent.RankEnded, now: float) -> None:
         """The rank's process has exited with status 0."""
@@ -54,7 +54,7 @@ class Finishing:
             self._recovery.spent(
                 f"rank {event.rank} has ended and can no longer take part in a repair", now
             )
-        self.look(now)
+        self.check(now)
 
     def _quit(self, event: from_agent.RankEnded, now: float) -> None:
         """The rank has exited in the middle of its loop. If all ranks do, the job is done; if not,
@@ -73,4 +73,4 @@ class Finishing:
             job.note("all ranks have left their loops together")
             job.released = max(job.released, event.step)
             job.say(to_rank.Release(job.released))  # the launchers may leave
-        self.look(now)
+        self.check(now)

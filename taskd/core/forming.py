@@ -6,22 +6,27 @@ A fault before that is no incident: the launchers restart all ranks.
 
 from __future__ import annotations
 
+from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.driver import Recovery
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_rank
 
 
-class Forming:
+class Forming(Part):
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self._job, self._recovery = job, recovery
-        self.deadline: float | None = None  # for the last rank's protect(), or for generation 1
+        self._deadline: float | None = None  # for the last rank's protect(), or for generation 1
         self.building = False  # generation 1 is being built
         # a rank may have joined; without this, each agent's registration would look at all ranks
         self.some_joined = False
         self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
+
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
 
     @property
     def under_way(self) -> bool:
@@ -38,10 +43,10 @@ class Forming:
         """Scripts start from the beginning. Ranks that have joined wait, but not forever."""
         self.building = False
         joined = self.some_joined and any(rank.joined for rank in self._job.ranks.values())
-        self.deadline = now + self._job.settings.form if joined else None
+        self._deadline = now + self._job.settings.form if joined else None
 
     def stop(self) -> None:
-        self.building, self.deadline = False, None
+        self.building, self._deadline = False, None
 
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
@@ -50,12 +55,12 @@ class Forming:
         if job.protected or self.building:
             return
         if job.topology.complete and self.all_joined:
-            self.building, self.deadline = True, now + job.settings.rebuild
+            self.building, self._deadline = True, now + job.settings.rebuild
             self._rebuilt = set()
             job.generation += 1
             job.rebuild()
         elif self.deadline is None:
-            self.deadline = now + job.settings.form
+            self._deadline = now + job.settings.form
 
     def rebuilt(self, rank: int) -> None:
         """The rank has joined generation 1."""
@@ -71,11 +76,11 @@ class Forming:
         job.say(to_rank.Resume(job.interruption, job.generation, 0))
         self._recovery.nodes.keep_records()
 
-    def tick(self, now: float) -> bool:
-        """Order a restart if the deadline has passed; return whether it has."""
+    def tick(self, now: float) -> list[e.Event] | None:
+        """Order a restart if the deadline has passed."""
         job = self._job
         if self.deadline is None or now < self.deadline:
-            return False
+            return None
         if self.building:
             missing = [r for r in job.ranks if r not in self._rebuilt]
             what, limit = f"join generation {job.generation}", job.settings.rebuild
@@ -83,4 +88,4 @@ class Forming:
             missing = [r for r, rank in job.ranks.items() if not rank.joined]
             what, limit = "call protect()", job.settings.form
         job.restart = f"ranks [{abbreviate(missing)}] did not {what} within {limit:.0f} s"
-        return True
+        return []

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.core.succession import Succession
 from taskd.messages import from_agent, from_rank
 
 LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request
 
 
-class Framework:
+class Framework(Part):
     def __init__(
         self, job: JobState, recovery: Recovery, forming: Forming, succession: Succession
     ) -> None:
         self._job, self._recovery = job, recovery
         self._forming, self._succession = forming, succession
 
-    def registered(self, event: from_agent.AgentJoined) -> None:
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """An agent has registered; with ranks that train already, with a new manager."""
         if event.generation:
             self._job.handlers = event.handlers

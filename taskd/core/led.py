@@ -8,11 +8,11 @@ Such ranks are not protected: nothing of them survives their death but what the 
 from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_rank
 
 
-class Led:
+class Led(Part):
     def __init__(self, job: JobState) -> None:
         self._job = job
         self._epochs: dict[int, int] = {}  # node -> epoch of its processes; of nodes that are led
@@ -21,7 +21,11 @@ class Led:
         self.causes: dict[int, str] = {}  # of ranks that have died
         self._lost = ""  # the scheduler that ranks may wait for in vain
         # until when nodes that have never registered may do so, although a rank has died
-        self.deadline: float | None = None
+        self._deadline: float | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
 
     @property
     def attempt(self) -> int:
@@ -33,7 +37,7 @@ class Led:
         """Whether all nodes are known, and their launchers have no rendezvous."""
         return bool(self._epochs) and self._job.topology.complete
 
-    def registered(self, event: from_agent.AgentJoined) -> None:
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """Note an agent's registration, and which of its processes are new."""
         if not event.led:
             self._epochs.pop(event.node, None)
@@ -49,13 +53,13 @@ class Led:
     def died(self, event: from_agent.RankDied, now: float) -> None:
         self.causes[event.rank] = event.why
         if self._epochs and not self.formed and self.deadline is None:
-            self.deadline = now + self._job.settings.form
+            self._deadline = now + self._job.settings.form
 
     def tick(self, now: float) -> None:
         """Ranks that have died cannot be restarted as long as some nodes are unknown."""
         if self.deadline is None or now < self.deadline:
             return
-        self.deadline = None
+        self._deadline = None
         job, dead = self._job, min(self.causes, default=None)
         if dead is not None and not self.formed and not job.over:
             missing = [n for n in range(job.settings.nodes) if n not in job.topology.nodes]
@@ -91,7 +95,7 @@ class Led:
         else:
             self._lost = f"{why} before all ranks had made their groups"
 
-    def look(self) -> None:
+    def decide(self) -> None:
         """Restart all ranks if one has died, or if the nodes have not restarted theirs together, as
         under a manager that is gone. While nodes still carry out such an order, wait."""
         job = self._job

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 # who may want a pause
 OPERATORS, ADVISOR, TASK = "operators", "ClusterD", "a task on them"
 
 
-class Pause:
+class Pause(Part):
     """At most one pause at a time, whoever wants it: operators, the advisor, a node's move. Each
     operator's request is answered."""
 
@@ -119,7 +119,7 @@ class Pause:
         rank = self._job.ranks[number]
         return number not in self.paused and rank.finished is None and not rank.ended
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Answer the requests if all ranks have stopped."""
         if self._requests and self.all_paused:
             text = f"all ranks are paused before step {self.step}"

@@ -16,12 +16,12 @@ from __future__ import annotations
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.takeover import Takeover
 from taskd.core.led import Led
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.core.topology import Node
 from taskd.messages import from_agent
 
 
-class Pods:
+class Pods(Part):
     def __init__(self, job: JobState, nodes: Takeover, led: Led) -> None:
         self._job, self._nodes, self._led = job, nodes, led
         self._why = ""  # what was lost first
@@ -49,7 +49,7 @@ class Pods:
         due = (self._last, self._given, self._gather, self._end)
         return min((t for t in due if t is not None), default=None)
 
-    def drop(self) -> None:
+    def restarted(self) -> None:
         """All ranks are restarted."""
         self._last = self._given = self._gather = self._end = None
         self._why = self._fault = ""
@@ -133,11 +133,11 @@ class Pods:
             self._nodes.assign(None)
             self._given = now + self._job.settings.take_over
 
-    def look(self, now: float) -> None:
-        """Go on, after every event."""
+    def decide(self, now: float) -> None:
+        """Restart all ranks if every node has an agent again."""
         job = self._job
         if job.protected:
-            self.drop()  # all nodes are there again, or are repaired
+            self.restarted()  # all nodes are there again, or are repaired
             return
         if self._led.causes and self.applies:
             self._give_up_devices(now)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_operator, from_rank, to_rank
 from taskd.messages.to_rank import RANGES
 
@@ -38,7 +38,7 @@ class _Rank:
     sure: int = 0
 
 
-class Profiling:
+class Profiling(Part):
     def __init__(self, job: JobState) -> None:
         self._job = job
         self._on: tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class Profiling:
             self._job.say(to_rank.Profile(ranges))
         return text
 
-    def registered(self, event: from_agent.AgentJoined) -> None:
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """An agent may have missed the order, or has one of an earlier manager."""
         if event.profile == self._on:
             return
@@ -131,6 +131,6 @@ class Profiling:
         found = [(n, r.since, middle - r.waited) for n, r in self._ranks.items() if r.slow]
         return tuple(sorted(found, key=lambda each: -each[2])[:MOST_NAMED])
 
-    def drop(self) -> None:
+    def drop(self, why: str) -> None:
         """All ranks are restarted; what is profiled stays."""
         self._ranks.clear()

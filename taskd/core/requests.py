@@ -18,11 +18,11 @@ class Requests:
 
     def pause(self, event: from_operator.PauseRequested, now: float) -> None:
         self._pause.request(event.request)
-        self._finishing.look(now)
+        self._finishing.check(now)
 
     def resume(self, event: from_operator.ContinueRequested, now: float) -> None:
         self._pause.release(event.request)
-        self._finishing.look(now)
+        self._finishing.check(now)
 
     def switch_recovery(self, event: from_operator.RecoverySwitched, now: float) -> None:
         self._job.switch(event.on)

@@ -14,16 +14,16 @@ class Restarts:
     def __init__(self, parts: Coordinator) -> None:
         self._job, self._parts = parts.job, parts
 
-    def look(self, now: float) -> None:
+    def follow_up(self, now: float) -> None:
         """Order a restart if one is due; called after every event."""
         job, parts = self._job, self._parts
         if job.over:
             return
         if job.exhausted:
             self._exhausted(now)
-        parts.pods.look(now)
+        parts.pods.decide(now)
         if not parts.pods.waiting:
-            parts.led.look()
+            parts.led.decide()
         if job.restart:
             self._restart_all(job.restart)
 
@@ -39,15 +39,8 @@ class Restarts:
 
     def drop(self, why: str) -> None:
         """Forget everything about processes that are gone."""
-        parts = self._parts
-        parts.recovery.forget()
-        parts.faults.forget()
-        parts.watch.stop()
-        parts.switch.drop(why)
-        parts.pause.drop(why)
-        parts.tasks.drop(why)
-        parts.advisor.restarted()
-        parts.profiling.drop()
+        for part in self._parts.parts:
+            part.drop(why)
 
     def _forget(self, reason: str) -> None:
         """Nothing is protected until the scripts have begun anew."""
@@ -74,7 +67,7 @@ class Restarts:
             job.topology.moved = True  # from now on they use the store in RestartAll
         attempt = led.attempt or attempt
         led.restarted()
-        self._parts.pods.drop()
+        self._parts.pods.restarted()
         replaced, job.restart, job.regroup, job.replaced = job.replaced, "", False, False
         for node in job.topology.nodes.values():
             node.keepers_notified = False  # no node keeps its next processes' records yet

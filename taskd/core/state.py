@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
+from taskd.core.events import Event
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
 from taskd.core.topology import Topology
-from taskd.messages import to_agent, to_operator, to_rank
+from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.messages.values import Address, Position, ReplicaGroups
+
+
+class Part:
+    """One of the coordinator's parts, which calls these of each, in one order."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due."""
+        return None
+
+    def tick(self, now: float) -> Sequence[Event] | None:
+        """Act on a deadline that has passed. Returns the events that follow if no other part may
+        act at this tick, else None."""
+        return None
+
+    def follow_up(self, now: float) -> None:
+        """Do what may follow from any event; called after each."""
+
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
+        """The agent of a node has registered, and was admitted."""
+
+    def drop(self, why: str) -> None:
+        """Forget the ranks' processes: they are gone, all at once."""
 
 
 @dataclass

@@ -7,31 +7,38 @@ nodes were lost in between.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.claims import Claims
 from taskd.core.forming import Forming
 from taskd.core.incident.driver import Recovery
 from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent
 from taskd.messages.values import KEEPERS
 
 UNDER_WAY = "an incident was under way when the manager was lost"
 
 
-class Succession:
+class Succession(Part):
     def __init__(
         self, job: JobState, recovery: Recovery, pause: Pause, forming: Forming, claims: Claims
     ) -> None:
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self._claims = claims
-        self.deadline: float | None = None  # for the last agent
+        self._deadline: float | None = None  # for the last agent
         # node -> its keepers, each with the newest step of its records, as reported by agents
         self._keeps: dict[int, dict[int, int]] = {}
         # replacements ordered by an earlier manager that have no state yet
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
+
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
 
     def learn(self, event: from_agent.AgentJoined) -> None:
         """Learn from an agent about its ranks' processes, which are new to this manager."""
@@ -52,7 +59,7 @@ class Succession:
     def gather(self, now: float) -> None:
         """An agent of a running job has joined: set the deadline for the others."""
         if not self._job.protected and self.deadline is None:
-            self.deadline = now + self._limit
+            self._deadline = now + self._limit
 
     @property
     def _limit(self) -> float:
@@ -62,7 +69,7 @@ class Succession:
         return settings.form if patient else settings.gather
 
     def stop(self) -> None:
-        self.deadline = None
+        self._deadline = None
 
     def waits(self, rank: int) -> None:
         """Note that the rank waits for orders before all agents have joined."""
@@ -85,7 +92,7 @@ class Succession:
             job.note(f"took over a job of {len(job.ranks)} ranks at generation {job.generation}")
 
     def _protect(self) -> None:
-        self._job.protected, self.deadline = True, None
+        self._job.protected, self._deadline = True, None
         self._job.tell("protected", generation=self._job.generation)
         self._pause.complete()
 
@@ -97,14 +104,12 @@ class Succession:
         if self._claims.interrupted:
             incident.rungs = self._claims.rungs(bool(self._new))
 
-    def is_due(self, now: float) -> bool:
-        """Whether the deadline has passed."""
-        return self.deadline is not None and now >= self.deadline
-
-    def tick(self, now: float) -> bool:
-        """Act if the deadline has passed; return whether it has."""
-        if not self.is_due(now):
-            return False
+    def tick(self, now: float) -> Sequence[e.Event] | None:
+        """Continue without the nodes that have not registered, or restart all ranks."""
+        if self.deadline is None or now < self.deadline:
+            return None
+        if held := self._claims.overdue():
+            return held  # else their nodes would count as lost
         if not self._without_missing_nodes(now):
             job, when = self._job, f"within {self._limit:.0f} s"
             missing = [n for n in range(job.settings.nodes) if n not in job.topology.nodes]
@@ -115,7 +120,7 @@ class Succession:
                 ranks = abbreviate(r for r, rank in job.ranks.items() if not rank.joined)
                 job.restart = f"a new manager has heard nothing from ranks [{ranks}] {when}"
             self.stop()
-        return True
+        return []
 
     def _without_missing_nodes(self, now: float) -> bool:
         """Continue without the nodes that did not register, if standbys can replace them: they were

@@ -18,7 +18,7 @@ from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.state import Moving
 from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 
 # preparations for one move, in case ranks of the node are replaced or the standby is needed
@@ -54,7 +54,7 @@ NO_RECORDS = (
 )
 
 
-class Switch:
+class Switch(Part):
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
         self._job, self._recovery, self._pause = job, recovery, pause
         self._plans: list[_Plan] = []  # the first one is under way
@@ -63,7 +63,7 @@ class Switch:
         self._ordered: set[str] = set()  # standbys whose preparation is known here
 
     @property
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
         return self._plans[0].deadline if self._plans else None
 
     # -- reports -----------------------------------------------------------------------------------
@@ -170,8 +170,10 @@ class Switch:
 
     # -- stages ------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
-        """Continue or abort the move under way; called after every event."""
+    def follow_up(self, now: float) -> None:
+        """Continue or abort the move under way."""
+        if self._job.over:
+            return
         standbys = self._job.topology.standbys
         for agent in [a for a in self._inherited if self._job.protected and a in standbys]:
             self._take_up(agent, self._inherited.pop(agent), now)

@@ -23,7 +23,7 @@ from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.incident.driver import Recovery
 from taskd.core.pause import TASK, Pause
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_operator, from_rank, to_rank
 from taskd.messages.from_rank import FAULTY, NOT_DONE, TOO_LONG, VOLTAGE, WELL
 from taskd.messages.to_rank import TESTS
@@ -50,7 +50,7 @@ class _Task:
     late: frozenset[int] = frozenset()  # ranks that have not reported in time
 
 
-class Tasks:
+class Tasks(Part):
     def __init__(
         self,
         job: JobState,
@@ -120,15 +120,15 @@ class Tasks:
             return
         self._task = task
         self._pause.request("", TASK)
-        self._finishing.look(now)
+        self._finishing.check(now)
 
     # -- while it is done --------------------------------------------------------------------------
 
     @property
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
         return self._task.deadline if self._task is not None else None
 
-    def look(self, now: float) -> None:
+    def follow_up(self, now: float) -> None:
         """Go on with the task; called after every event."""
         task, incident = self._task, self._recovery.incident
         if task is None:
@@ -198,7 +198,7 @@ class Tasks:
         self._job.note(f"{_words(task.order)}: {text}")
         self._report(task, well, text)
         self._pause.release("", TASK)
-        self._finishing.look(now)
+        self._finishing.check(now)
         # the advisor decides about what it has had tested
         if task.request and isinstance(task.order, to_rank.StressTest):
             for rank, results in sorted(task.results.items()):

@@ -17,7 +17,7 @@ from taskd.core.faults import Faults
 from taskd.core.incident.driver import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, to_rank
 
 REPAIRING = (Phase.INTERRUPT, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
@@ -40,7 +40,7 @@ WAITED_FOR = {
 STILL = 0.01
 
 
-class Watch:
+class Watch(Part):
     """Runs at most one progress probe at a time. Agents repeat RankStalled while a rank makes no
     progress, so no state is kept between probes for that."""
 
@@ -73,8 +73,11 @@ class Watch:
         )
         self._still = {}
 
+    def drop(self, why: str) -> None:
+        self.stop()
+
     @property
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
         """When the next tick is due."""
         incident, look = self._recovery.incident, self._job.settings.look
         if (
@@ -110,7 +113,7 @@ class Watch:
             self._judge(now)
 
     def tick(self, now: float) -> None:
-        if (due := self.due) is None or now < due:
+        if (due := self.deadline) is None or now < due:
             return
         if self._due is None:
             self._first = None

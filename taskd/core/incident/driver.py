@@ -19,11 +19,11 @@ from taskd.core.incident.rounds import NOBODY, Next, Rounds, listed
 from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
 from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank
 
 
-class Recovery:
+class Recovery(Part):
     """Handles the incident of a job, if any. Methods that take a rank's report are called only for
     current incarnations in a protected job."""
 
@@ -39,7 +39,7 @@ class Recovery:
     def phase(self) -> Phase | None:
         return self.incident.phase if self.incident is not None else None
 
-    def forget(self) -> None:
+    def drop(self, why: str) -> None:
         """The processes that were repaired are gone."""
         if self.incident is not None and self.incident.moving is not None:
             self.nodes.put_back(self.incident, "all ranks are restarted")
@@ -346,12 +346,13 @@ class Recovery:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def due(self) -> float | None:
+    @property
+    def deadline(self) -> float | None:
         return self._actions.due(self.incident) if self.incident is not None else None
 
     def tick(self, now: float) -> None:
         incident = self.incident
-        if incident is None or (due := self.due()) is None or now < due:
+        if incident is None or (due := self.deadline) is None or now < due:
             return
         if incident.phase is Phase.INTERRUPT and now < incident.deadline:
             self.rounds.ask_again(incident, self.silent())

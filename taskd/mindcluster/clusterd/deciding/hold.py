@@ -17,7 +17,7 @@ class Hold:
     def begin(self, seconds: float, now: float) -> None:
         self.until = now + (seconds or SECONDS)
         self._pause.request("", ADVISOR)
-        self._finishing.look(now)
+        self._finishing.check(now)
 
     def end(self, why: str, now: float) -> None:
         """Let the ranks go on, if ClusterD has paused them. `why`: "" if it says so itself."""
@@ -26,7 +26,7 @@ class Hold:
             if why:
                 self._job.note(f"the ranks go on: {why}")
             self._pause.release("", ADVISOR)
-            self._finishing.look(now)
+            self._finishing.check(now)
 
     def forget(self) -> None:
         """The paused processes are gone."""

@@ -52,7 +52,7 @@ class HotSwitch:
         """ClusterD has its pod removed: the node is to move now."""
         self._ordered = not self._over  # otherwise it comes twice
 
-    def look(self) -> None:
+    def follow_up(self) -> None:
         if self._moving is None:
             if self._ordered:
                 self._result(FAILED, "no node is to move")

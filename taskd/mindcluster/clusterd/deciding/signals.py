@@ -83,7 +83,7 @@ class ClusterD(Advisor):
         return self._on
 
     @property
-    def due(self) -> float | None:
+    def deadline(self) -> float | None:
         return self._hold.until
 
     def tick(self, now: float) -> None:
@@ -94,7 +94,7 @@ class ClusterD(Advisor):
         self._reports.owed.discard(Owed.PAUSED)
         self._hold.end(why, now)
 
-    def restarted(self) -> None:
+    def drop(self, why: str) -> None:
         """All ranks are restarted, and none is where ClusterD believes it to be."""
         self._hold.forget()
         self._restarted = True
@@ -302,7 +302,7 @@ class ClusterD(Advisor):
 
     # -- after each event --------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def follow_up(self, now: float) -> None:
         """Tell ClusterD what it waits for, as soon as it holds."""
         job, incident = self._job, self._recovery.incident
         if not self._asked and self._registers():
@@ -328,7 +328,7 @@ class ClusterD(Advisor):
             self._reports.pay(Owed.ABLE, strategies=self._able())
         if Owed.PAUSED in self._reports.owed and self._pause.all_paused:
             self._reports.pay(Owed.PAUSED)
-        self._hot.look()
+        self._hot.follow_up()
         if self._ordered is not None:
             self._result(*self._ordered)
 
