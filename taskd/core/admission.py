@@ -15,7 +15,7 @@ from taskd.core import events as e
 from taskd.core.claims import Claims
 from taskd.core.election.election import STANDBY
 from taskd.core.forming import Forming
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.pause import Pause
 from taskd.core.pods import Pods
 from taskd.core.state import JobState, RankState

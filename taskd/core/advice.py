@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from taskd.core import events as e
 from taskd.core.incident import ladder
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.state import JobState, Part
 from taskd.messages.values import Results

@@ -6,7 +6,7 @@ time at which a Tick is due. `now` is in seconds on any clock that does not go b
 The parts: votes go to `election`, agents to `admission`, a job that is formed or taken over to
 `forming` and `succession`, one that the manager restarts to `led`, replaced pods to `pods`, a
 framework that repairs itself to `framework`, faults to `faults`, reports in an incident to
-`incident.driver`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
+`incident.machine`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
 `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
 """
 
@@ -25,7 +25,7 @@ from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
 from taskd.core.framework import Framework
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.led import Led
 from taskd.core.pause import Pause
@@ -163,7 +163,7 @@ class Coordinator:
             from_rank.RankFailed: self._rank_failed,
             from_rank.StateSaved: self.recovery.saved,
             from_agent.RecordsSaved: self.recovery.saved,
-            from_agent.Sealed: self.recovery.sealed,
+            from_agent.Sealed: self.recovery.saved,
             from_rank.StepCommitted: self._step_committed,
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 from taskd.core import events as e
 from taskd.core.demand import Demand
-from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import SUB_HEALTHY
+from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part

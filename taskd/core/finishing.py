@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pause import Pause
 from taskd.core.state import JobState

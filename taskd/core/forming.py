@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.pending import PendingSet
 from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.forming import Forming
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.state import JobState, Part
 from taskd.core.succession import Succession
 from taskd.messages import from_agent, from_rank

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.finishing import Finishing
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_operator

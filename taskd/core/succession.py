@@ -13,7 +13,7 @@ from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.claims import Claims
 from taskd.core.forming import Forming
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent

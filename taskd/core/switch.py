@@ -14,8 +14,8 @@ from enum import Enum
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident.driver import Recovery
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
+from taskd.core.incident.machine import Recovery
 from taskd.core.incident.state import Moving
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part

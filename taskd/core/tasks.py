@@ -21,7 +21,7 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.demand import Demand
 from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
-from taskd.core.incident.driver import Recovery
+from taskd.core.incident.machine import Recovery
 from taskd.core.pause import TASK, Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_operator, from_rank, to_rank

@@ -72,7 +72,7 @@ def test_any_story(story):
             pause.release("go")
         else:
             pause.drop("why")
-        pause.look()
+        pause.check()
         asked = any(isinstance(x, to_agent.AskSteps) for x in job.out)
         moves = [x.step for x in job.out if isinstance(x, to_rank.Pause)]
         if asked:

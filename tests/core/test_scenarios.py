@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core.incident import driver, phases
+from taskd.core.incident import phases
+from taskd.core.incident import machine as driver
 from tests.core import scenario
 
 TEXTS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))

@@ -1,7 +1,8 @@
-"""A round: which ranks it interrupts, evicts and replaces, and whether there may be another one.
+"""A round: whether there may be another one, under which strategy, and which processes it replaces;
+and what the files of the phases have in common.
 
 Functions that choose what follows return a `Next`: the move to make and why, or None if the
-incident has to wait. They update the incident and give orders; `driver.py` makes the moves.
+incident has to wait. They update the incident and give orders; `machine.py` makes the moves.
 """
 
 from __future__ import annotations
@@ -12,15 +13,48 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
 from taskd.core.incident.ladder import Damage, Rung
 from taskd.core.incident.phases import Move
-from taskd.core.incident.state import Incident, Round
+from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.incident.times import RankTimes
 from taskd.core.state import JobState
-from taskd.messages import to_agent, to_rank
+from taskd.messages import to_agent
 from taskd.messages.from_rank import OTHER
 
 Next = tuple[Move, str] | None
 NOBODY: frozenset[int] = frozenset()
+
+
+class Work:
+    """The work of a phase. One that lasts waits for something: `finished` is asked after all that
+    may have been the last of it."""
+
+    @property
+    def limit(self) -> float:
+        """The seconds that the phase may take."""
+        return 0.0
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        """Begin. `why`: the reason of the move that led here, where it is not obvious."""
+        return None
+
+    def finished(self, incident: Incident) -> Next:
+        """The next move, once there is nothing left to wait for."""
+        return None
+
+    def due(self, incident: Incident) -> float:
+        return incident.deadline
+
+    def silent(self, incident: Incident) -> list[int]:
+        """The ranks that it waits for."""
+        return []
+
+    def late(self, incident: Incident) -> Next:
+        """The time is up: the move that follows, or None if what it waits for can be replaced."""
+        return None
+
+
+def with_handlers(job: JobState, seconds: float) -> float:
+    """A limit of a phase in which a framework's handler may be called, more than once."""
+    return max(seconds, 2 * job.settings.handler if job.handlers else 0.0)
 
 
 class Rounds:
@@ -94,51 +128,6 @@ class Rounds:
             unusable=unusable,
         )
 
-    def begin(self, incident: Incident, rung: Rung, now: float) -> None:
-        """Interrupt every rank, kill the evicted ones, replace those without a process."""
-        job = self._job
-        if rung.strategy != incident.strategy:
-            passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
-            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", told=True)
-            job.tell(
-                "decision",
-                incident=incident.number,
-                strategy=rung.strategy,
-                reason=rung.reason,
-                passed_over=list(rung.skipped),
-            )
-            incident.strategy, incident.first = rung.strategy, incident.rounds
-        incident.rounds += 1
-        times = RankTimes(incident.rounds, incident.strategy, len(job.ranks), now)
-        incident.round = Round(times=times)
-        incident.times.append(times)
-        job.interruption += 1
-        if rung.strategy == "recover":
-            for node in self._nodes.broken(incident):
-                self._nodes.give_up(node, incident.faults[-1])
-                incident.forget(job.topology.nodes[node].ranks)
-        faulty = self.faulty(incident) if job.handlers else ()
-        job.say(to_rank.Interrupt(job.interruption, incident.faults[-1], rung.strategy, faulty))
-        if rung.strategy == ladder.HOT_SWITCH:
-            self._nodes.move(incident)
-        if rung.strategy == "dump":
-            incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))
-            incident.killed.clear()
-        else:
-            self.replace(incident)
-            self._nodes.assign(incident)
-            self._kill(incident, now)
-        incident.deadline = max(
-            [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
-        )
-
-    def ask_again(self, incident: Incident, silent: list[int]) -> None:
-        """Interrupt every rank once more: `silent` have not stopped in time."""
-        incident.round.asked_again = True
-        running = abbreviate(r for r in silent if r not in incident.killed)
-        self._job.note(f"ranks [{running}] have not stopped; asked again")
-        self._job.say(to_rank.Interrupt(self._job.interruption, "asked again", incident.strategy))
-
     def faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
         """The ranks at fault and their faults' types. A process that is gone or goes is `other`."""
         gone = {r for r, s in self._job.ranks.items() if not s.alive}
@@ -165,13 +154,6 @@ class Rounds:
             for number, rank in self._job.ranks.items()
             if rank.resetting and not rank.alive and number not in absent
         }
-
-    def _kill(self, incident: Incident, now: float) -> None:
-        for number, why in sorted(incident.evicted.items()):
-            if number not in incident.killed:
-                incident.killed[number] = now
-                incarnation = self._job.ranks[number].incarnation
-                self._job.say(to_agent.Kill(number, incarnation, why, number in incident.hung))
 
 
 def listed(why: Mapping[int, str]) -> str:

@@ -1,8 +1,9 @@
 """Drives the incident under way: events in, moves out; `_drive` is the only loop that makes moves.
 
-A fault opens an incident or joins the current one. `rounds.py` and `actions.py` choose the next
-move, and `phases.py` has the phase it leads to; the driver makes moves until the incident has to
-wait for a rank, an agent or a deadline. `core/faults.py` decides what a fault means.
+A fault opens an incident or joins the current one. The work of each phase (interrupt.py,
+replace.py, decide.py, resume.py, end.py) says which move is next, and `phases.py` has the phase
+that it leads to, until the incident has to wait for a rank, an agent or a deadline.
+`core/faults.py` decides what a fault means.
 """
 
 from __future__ import annotations
@@ -11,16 +12,21 @@ from collections.abc import Mapping
 
 from taskd.core import events as e
 from taskd.core.incident import ladder, times
-from taskd.core.incident.actions import Actions
-from taskd.core.incident.checkpoint import Checkpoint
-from taskd.core.incident.dump import Dump
+from taskd.core.incident.decide import Decide, Save
+from taskd.core.incident.end import Climb, Close, End
+from taskd.core.incident.interrupt import Consult, Interrupt
 from taskd.core.incident.phases import TABLE, Move, Phase, after
-from taskd.core.incident.rounds import NOBODY, Next, Rounds, listed
+from taskd.core.incident.replace import Replace, Reschedule
+from taskd.core.incident.resume import Rebuild, Restore, Resume
+from taskd.core.incident.rounds import NOBODY, Next, Rounds, Work, listed
 from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank
+
+# before the replacements are awaited for the last time
+EARLY = (Phase.INTERRUPT, Phase.CONSULT, Phase.RESCHEDULE, Phase.REPLACE)
 
 
 class Recovery(Part):
@@ -31,7 +37,24 @@ class Recovery(Part):
         self._job = job
         self.nodes = Takeover(job)
         self.rounds = Rounds(job, self.nodes)
-        self._actions = Actions(job, pause, self.nodes, self.rounds)
+        self._interrupt = Interrupt(job, self.nodes, self.rounds)
+        self._reschedule, self._replace = Reschedule(job), Replace(job, self.rounds)
+        self._decide, self._save = Decide(job), Save(job)
+        self._works: dict[Phase, Work] = {
+            Phase.DETECT: Work(),
+            Phase.INTERRUPT: self._interrupt,
+            Phase.CONSULT: Consult(job),
+            Phase.RESCHEDULE: self._reschedule,
+            Phase.DECIDE: self._decide,
+            Phase.REPLACE: self._replace,
+            Phase.REBUILD: Rebuild(job),
+            Phase.RESTORE: Restore(job, self.rounds),
+            Phase.RESUME: Resume(job, pause, self.nodes),
+            Phase.DUMP: self._save,
+            Phase.FAILED: Climb(job, pause, self.nodes),
+            Phase.CLOSED: Close(job),
+            Phase.ENDED: End(job),
+        }
         self.incident: Incident | None = None
         self.incidents = 0
 
@@ -43,7 +66,7 @@ class Recovery(Part):
         """The processes that were repaired are gone."""
         if self.incident is not None and self.incident.moving is not None:
             self.nodes.put_back(self.incident, "all ranks are restarted")
-        self.incident, self._actions.resumed = None, None
+        self.incident, self._decide.resumed = None, None
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -55,8 +78,9 @@ class Recovery(Part):
             move, why = self._with_a_strategy(incident, *following)
             incident.enter(after(incident.phase, move), now)
             incident.tell_phase(self._job)
-            incident.deadline = now + self._actions.limit(incident.phase)
-            following = self._actions.enter(incident, why, now) or self._actions.finished(incident)
+            work = self._works[incident.phase]
+            incident.deadline = now + work.limit
+            following = work.enter(incident, why, now) or work.finished(incident)
         if incident.phase is Phase.CLOSED:
             self.incident = None
 
@@ -78,7 +102,7 @@ class Recovery(Part):
     def advance(self, now: float) -> None:
         """Move on if the event just handled was the last that the phase waited for."""
         if self.incident is not None:
-            self._drive(self._actions.finished(self.incident), now)
+            self._drive(self._works[self.incident.phase].finished(self.incident), now)
 
     def alone(self, why: str, now: float) -> None:
         """Go on without the advisor's word, if it is awaited. `why`: "" if it has come."""
@@ -226,14 +250,19 @@ class Recovery(Part):
             or event.interruption != self._job.interruption
         ):
             return
-        if self._actions.running(incident, event.rank):
+        if self._interrupt.running(incident, event.rank):
             incident.deadline = max(incident.deadline, now + event.allowance)
 
     def reset(self, now: float) -> None:
-        """A device may have been reset."""
-        if self.incident is not None:
-            self._actions.reset(self.incident, now)
-            self.advance(now)
+        """A device may have been reset: start the processes that wait for that."""
+        incident = self.incident
+        if incident is None:
+            return
+        if incident.strategy != "dump" and incident.phase in EARLY:
+            self.rounds.replace(incident)
+            if incident.phase is Phase.REPLACE:
+                self._replace.wait(incident, now)
+        self.advance(now)
 
     def ready(self, event: from_rank.RankReady, now: float) -> None:
         if self.incident is not None and event.rank in self.incident.new:
@@ -269,40 +298,19 @@ class Recovery(Part):
 
     def silent(self) -> list[int]:
         """Return the ranks that the current phase waits for."""
-        return self._actions.silent(self.incident) if self.incident is not None else []
+        incident = self.incident
+        return self._works[incident.phase].silent(incident) if incident is not None else []
 
     # -- the dump ----------------------------------------------------------------------------------
 
-    def saved(self, event: from_rank.StateSaved | from_agent.RecordsSaved, now: float) -> None:
-        """A part of the dump has been written, or could not be."""
-        if (saving := self._saving(event.interruption)) is None:
-            return
-        if isinstance(event, from_rank.StateSaved):
-            saving.saved_by(event.rank)
-        elif event.why:
-            self.spent(f"node {event.node} could not save its ranks' records: {event.why}", now)
-            return
-        elif isinstance(saving, Dump):
-            saving.waiting.discard(event.node)
-        saving.files += event.files
-        saving.advance(self._job)
-        if saving.done:
-            self._drive((Move.SAVED, f"dump: done, {saving.done}"), now)
-
-    def sealed(self, event: from_agent.Sealed, now: float) -> None:
-        if (saving := self._saving(event.interruption)) is None:
-            return
-        if event.why:
-            self.spent(f"the dump could not be sealed: {event.why}", now)
-            return
-        done = f"the state at the start of step {saving.step} is at {event.path}"
-        self._drive((Move.SAVED, f"dump: done, {done}"), now)
-
-    def _saving(self, interruption: int) -> Dump | Checkpoint | None:
-        """Return the dump that is being written in the round of `interruption`."""
+    def saved(
+        self, event: from_rank.StateSaved | from_agent.RecordsSaved | from_agent.Sealed, now: float
+    ) -> None:
+        """A part of the dump has been written, or could not be; or the dump is complete."""
         incident = self._in(Phase.DUMP)
-        current = incident is not None and interruption == self._job.interruption
-        return incident.round.dump if incident is not None and current else None
+        current = event.interruption == self._job.interruption and not self._job.closing
+        if incident is not None and current:
+            self._drive(self._save.took(incident, event), now)
 
     # -- nodes -------------------------------------------------------------------------------------
 
@@ -342,22 +350,21 @@ class Recovery(Part):
         if incident is not None and incident.strategy == "recover":
             self.nodes.assign(incident)
             if incident.phase is Phase.RESCHEDULE:
-                self._actions.wait_for_nodes(incident, now)
+                self._reschedule.wait(incident, now)
 
     # -- time --------------------------------------------------------------------------------------
 
     @property
     def deadline(self) -> float | None:
-        return self._actions.due(self.incident) if self.incident is not None else None
+        incident = self.incident
+        return self._works[incident.phase].due(incident) if incident is not None else None
 
     def tick(self, now: float) -> None:
         incident = self.incident
         if incident is None or (due := self.deadline) is None or now < due:
             return
         if incident.phase is Phase.INTERRUPT and now < incident.deadline:
-            self.rounds.ask_again(incident, self.silent())
-        elif incident.phase is Phase.RESCHEDULE and incident.moving is None:
-            self._not_taken(incident, now)
+            self._interrupt.ask_again(incident, self.silent())
         else:
             self._too_late(incident, now)
 
@@ -368,8 +375,10 @@ class Recovery(Part):
         if phase is Phase.CONSULT:
             limit = self._job.settings.advice
             self.alone(f"ClusterD has not named a strategy within {limit:g} s", now)
-        elif (late := self._actions.late(incident)) is not None:
+        elif (late := self._works[phase].late(incident)) is not None:
             self._drive(late, now)
+        elif phase is Phase.RESCHEDULE:
+            self._not_taken(now)
         else:
             seconds = now - incident.timeline.entered[-1][1]
             mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
@@ -377,20 +386,9 @@ class Recovery(Part):
             incident.hung |= set(silent)
             self._drive(self.rounds.evict(incident, mute, Move.DEADLINE), now)
 
-    def _not_taken(self, incident: Incident, now: float) -> None:
-        """The time to replace lost nodes is up."""
+    def _not_taken(self, now: float) -> None:
+        """Standbys had time enough to take nodes over: ask others."""
         topology, settings = self._job.topology, self._job.settings
-        waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
-        if waiting:
-            reachable, everybody = self._job.reachable()
-            why = (
-                "no standby came for"
-                if not topology.standbys
-                else f"only {reachable} of {everybody} agents are reachable, no majority, for"
-            )
-            why = f"{why} node {waiting[0]} within {settings.reschedule:.0f} s"
-            self._drive((Move.DEADLINE, why), now)
-            return
         for number in topology.lost:
             assignee, limit = topology.nodes[number].assignee, f"{settings.take_over:.0f} s"
             why = f"it has not taken node {number} over within {limit}"

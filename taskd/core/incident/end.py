@@ -1,11 +1,15 @@
-"""Ends an incident: by closing it, by restarting all ranks, or by ending the job."""
+"""FAILED: the next rung of the ladder. CLOSED: every rank trains again. ENDED: all ranks are
+restarted, or the job ends."""
 
 from __future__ import annotations
 
 from taskd.core import commands as c
-from taskd.core.incident.phases import Phase
+from taskd.core.incident.phases import Move, Phase
+from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
+from taskd.core.incident.takeover import Takeover
 from taskd.core.incident.times import told
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 
 SET_UP = (
@@ -13,6 +17,48 @@ SET_UP = (
     " files, locks, ports and names: let the script ask taskd.replacement (or TASKD_INCARNATION,"
     " which is not 0 in a replacement) and leave out what is done already."
 )
+
+
+class Climb(Work):
+    def __init__(self, job: JobState, pause: Pause, nodes: Takeover) -> None:
+        self._job, self._pause, self._nodes = job, pause, nodes
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        """Go to the next rung: the strategy has failed because of `why`; "" if it no longer fits
+        the damage, which is already in `tried`."""
+        if incident.moving is not None:
+            self._nodes.put_back(incident, why)
+            self._pause.end_move()
+        if why:
+            incident.failed.append(incident.strategy)
+            incident.tried.append(f"{incident.strategy}: {why}")
+            self._job.note(f"incident {incident.number}: {incident.strategy} failed: {why}")
+        return Move.CLIMBED, ""
+
+
+class Close(Work):
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        close(self._job, incident, now)
+        return None
+
+
+class End(Work):
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        """End the job. `why`: the dump that was saved; "" if no strategy is left."""
+        passed_over: list[str] = []
+        if why:
+            incident.tried.append(why)
+        elif incident.rung is not None:
+            failed = "it has failed in this incident"
+            passed_over = [s for s in incident.rung.skipped if failed not in s]
+        give_up(self._job, incident, passed_over, now)
+        return None
 
 
 def close(job: JobState, incident: Incident, now: float) -> None:

@@ -1,0 +1,95 @@
+"""RESCHEDULE: standbys take over the lost nodes. REPLACE: replacements run their scripts up to the
+first attempt."""
+
+from __future__ import annotations
+
+from taskd.core.abbreviate import abbreviate
+from taskd.core.incident.phases import Move
+from taskd.core.incident.rounds import Next, Rounds, Work
+from taskd.core.incident.state import Incident
+from taskd.core.state import JobState
+
+
+class Reschedule(Work):
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        self.wait(incident, now)
+        return None
+
+    def wait(self, incident: Incident, now: float) -> None:
+        """Set the deadline."""
+        settings, topology = self._job.settings, self._job.topology
+        if incident.missing is None:
+            incident.missing = now
+        soonest = now + settings.take_over
+        waits = any(not topology.nodes[n].assignee for n in topology.lost)
+        incident.deadline = (
+            max(incident.missing + settings.reschedule, soonest) if waits else soonest
+        )
+
+    def finished(self, incident: Incident) -> Next:
+        if self._job.topology.lost:
+            return None
+        incident.missing = None
+        return Move.TAKEN, ""
+
+    def silent(self, incident: Incident) -> list[int]:
+        return sorted(self._job.topology.absent())
+
+    def late(self, incident: Incident) -> Next:
+        topology, settings = self._job.topology, self._job.settings
+        if incident.moving is not None:
+            assignee, node = incident.moving.assignee[:8], incident.moving.node
+            why = f"standby {assignee} has not taken node {node} over"
+            return Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
+        waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
+        if not waiting:
+            return None
+        reachable, everybody = self._job.reachable()
+        why = (
+            "no standby came for"
+            if not topology.standbys
+            else f"only {reachable} of {everybody} agents are reachable, no majority, for"
+        )
+        why = f"{why} node {waiting[0]} within {settings.reschedule:.0f} s"
+        return Move.DEADLINE, why
+
+
+class Replace(Work):
+    def __init__(self, job: JobState, rounds: Rounds) -> None:
+        self._job, self._rounds = job, rounds
+
+    @property
+    def limit(self) -> float:
+        settings = self._job.settings
+        return max(settings.form, settings.handler if self._job.handlers else 0.0)
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        self.wait(incident, now)
+        return None
+
+    def wait(self, incident: Incident, now: float) -> None:
+        """Set the deadline. There is one for all resets, however many rounds there are."""
+        incident.deadline = now + self.limit
+        if self._rounds.waiting():
+            if incident.resets is None:
+                incident.resets = now
+            incident.deadline = incident.resets + self._job.settings.reset
+
+    def finished(self, incident: Incident) -> Next:
+        ready = incident.new <= incident.ready and not self._rounds.waiting()
+        return (Move.READY, "") if ready else None
+
+    def silent(self, incident: Incident) -> list[int]:
+        return sorted(incident.new - incident.ready)
+
+    def late(self, incident: Incident) -> Next:
+        settings = self._job.settings
+        if waiting := self._rounds.waiting():
+            rank = min(waiting)
+            why = f"the device of rank {rank} was not reset within {settings.reset:.0f} s"
+            return Move.DEADLINE, f"{why} ({waiting[rank]})"
+        why = f"the replacement of ranks [{abbreviate(self.silent(incident))}] was not ready"
+        return Move.DEADLINE, f"{why} within {settings.form:.0f} s"

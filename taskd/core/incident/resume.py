@@ -1,0 +1,123 @@
+"""REBUILD: the communicators of a new generation. RESTORE: every rank's state at the start of the
+step. RESUME: until all have committed it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from taskd.core import replica_sets
+from taskd.core.abbreviate import abbreviate
+from taskd.core.incident.phases import Move
+from taskd.core.incident.rounds import Next, Rounds, Work, with_handlers
+from taskd.core.incident.state import Incident
+from taskd.core.incident.takeover import Takeover
+from taskd.core.pause import Pause
+from taskd.core.state import JobState
+from taskd.messages import to_rank
+
+
+class OfAll(Work):
+    """Lasts until all ranks have reported."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job = job
+
+    def reported(self, incident: Incident) -> Collection[int]:
+        """The ranks that have."""
+        raise NotImplementedError
+
+    def all_reported(self, incident: Incident) -> bool:
+        return len(self.reported(incident)) == len(self._job.ranks)
+
+    def silent(self, incident: Incident) -> list[int]:
+        return sorted(set(self._job.ranks) - set(self.reported(incident)))
+
+
+class Rebuild(OfAll):
+    @property
+    def limit(self) -> float:
+        return with_handlers(self._job, self._job.settings.rebuild)
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        self._job.generation += 1
+        self._job.rebuild(tuple(sorted(incident.new)))
+        return None
+
+    def reported(self, incident: Incident) -> Collection[int]:
+        return incident.round.rebuilt
+
+    def finished(self, incident: Incident) -> Next:
+        return (Move.REBUILT, "") if self.all_reported(incident) else None
+
+
+class Restore(OfAll):
+    def __init__(self, job: JobState, rounds: Rounds) -> None:
+        super().__init__(job)
+        self._rounds = rounds
+
+    @property
+    def limit(self) -> float:
+        return with_handlers(self._job, self._job.settings.restore)
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        assert incident.round.plan is not None
+        self._job.say(
+            to_rank.Restore(self._job.interruption, self._job.generation, incident.round.plan)
+        )
+        return None
+
+    def reported(self, incident: Incident) -> Collection[int]:
+        return incident.round.restored
+
+    def finished(self, incident: Incident) -> Next:
+        """Let ranks resume only if all replicas are equal."""
+        restored, plan = incident.round.restored, incident.round.plan
+        if not self.all_reported(incident):
+            return None
+        assert plan is not None
+        sets = {m.rank: m.replica_set for m in incident.round.members}
+        if replica_sets.equal(restored, sets):
+            return Move.RESTORED, ""
+        detail = abbreviate(f"rank {r}: {d}" for r, d in sorted(restored.items()))
+        why = f"replicas differ at step {plan.step} ({detail})"
+        outliers = replica_sets.outliers(restored, sets)
+        if incident.moving is None and outliers is not None:
+            incident.divergent = outliers
+            if not incident.restore_retried and not incident.divergent & set(plan.keep):
+                # their source may have been corrupt; this time they get another
+                incident.restore_retried = True
+                self._job.note(incident.add(why))
+                return self._rounds.another(incident)
+            differs = "its restored state differs from most others'"
+            incident.evicted.update(dict.fromkeys(incident.divergent, differs))
+        return Move.DIFFERENT, why
+
+
+class Resume(OfAll):
+    def __init__(self, job: JobState, pause: Pause, nodes: Takeover) -> None:
+        super().__init__(job)
+        self._pause, self._nodes = pause, nodes
+
+    @property
+    def limit(self) -> float:
+        return max(self._job.settings.resume, self._job.settings.form)
+
+    def enter(self, incident: Incident, why: str, now: float) -> Next:
+        job = self._job
+        assert incident.round.plan is not None
+        if incident.moving is not None:
+            self._nodes.moved(incident)
+            self._pause.end_move()  # before the ranks resume, or they would stop at once
+        # from here on the replacements have state like all other ranks
+        incident.new.clear()
+        incident.ready.clear()
+        for rank in job.ranks.values():
+            rank.left, rank.finished = None, None
+        job.say(to_rank.Resume(job.interruption, job.generation, incident.round.plan.step))
+        return None
+
+    def reported(self, incident: Incident) -> Collection[int]:
+        return incident.round.committed
+
+    def finished(self, incident: Incident) -> Next:
+        return (Move.COMMITTED, "") if self.all_reported(incident) else None
