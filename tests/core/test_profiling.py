@@ -56,17 +56,17 @@ def test_an_agent_that_joins_is_told():
     job = Job()
     job.part.switched(e.ProfileSwitched((1,), "a file"), 0.0)
     job.said()
-    job.part.registered(agent(()))
+    job.part.registered(agent(()), 0.0)
     assert job.said() == [to_rank.Profile((1,))]
-    job.part.registered(agent((1,)))
+    job.part.registered(agent((1,)), 0.0)
     assert job.said() == []
 
 
 def test_the_next_manager_goes_on():
     job = Job(term=2)
-    job.part.registered(agent((0, 2)))
+    job.part.registered(agent((0, 2)), 0.0)
     assert job.part.ranges == ("Step", "FP") and job.said() == []
-    job.part.registered(agent(()))  # one that has missed the order
+    job.part.registered(agent(()), 0.0)  # one that has missed the order
     assert job.said() == [to_rank.Profile((0, 2))]
 
 
