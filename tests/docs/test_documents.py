@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from taskd.core.incident.phases import FINAL, TABLE, Move, Phase
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 INSTALL_TEXT = {".py", ".md", ".sh", ".txt", ".yaml", ".yml", ".toml", ".html", ".json"}
@@ -54,6 +56,21 @@ def test_paths_in_the_tree(document):
     assert not [
         n for n in named if n not in outside and not any((base / n).exists() for base in bases)
     ]
+
+
+# from any phase that waits, the diagram leaves them out
+ANYWHERE = {Move.FAULT, Move.DEADLINE, Move.SPENT}
+
+
+def test_the_phases_of_an_incident_are_those_of_its_table():
+    moves = [(phase, move, TABLE[phase][move]) for phase in TABLE for move in TABLE[phase]]
+    drawn = [m for m in moves if m[0] is Phase.DETECT or m[1] not in ANYWHERE]
+    lines = ["stateDiagram-v2", "    [*] --> DETECT"]
+    lines += [f"    {phase.value} --> {after.value}: {move.value}" for phase, move, after in drawn]
+    lines += [f"    {phase.value} --> [*]" for phase in TABLE if phase in FINAL]
+    assert {after for *_, after in set(moves) - set(drawn)} == {Phase.INTERRUPT, Phase.FAILED}
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", text, re.DOTALL) == ["\n".join(lines)]
 
 
 def test_nobody_is_told_to_install_taskd_from_an_index():
