@@ -73,6 +73,17 @@ def test_the_phases_of_an_incident_are_those_of_its_table():
     assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", text, re.DOTALL) == ["\n".join(lines)]
 
 
+def test_what_the_walkthrough_names_is_in_its_files():
+    text = (ROOT / "docs" / "walkthrough.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `([\w/.]+)` \| (.*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
+    assert f"These are {len({file for _, file, _ in rows})} files" in text
+    for _, file, says in rows:
+        source = (ROOT / ("" if file.startswith("csrc/") else "taskd") / file).read_text()
+        named = set(re.findall(r"`(\w+)`", says))
+        assert named and not [n for n in named if not re.search(rf"\b{n}\b", source)], file
+
+
 def test_nobody_is_told_to_install_taskd_from_an_index():
     """On the index of Python packages this name belongs to somebody else: what is installed is a
     wheel or the source, and beside it packages by their own names."""
