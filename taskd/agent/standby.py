@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that fetching a node's records may take, more than fetching.py takes; the manager gives up
-# a standby after 30
+# seconds that fetching a node's records may take, more than copies/fetching.py takes; the manager
+# gives up a standby after 30
 FETCH = 20.0
 
 Order = to_agent.Prepare | to_agent.TakeOver

@@ -3,6 +3,7 @@ README's script runs."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -56,6 +57,22 @@ def test_paths_in_the_tree(document):
     assert not [
         n for n in named if n not in outside and not any((base / n).exists() for base in bases)
     ]
+
+
+# scripts of users, and torch's and MindSpore's files
+OTHERS = {"torch/distributed/run.py", "mindspore/train/model.py", "manager.py", "train.py"}
+
+
+@pytest.mark.parametrize(
+    "package", sorted((ROOT / "taskd").glob("*/__init__.py")), ids=lambda p: p.parent.name
+)
+def test_files_that_docstrings_name_exist(package):
+    """From the folder of the file that names them, or one above it."""
+    for path in package.parent.rglob("*.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        named = set(re.findall(r"(?<![\w/.-])(?:[\w-]+/)*[\w-]+\.py\b(?!\()", doc)) - OTHERS
+        folders = [f for f in path.parents if ROOT in (f, *f.parents)]
+        assert not [n for n in named if not any((f / n).is_file() for f in folders)], path
 
 
 # from any phase that waits, the diagram leaves them out

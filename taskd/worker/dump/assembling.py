@@ -31,7 +31,7 @@ class Member:
     parts: list[Part]
     buffers: bytes | memoryview
     shards: bytes | memoryview
-    settings: bytes = b""  # see small_state.py
+    settings: bytes = b""  # see state/small_state.py
     groups: dict[str, list[int]] = field(default_factory=dict)  # see parts.encode
 
 

@@ -12,10 +12,10 @@ from taskd.worker.state.training_state import TrainingState
 
 
 class Own(NamedTuple):
-    """`random`: generators' states; `settings`: see state.py; `buffers`: memory of private ones;
-    `synced`: see buckets.py; `mark`: of the replicated state, see replicas.py; `draws`: places of
-    job.iterate; `shards`: private parameters and optimizer state, None if not taken; the tensors
-    themselves if they are on the CPU."""
+    """`random`: generators' states; `settings`: see state/training_state.py; `buffers`: memory of
+    private ones; `synced`: see communication/buckets.py; `mark`: of the replicated state, see
+    state/replicas.py; `draws`: places of job.iterate; `shards`: private parameters and optimizer
+    state, None if not taken; the tensors themselves if they are on the CPU."""
 
     random: bytes
     settings: bytes

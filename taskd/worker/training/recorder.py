@@ -63,7 +63,7 @@ class Recorder:
         self._repaired = -1  # the step at which the last repair resumed
         self._structure = session.state.structure()
         self.plan = ""  # of the pass
-        # per DDP, see buckets.py
+        # per DDP, see communication/buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
         self._ready = [buckets.listener(ddp) for ddp in session.state.ddps]
         self._own = OwnState(session.state)
