@@ -103,7 +103,7 @@ class Control:
         return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
 
     def profile(self, ranges: Sequence[int], timeout: float = 10.0) -> str:
-        """Have all ranks write down how long these ranges of their steps take; none: no more.
+        """Profile these ranges of all ranks' steps; with none, stop profiling.
 
         Args:
             ranges: Numbers of `taskd.messages.to_rank.RANGES`; `taskd.profiling.switches.numbers`

@@ -305,8 +305,8 @@ class Standby:
         )
 
     def undecided(self, manager: tuple[int, str]) -> bool:
-        """Whether it is open who has the node, should `manager` be acknowledged: what it is told
-        now might not hold then."""
+        """Whether it is open who has the node, should `manager` be acknowledged: what this
+        agent tells it now might not hold then."""
         preparation = self._preparation
         taken = preparation is not None and preparation.taken
         return taken and preparation is not None and preparation.manager != manager

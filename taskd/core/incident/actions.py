@@ -181,8 +181,8 @@ class Actions:
             why = f"the replacement of ranks [{abbreviate(silent)}] was not ready"
             return Move.DEADLINE, f"{why} within {settings.form:.0f} s"
         if undead := [r for r in silent if r in incident.killed]:
-            why = f"ranks [{abbreviate(undead)}] did not end"
-            return Move.SPENT, f"{why} within {settings.kill:.0f} s of being killed"
+            why = f"ranks [{abbreviate(undead)}] were still alive"
+            return Move.SPENT, f"{why} {settings.kill:.0f} s after SIGKILL"
         return None
 
     def _rebuild(self, incident: Incident, why: str, now: float) -> Next:

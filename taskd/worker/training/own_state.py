@@ -72,7 +72,7 @@ class OwnState:
             self._mark_of_shards = replicas.mark(self._state.shard_rows, step)
 
     def is_clean(self, step: int) -> bool:
-        """Whether they still are; `parameter.data` is written to without a word of torch's."""
+        """Whether they still are; writes through `.data` do not change torch's version counter."""
         return (
             self._untouched(step) and replicas.mark(self._state.replicated_rows, step) == self._mark
         )

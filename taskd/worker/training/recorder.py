@@ -76,8 +76,7 @@ class Recorder:
     # -- when --------------------------------------------------------------------------------------
 
     def formed(self) -> None:
-        """All ranks have met for the first time, and what differs between them is known: the start
-        is kept."""
+        """Record the initial state, once differences between ranks are known."""
         random = self._session.random.take()
         self._structure = self._session.state.structure()
         self.pass_number = -1
