@@ -45,7 +45,7 @@ class Control:
         with Control() as control:
             print(control.pause())
             try:
-                pass  # every rank is held before the same step, alive
+                pass  # every rank is paused before the same step, alive
             finally:
                 print(control.resume())
     """
@@ -65,7 +65,7 @@ class Control:
             timeout: Seconds until the request is withdrawn and the ranks go on.
 
         Returns:
-            A sentence that says before which step the ranks are held.
+            A sentence that says before which step the ranks are paused.
 
         Raises:
             ControlError: Not every rank stopped within `timeout`.
@@ -86,7 +86,7 @@ class Control:
             ) from None
 
     def resume(self, timeout: float = 10.0) -> str:
-        """Let held ranks go on. Harmless if none is held.
+        """Let paused ranks go on. Harmless if none is paused.
 
         Args:
             timeout: Seconds to wait for the manager.
@@ -103,7 +103,7 @@ class Control:
         return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
 
     def profile(self, ranges: Sequence[int], timeout: float = 10.0) -> str:
-        """Have all ranks write down how long these ranges of their steps take; none: no more.
+        """Profile these ranges of all ranks' steps; with none, stop profiling.
 
         Args:
             ranges: Numbers of `taskd.messages.to_rank.RANGES`; `taskd.profiling.switches.numbers`
@@ -127,8 +127,7 @@ class Control:
         """Turn the repair of faults on or off: process-recover-enable `on` and `pause`.
 
         While it is off, the next fault ends the job, by `dump` where that is configured. An
-        incident under way is completed. A new manager does not know of the request: under it,
-        faults are repaired again.
+        incident under way is completed. The next manager of the job keeps to it.
 
         Args:
             on: True to repair faults, False not to.

@@ -6,6 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# where other processes use the cores an example takes ten times as long as alone
+settings.register_profile("taskd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("taskd")
 
 # A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs
 # one of the other jobs, two cores are few.

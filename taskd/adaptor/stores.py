@@ -21,7 +21,7 @@ BACKLOG = 4096  # all ranks of a job connect at once
 
 
 def make(host: str, ports: range | None) -> tuple[Any, Address]:
-    """Make a store at this machine's address `host`, at one of `ports`. Whoever reaches it may
+    """Make a store at this machine's address `host`, at one of `ports`. Anyone who reaches it can
     connect: only the network keeps others away, see docs/security.md. Raises OSError."""
     # a listening socket of one family: with torch's own, of both, every client's address is looked
     # up by name, and a silent name server delays each rebuild by 5 s

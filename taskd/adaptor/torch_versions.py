@@ -2,7 +2,7 @@
 launcher, listed here, and those of a rank, from the files that use them. Called before a job
 starts.
 
-tests/adaptor/test_torch_versions.py holds them against the installed torch.
+tests/adaptor/test_torch_versions.py compares them with the installed torch.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that fetching a node's records may take, more than fetching.py takes; the manager gives up
-# a standby after 30
+# seconds that fetching a node's records may take, more than copies/fetching.py takes; the manager
+# gives up a standby after 30
 FETCH = 20.0
 
 Order = to_agent.Prepare | to_agent.TakeOver
@@ -305,8 +305,8 @@ class Standby:
         )
 
     def undecided(self, manager: tuple[int, str]) -> bool:
-        """Whether it is open who has the node, should `manager` be acknowledged: what it is told
-        now might not hold then."""
+        """Whether it is open who has the node, should `manager` be acknowledged: what this
+        agent tells it now might not hold then."""
         preparation = self._preparation
         taken = preparation is not None and preparation.taken
         return taken and preparation is not None and preparation.manager != manager

@@ -127,7 +127,7 @@ class Supervisor:
 
     def warm(self, variables: dict[str, str], ranks: str) -> None:
         """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module
-        with what they import, see zygote.py."""
+        with what they import, see ranks/zygote.py."""
         # made here: while this thread starts a rank, the rank's variables are in os.environ
         environment = {**os.environ, **variables, **self._preloading()}
         start = functools.partial(self.agent.replacements.warm_up, environment, ranks)

@@ -61,7 +61,7 @@ COMMANDS = {
     "profile": (
         "profile",
         "command",
-        "write down how long the ranks' steps, loaders, collectives take; one trace of all ranks",
+        "profile steps, loaders and collectives; merge all ranks into one trace",
     ),
     "inject": (
         "inject",

@@ -38,8 +38,7 @@ def recovery(state: str) -> None:
     """Turn the repair of faults in a running job on, or pause it: process-recover-enable.
 
     While it is paused, the next fault ends the job, by `dump` first where that is configured. An
-    incident under way is completed. A new manager does not know of the pause: under it, faults are
-    repaired again.
+    incident under way is completed. The next manager of the job keeps to it.
     """
     with connected() as control:
         click.echo(control.switch_recovery(state == "on"))

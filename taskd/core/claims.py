@@ -62,7 +62,7 @@ class Claims(Part):
     def overdue(self) -> list[from_agent.AgentJoined]:
         """Return the registrations that have waited for too long."""
         for event in self._held.values():
-            self._job.note(f"nothing is heard of the standby to which node {event.node} moved")
+            self._job.note(f"the standby that was taking over node {event.node} has not registered")
         return [e for a in [h.moves_to for h in self._held.values()] for e in self.stands(a)]
 
     def rungs(self, new: bool) -> tuple[str, ...]:

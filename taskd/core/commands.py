@@ -12,7 +12,7 @@ from taskd.messages.values import Results
 
 @dataclass(frozen=True)
 class Admit:
-    """Record `agent` as the agent of `node`; it may be already."""
+    """Record `agent` as the agent of `node`. Idempotent."""
 
     agent: str
     node: int
@@ -37,7 +37,7 @@ class Challenge:
 
 @dataclass(frozen=True)
 class AskForStandby:
-    """Ask the cluster for a standby for `node`; or, not `wanted`, no longer."""
+    """Request a standby for `node`, or withdraw the request if `wanted` is false."""
 
     node: int
     wanted: bool
@@ -45,7 +45,7 @@ class AskForStandby:
 
 @dataclass(frozen=True)
 class MarkSubHealthy:
-    """Have the cluster know that the machine of `node` is sub-healthy; `why`, if it is known."""
+    """Mark the machine of `node` as sub-healthy in the cluster. `why`: the reason, or ""."""
 
     node: int
     why: str

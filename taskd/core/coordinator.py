@@ -1,7 +1,8 @@
-"""Dispatches events to the parts that decide: the only entry point of `core`.
+"""Dispatches events to the parts that decide.
 
 Use: `commands = coordinator.step(event, now)`; carry out the commands in order. `deadline()` is the
-time at which a Tick is due. `now` is in seconds on any clock that does not go backwards.
+time at which a Tick is due. Beside it, the shell asks `admission.may` which agent may keep or fetch
+records; that changes nothing. `now` is in seconds on any clock that does not go backwards.
 
 The parts: votes go to `election`, agents to `admission`, a job that is formed or taken over to
 `forming` and `succession`, one that the manager restarts to `led`, replaced pods to `pods`, a

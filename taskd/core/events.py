@@ -56,7 +56,7 @@ class SubHealthyStrategySet:
 
 @dataclass(frozen=True)
 class AdvisorConnected:
-    """The advisor (core/advice.py) takes part in this job; without `on`, it no longer does."""
+    """The advisor (core/advice.py) takes part in this job, or has left it if `on` is false."""
 
     on: bool
 

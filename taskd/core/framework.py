@@ -34,7 +34,7 @@ class Framework(Part):
                 or len(ranks) % group.count
             ):
                 job.note(
-                    f"rank {rank} tells of a replica group of optimizer {kind} that cannot be:"
+                    f"rank {rank} reports an impossible replica group for optimizer {kind}:"
                     f" {group.count} replicas on ranks {list(ranks)}, in a job of"
                     f" {len(job.ranks)} ranks; ignored"
                 )

@@ -133,7 +133,7 @@ class Pause(Part):
 
     def release(self, request: str, by: str = OPERATORS) -> None:
         """Let paused ranks continue, even if no pause is known: a previous manager may have ordered
-        it. While others hold the ranks too, they stay."""
+        it. While others want the pause too, they stay."""
         if by == OPERATORS:
             self._answer(False, "the pause was ended before every rank had stopped")
         self._holders.discard(by)

@@ -4,7 +4,7 @@ the rank can go back. `taskd.records.store` has the bytes.
 *Records* are the private state of a rank (random numbers, loader position, buffers, small objects)
 at the start of a step, in three slots; *stripes* are its part of the node's copy of the replicated
 state, in two. Both outlive the rank. A slot counts only if it is complete. They are written at
-every step, or at every k-th (pace.py).
+every step, or at every k-th (worker/training/pace.py).
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ class Tasks(Part):
         if all(rank in task.results for rank in self._doing(task)):
             bad = _bad(task.results)
             many = len(task.results)
-            self._end(not bad, bad or f"done, {many} ranks report that it went well", now)
+            self._end(not bad, bad or f"done: all {many} ranks succeeded", now)
 
     def tick(self, now: float) -> None:
         task = self._task

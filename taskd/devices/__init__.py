@@ -1,7 +1,7 @@
 """What depends on the device and its collective library: the meaning of errors, freeing a blocked
 rank, lost memory.
 
-May import torch; torch_npu is imported when an NPU is used, and nothing here starts CUDA.
+torch_npu is imported when an NPU is used, and nothing here starts CUDA.
 `of(device)` picks the adapter (`cpu.py`, `cuda.py`, `npu.py`; `device.py` defines the calls),
 `register` adds an adapter, or a pattern to those of `tables.py`. See docs/devices.md.
 """

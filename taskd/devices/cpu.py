@@ -1,7 +1,7 @@
 """CPU tensors and gloo.
 
 Shutting down gloo's sockets frees a rank blocked in a gloo collective; libtaskd's interrupter does
-that as soon as a pause begins. abort() and shutdown() of gloo in torch 2.13 have no effect
+that as soon as the rank is interrupted. abort() and shutdown() of gloo in torch 2.13 have no effect
 (measured, docs/design.md).
 """
 

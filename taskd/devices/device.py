@@ -1,9 +1,9 @@
 """The interface between the worker and a kind of device.
 
-In a repair the worker calls, in this order: `abort`, from a separate thread, as soon as a pause
-begins; then, in the training thread, once it has left its work and `abort` has returned: `clean`;
-`resume_communicators` if every rank is alive; `restart`; `leave_collectives` if communicators are
-rebuilt. Each call is harmless if there is nothing to do.
+In a repair the worker calls, in this order: `abort`, from a separate thread, as soon as the rank is
+interrupted; then, in the training thread, once it has left its work and `abort` has returned:
+`clean`; `resume_communicators` if every rank is alive; `restart`; `leave_collectives` if
+communicators are rebuilt. Each call is harmless if there is nothing to do.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class FaultType(enum.IntEnum):
 @dataclass(frozen=True)
 class Fault:
     """The fault that an error reports. `text`: its first line, at most 300 characters. `stopped`:
-    taskd itself stopped the device, as a pause does; not a fault."""
+    taskd itself stopped the device, as an interruption does; not a fault."""
 
     type: FaultType
     name: str

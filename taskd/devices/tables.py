@@ -157,7 +157,7 @@ NCCL: tuple[Pattern, ...] = (
         "NCCL abort",
         NETWORK,
         texts=("NCCL communicator was aborted on rank",),
-        source="torch: NCCLUtils.cpp; without a reason: an abort that was ordered, as by a pause",
+        source="torch: NCCLUtils.cpp; without a reason: an abort that was ordered, as in a repair",
         stopped=True,
     ),
     Pattern(

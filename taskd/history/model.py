@@ -312,7 +312,7 @@ def _texts(values: list[Any]) -> Iterator[str]:
 
 
 def _began(record: Record) -> float:
-    """When an incident began: before it was written, and not before all times."""
+    """When an incident began, clamped to [0, time of the entry]."""
     return max(min(record.number("began", record.time), record.time), 0.0)
 
 

@@ -11,8 +11,8 @@ import threading
 from taskd.kubernetes import access
 from taskd.kubernetes.access import Access
 
-# seconds that the API keeps one request open; a connection that was lost without a word is noticed
-# when it has been silent for longer
+# seconds that the API keeps one request open; a connection that was lost silently is noticed
+# when nothing has come for longer
 WATCH, SILENCE = 60, 75.0
 # seconds between two attempts: the first, and the longest
 AGAIN, AGAIN_AT_MOST = 1.0, 30.0

@@ -1,9 +1,9 @@
 """The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands
 out.
 
-Only the poll blocks, until the next message, deadline or look for silent agents. No message can end
-the loop: a bad one is dropped and counted, and a defect in handling one is logged with its
-traceback.
+The loop waits in its poll, until the next message, deadline or look for silent agents, and for the
+disk when it keeps what the next manager must know (continuity.py). No message can end the loop: a
+bad one is dropped and counted, and a defect in handling one is logged with its traceback.
 """
 
 from __future__ import annotations

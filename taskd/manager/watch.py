@@ -38,7 +38,7 @@ log = logging.getLogger("taskd.manager")
 
 
 class Watch:
-    """`address`: where metrics are offered, `targets`: who is told; None: nowhere, nobody."""
+    """`address`: where metrics are offered, `targets`: who gets notices; None: nowhere, nobody."""
 
     def __init__(
         self, address: tuple[str, int] | None = None, targets: Targets | None = None

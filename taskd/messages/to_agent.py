@@ -129,7 +129,7 @@ class TakeOver(Message, frozen=True):
     """Standby `agent` takes over `node`: it fetches the node's records from the first of `records`
     that has them, and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
-    the node until the new ranks have their state, "" if the node is lost. It is told too.
+    the node until the new ranks have their state, "" if the node is lost. It gets a copy.
     `restart`: it starts no ranks, since all ranks are restarted as soon as it has the node."""
 
     agent: Name

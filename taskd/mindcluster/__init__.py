@@ -1,2 +1,3 @@
-"""The vendor's terms, which `core` does not know: fault codes and levels of devices, and the
-settings that name what `core` does."""
+"""The vendor's terms: fault codes and levels of devices (`faults/`, `levels.py`), and ClusterD's
+signals and reports (`clusterd/`). `core` has its own: what is asked of a job (core/demand.py), and
+that somebody else may decide (core/advice.py)."""

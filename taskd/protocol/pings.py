@@ -3,7 +3,7 @@ stalls.
 
 The manager pings each agent over ZeroMQ, and takes silence for death. An agent takes the absence
 of pings for death (their TTL), so it need not ping as often: pings are most of what an idle manager
-costs, and those that it sends itself go out many at a time (`endpoint.py`).
+costs, and those that it sends itself go out many at a time (manager/slack.py).
 
 ZeroMQ drops the timer of the TTL as soon as anything else arrives, until the next ping. For an
 agent that is cut off in that moment there are two more rules. Its kernel probes a connection on

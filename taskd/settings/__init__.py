@@ -1,7 +1,7 @@
 """Every parameter of a job: its name, place, allowed values and meaning. Parsed here and nowhere
 else.
 
-Imports only the standard library, `core` and `mindcluster.sub_healthy`, so that a rank can use it.
+It needs no package but the standard library, so that a rank can use it.
 Start with `documented.py` and `variables.py` (the tables); then `reading.py` (what taskd reads),
 `injected.py` (Ascend Operator's variables), `combinations.py` (contradictions).
 """

@@ -64,7 +64,7 @@ TASKD_METRICS_PORT = Parameter(
     None,
     "off",
     "Where the manager offers its metrics to Prometheus: a port of 127.0.0.1, or another address"
-    " with its port, which whoever reaches it may read. Needs the package"
+    " with its port; anyone who reaches it can read them. Needs the package"
     " `prometheus-client`. See [monitoring.md](monitoring.md).",
     remedy="unset it for no metrics",
 )
@@ -73,9 +73,9 @@ TASKD_NOTIFY = Parameter(
     _targets(),
     (),
     "none",
-    "Who is told of incidents, lost nodes, slow ranks and the end of the job: programs, which get"
-    " a JSON object on their standard input, and URLs, to which it is posted. Only the manager's"
-    " environment counts. See [monitoring.md](monitoring.md#notices).",
+    "Who gets notices of incidents, lost nodes, slow ranks and the end of the job: programs, which"
+    " get a JSON object on their standard input, and URLs, to which it is posted. Only the"
+    " manager's environment counts. See [monitoring.md](monitoring.md#notices).",
     remedy="unset it for none",
     secret=True,  # URLs of webhooks are passwords
 )
@@ -88,5 +88,5 @@ def metrics_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def notified(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Who is told what happens to the job."""
+    """Who gets notices of what happens to the job."""
     return TASKD_NOTIFY.read(environ)

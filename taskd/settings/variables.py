@@ -193,8 +193,9 @@ TASKD_FAULT_INJECTION = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: the job accepts what `taskd inject` sends: injected faults, fault codes, sub-healthy"
-    " nodes. Set it for the manager and the launchers. A site's device monitoring needs it too.",
+    "on: the job accepts what `taskd inject` and `taskd devices` send: injected faults, fault"
+    " codes, sub-healthy nodes, tasks for devices. Set it for the manager and the launchers. A"
+    " site's device monitoring needs it too.",
     remedy="unset it for off",
 )
 TTP_NORMAL_ACTION_TIME_LIMIT = Parameter(

@@ -1,4 +1,5 @@
-"""A thread that answers the agent while the rank trains: progress probes and fault injection.
+"""A thread that answers the agent while the rank trains: progress probes, fault injection,
+profiling.
 
 It waits on its own connection to the agent. In a forked rank, which the kernel does not kill
 together with the launcher, it also waits for the launcher's end. If the interpreter cannot run it

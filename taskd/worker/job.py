@@ -1,8 +1,8 @@
 """The user's loop: `for attempt in job.steps(n): with attempt as step:`, or `job.call(function)`,
 protected or not.
 
-`loop.py` hands out the attempts of a protected rank, `calls.py` makes its calls. Without an agent,
-or after protection has ended, they are handed out here and nothing is recorded.
+`training/loop.py` hands out the attempts of a protected rank, `training/calls.py` makes its calls.
+Without an agent, or after protection has ended, they are handed out here and nothing is recorded.
 """
 
 from __future__ import annotations

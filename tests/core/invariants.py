@@ -396,7 +396,7 @@ class Invariants:
             assert not tried.startswith("nothing"), (
                 "a strategy was tried, but the paragraph denies it"
             )
-        if "did not end within" in reason:
+        if "were still alive" in reason:
             # or the order to kill it came late
             slow = any(r.immortal or r.deaf for r in self.world.ranks)
             assert slow or self.world.fenced, "a rank that was about to die was not awaited"

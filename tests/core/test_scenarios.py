@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core.incident import phases
-from taskd.core.incident import machine as driver
+from taskd.core.incident import machine, phases
 from tests.core import scenario
 
 TEXTS = sorted((Path(__file__).parents[1] / "scenarios").glob("*.txt"))
@@ -38,7 +37,7 @@ def test_every_move_of_the_table_is_made_in_some_scenario(monkeypatch):
         made.add((phase, move))
         return phases.after(phase, move)
 
-    monkeypatch.setattr(driver, "after", after)
+    monkeypatch.setattr(machine, "after", after)
     for path in TEXTS:
         scenario.rewrite(path.read_text())
     missing = {(phase, move) for phase, moves in phases.TABLE.items() for move in moves} - made

@@ -3,6 +3,7 @@ README's script runs."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -12,6 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from taskd.core.incident.phases import FINAL, TABLE, Move, Phase
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -54,6 +57,48 @@ def test_paths_in_the_tree(document):
     assert not [
         n for n in named if n not in outside and not any((base / n).exists() for base in bases)
     ]
+
+
+# scripts of users, and torch's and MindSpore's files
+OTHERS = {"torch/distributed/run.py", "mindspore/train/model.py", "manager.py", "train.py"}
+
+
+@pytest.mark.parametrize(
+    "package", sorted((ROOT / "taskd").glob("*/__init__.py")), ids=lambda p: p.parent.name
+)
+def test_files_that_docstrings_name_exist(package):
+    """From the folder of the file that names them, or one above it."""
+    for path in package.parent.rglob("*.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text())) or ""
+        named = set(re.findall(r"(?<![\w/.-])(?:[\w-]+/)*[\w-]+\.py\b(?!\()", doc)) - OTHERS
+        folders = [f for f in path.parents if ROOT in (f, *f.parents)]
+        assert not [n for n in named if not any((f / n).is_file() for f in folders)], path
+
+
+# from any phase that waits, the diagram leaves them out
+ANYWHERE = {Move.FAULT, Move.DEADLINE, Move.SPENT}
+
+
+def test_the_phases_of_an_incident_are_those_of_its_table():
+    moves = [(phase, move, TABLE[phase][move]) for phase in TABLE for move in TABLE[phase]]
+    drawn = [m for m in moves if m[0] is Phase.DETECT or m[1] not in ANYWHERE]
+    lines = ["stateDiagram-v2", "    [*] --> DETECT"]
+    lines += [f"    {phase.value} --> {after.value}: {move.value}" for phase, move, after in drawn]
+    lines += [f"    {phase.value} --> [*]" for phase in TABLE if phase in FINAL]
+    assert {after for *_, after in set(moves) - set(drawn)} == {Phase.INTERRUPT, Phase.FAILED}
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    assert re.findall(r"```mermaid\n(stateDiagram.*?)\n```", text, re.DOTALL) == ["\n".join(lines)]
+
+
+def test_what_the_walkthrough_names_is_in_its_files():
+    text = (ROOT / "docs" / "walkthrough.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `([\w/.]+)` \| (.*) \|$", text, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(1, len(rows) + 1))
+    assert f"These are {len({file for _, file, _ in rows})} files" in text
+    for _, file, says in rows:
+        source = (ROOT / ("" if file.startswith("csrc/") else "taskd") / file).read_text()
+        named = set(re.findall(r"`(\w+)`", says))
+        assert named and not [n for n in named if not re.search(rf"\b{n}\b", source)], file
 
 
 def test_nobody_is_told_to_install_taskd_from_an_index():

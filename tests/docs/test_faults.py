@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, held against core."""
+"""The table of docs/faults.md, compared with core."""
 
 from __future__ import annotations
 

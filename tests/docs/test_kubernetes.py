@@ -1,4 +1,4 @@
-"""examples/kubernetes: held against the published schemas and taskd's settings, and run."""
+"""examples/kubernetes: compared with the published schemas and taskd's settings, and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/monitoring and docs/monitoring.md, held against the metrics that there are, and with
+"""examples/monitoring and docs/monitoring.md, compared with the metrics that there are, and with
 promtool where that is installed (Debian's package `prometheus`)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of docs/operations.md that says what happens when X dies, held against the ladder."""
+"""The table of docs/operations.md that says what happens when X dies, compared with the ladder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics and notices of a real job that loses two ranks, held against its journal."""
+"""Metrics and notices of a real job that loses two ranks, compared with its journal."""
 
 from __future__ import annotations
 

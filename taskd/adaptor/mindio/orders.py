@@ -204,7 +204,7 @@ class Orders:
         rank.send(from_rank.RankRestored(rank.rank, rank.incarnation, order.generation, ""))
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
-        """What this rank's repair handler is told, and whether its model and optimizer have to be
+        """What this rank's repair handler is given, and whether its model and optimizer have to be
         made anew: nothing, once, or, on a rank that gives and takes, twice."""
         me = self._rank.rank
         everybody = sorted({r for _, d, s in plan.optimizers for r in (d, s)})

@@ -2,5 +2,5 @@
 then on taskd's agent (`agent.py`) starts, watches, kills and restarts them (`workers.py`), and
 replaces the scheduler (`scheduler.py`). `in_worker` runs in each worker.
 
-May import `taskd.agent` and what that may import; neither torch nor mindspore.
+Imports neither torch nor mindspore.
 """

@@ -182,7 +182,11 @@ class Copying:
                 keeper.unanswered = keeper.unanswered or time.monotonic()
             there = entries.all() if entries is not None else "none"
             log.info(
-                "record %d of local rank %d, step %d: there are %s", number, local, step, there
+                "record %d (local rank %d, step %d) was overwritten; in memory: steps %s",
+                number,
+                local,
+                step,
+                there,
             )
             return
         kind, payload = found

@@ -107,9 +107,9 @@ class Permits:
             if len(self._refused) >= HELD:
                 self._refused.clear()
             self._refused[question] = now
-            what = "fetch the records" if answer.fetch else "store records"
+            what = "fetch" if answer.fetch else "store"
             log.warning(
-                "agent %s has tried to %s of node %d, which is not its own: refused",
+                "denied: agent %s may not %s records of node %d",
                 answer.agent[:8],
                 what,
                 answer.node,

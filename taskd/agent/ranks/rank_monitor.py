@@ -162,7 +162,7 @@ class RankMonitor:
 
     def beat(self, epoch: Epoch, now: float) -> None:
         """Report ranks that are stopped by a signal, in any phase; called every few seconds.
-        Nothing else may notice: a rank that waits makes no progress anyway."""
+        No other check catches this: a waiting rank makes no progress by design."""
         for rank in epoch.ranks.values():
             if (
                 rank.over is not None

@@ -127,8 +127,8 @@ class Interrupt(Work):
 
     def late(self, incident: Incident) -> Next:
         if undead := [r for r in self.silent(incident) if r in incident.killed]:
-            why = f"ranks [{abbreviate(undead)}] did not end"
-            return Move.SPENT, f"{why} within {self._job.settings.kill:.0f} s of being killed"
+            why = f"ranks [{abbreviate(undead)}] were still alive"
+            return Move.SPENT, f"{why} {self._job.settings.kill:.0f} s after SIGKILL"
         return None
 
 

@@ -110,7 +110,8 @@ class Recovery(Part):
         if incident is not None and incident.consults:
             incident.consults = False
             if why:
-                self._job.note(f"{why}: {incident.strategy}, as this manager would have it")
+                own = f"continuing with this manager's own choice, {incident.strategy}"
+                self._job.note(f"{why}: {own}")
             self.advance(now)
 
     # -- faults ------------------------------------------------------------------------------------

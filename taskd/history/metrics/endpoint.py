@@ -1,6 +1,6 @@
 """Serves GET /metrics, in a thread of its own.
 
-Whoever reaches the port may send anything. A request has a size, a connection a time, and their
+Anyone who reaches the port can send anything. A request has a size, a connection a time, and their
 number a limit; beyond it the oldest is closed, so that connections which say nothing keep nobody
 out. The text is made at most every FRESH seconds, because making it holds Python's lock, which the
 manager's loop needs too. A port that is in use is tried again: it may be that of a manager that is

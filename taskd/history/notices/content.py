@@ -18,7 +18,7 @@ TEXT = 500  # characters of a text
 LISTED = 10  # texts or ranks in a list
 
 Notice = dict[str, Any]
-Told = Iterator[tuple[str, Notice]]  # the event, and what is told of it
+Told = Iterator[tuple[str, Notice]]  # the event, and its fields
 
 
 class Notices:
@@ -30,7 +30,7 @@ class Notices:
         self._slow = SlowRanks()
 
     def take(self, record: Record, job: Job) -> list[Notice]:
-        """What to tell of an entry, which `job` has taken."""
+        """The notices of an entry, which `job` has taken."""
         follow = _FOLLOW.get(record.kind)
         found = () if follow is None else follow(self, record, job)
         about = {"job": self._name, "time": record.time}

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from taskd.history.notices.content import Notice
 
-WAITING = 100  # notices; a job with more incidents than can be told is told of by its metrics
+WAITING = 100  # notices; beyond these, rely on the metrics
 TIME = 10.0  # seconds for a delivery
 AGAIN = 1.0  # seconds before the second try, of two
 # seconds that a manager waits at its end. Its launcher waits 5 s for it, of which its last

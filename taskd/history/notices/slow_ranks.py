@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# looks, 10 s apart, before a rank counts as slow, and without it before it no longer does: a
+# looks, 10 s apart, in which a rank must be slow to count so, and must not be to count no more: a
 # checkpoint or a neighbor on the node is over by then
 BEGINS, ENDS = 3, 6
 

@@ -36,7 +36,7 @@ class KubernetesLine:
         """A node of the job is sub-healthy, by its name or address."""
 
     def standby(self, address: str, wanted: bool) -> None:
-        """A standby is wanted beside the pod at `address`, or no longer."""
+        """Request a standby for the pod at `address`, or withdraw the request."""
 
     def over(self) -> None:
         """The job is over."""

@@ -2,7 +2,7 @@
 `subHealthyStrategy`: the pod's, as the downward API writes them.
 
 The last change counts, whether it was the label's or an operator's (`taskd recovery`). The next
-manager is told what the label was, so that it sees a change that no manager saw.
+manager learns what the label was (continuity.py), so that it sees a change that no manager saw.
 """
 
 from __future__ import annotations

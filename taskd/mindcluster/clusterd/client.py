@@ -1,8 +1,9 @@
 """The connection to ClusterD: a thread that subscribes and reads its signals, one for each of its
 streams of tasks, and one that reports.
 
-Neither can hold up the manager. Signals wait in a queue, and a descriptor becomes readable; reports
-wait in another, each is tried for a limited time, and a queue that is full drops the oldest.
+None of them can hold up the manager. Signals wait in a queue, and a descriptor becomes readable;
+reports wait in another, each is tried for a limited time, and a queue that is full drops the
+oldest.
 
 ClusterD begins anew with each stream of signals. A report belongs to the stream that the manager
 knew of when it made it, and is dropped if that has ended: ClusterD would take it for an answer to
@@ -101,8 +102,8 @@ class Client:
         credentials = self._certificates and self._certificates.credentials()
         if credentials is None:
             log.warning(
-                "ClusterD at %s is spoken to without TLS: for a network that no stranger reaches;"
-                " with TASKD_CLUSTERD_CA it is checked and encrypted",
+                "the connection to ClusterD at %s is not encrypted: use it only on a trusted"
+                " network, or set TASKD_CLUSTERD_CA",
                 self.address,
             )
             self._channel = grpc.insecure_channel(self.address, KEEPALIVE)
@@ -274,7 +275,7 @@ class Client:
             for number in range(TRIES):
                 if stream != self._open:
                     log.warning(
-                        "ClusterD is not told %s: the stream of signals that it answers has ended",
+                        "dropped a report to ClusterD, %s: its stream of signals has closed",
                         _words(report),
                     )
                     break

@@ -7,7 +7,7 @@ collectives, a variable of the script) uses the new one from then on. The ones b
 for `Renewals.LIMIT` of them.
 
 All private names of torch for groups are in this file and group_tables.py;
-tests/worker/test_groups.py holds them against the installed torch.
+tests/worker/test_groups.py compares them with the installed torch.
 """
 
 from __future__ import annotations

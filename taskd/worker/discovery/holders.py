@@ -114,7 +114,7 @@ def _held(holder: Any) -> Iterator[Any]:
 
 
 def _wraps(value: Any, known: set[int]) -> bool:
-    """Whether it is a wrapper (wrappers.py, DDP) of one of `known`."""
+    """Whether it is a wrapper (state/wrappers.py, DDP) of one of `known`."""
     kind = type(value)
     inside = KNOWN.get((kind.__module__, kind.__name__), "module")
     return id(_attributes(value).get(inside)) in known or (

@@ -101,7 +101,7 @@ def _draws(kind: type) -> bool:
 
 def _not_recordable(value: Any) -> str:
     if isinstance(value, (Optimizer, torch.nn.Module)):
-        return ""  # state.py reports what of these cannot be recorded
+        return ""  # TrainingState reports what of these cannot be recorded
     try:
         plain.encode(value.state_dict())
     except plain.Unrecordable as error:

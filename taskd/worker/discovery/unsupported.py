@@ -1,5 +1,5 @@
 """Ways of training in parallel whose state cannot be brought back, by private names of torch that
-tests/worker/test_parallel.py holds against the installed one."""
+tests/worker/test_parallel.py compares with the installed one."""
 
 from __future__ import annotations
 

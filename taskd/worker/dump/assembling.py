@@ -4,8 +4,7 @@ A tensor has one name on all ranks that share it, and ranks with equal tensors a
 ranks mean different tensors by one name (the optimizer state of the stages of a pipeline goes by
 number, replicas may differ), the names of that object begin with the rank: `rank-2.optimizer…`.
 Buffers differ under DDP by design: one rank's are taken, as torch does. A tensor of which a part
-is lost with its rank's record is left out: torch would read it without a word, with memory in the
-gap.
+is lost with its rank's record is left out: torch would load it silently, with garbage in the gap.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Member:
     parts: list[Part]
     buffers: bytes | memoryview
     shards: bytes | memoryview
-    settings: bytes = b""  # see small_state.py
+    settings: bytes = b""  # see state/small_state.py
     groups: dict[str, list[int]] = field(default_factory=dict)  # see parts.encode
 
 

@@ -3,7 +3,8 @@
 After a collective a thread of gloo lets go of its tensors, for which it takes the interpreter's
 lock. If the interpreter ends in that moment, Python before 3.14 ends the thread there, and
 unwinding it through gloo's destructors aborts the process, whose work was done. torch joins these
-threads when a group is destroyed, but a group with new backends never is (groups.py)."""
+threads when a group is destroyed, but a group with new backends never is
+(communication/groups.py)."""
 
 from __future__ import annotations
 

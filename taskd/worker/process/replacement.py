@@ -1,7 +1,8 @@
 """Runs the user's script in a forked rank, and in a replacement up to its predecessor's position.
 
-A replacement's script requests process groups that its peers have long left; set_up.py has what it
-gets instead. The code is that of the start (imports.py).
+A replacement's script requests process groups that its peers have long left;
+worker/set_up/functions.py has what it gets instead. The code is that of the start
+(worker/set_up/imports.py).
 """
 
 from __future__ import annotations

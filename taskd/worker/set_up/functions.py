@@ -10,8 +10,9 @@ for example, a replacement gets when it passes that place.
 
 All calls from Python go through the methods of ProcessGroup, Work and Store, which are replaced
 while a set-up runs; collectives that torch makes in C++ (DDP's of parameters) compute what a
-repair restores. Private names of torch for this are in this file and in groups.py;
-tests/worker/test_set_up.py holds them against the installed torch.
+repair restores. Private names of torch for this are in this file and in
+communication/groups.py;
+tests/worker/test_set_up.py compares them with the installed torch.
 """
 
 from __future__ import annotations

@@ -27,14 +27,15 @@ class Entry:
     states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
     `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
     fingerprints of the step's batch and of the one before; `place`: the loader's before the latter,
-    see batches.py. `settings`, `structure`: see state.py.
-    `orders`, `synced`: per DDP, see buckets.py. `skipped`: parameters, see gradients.py. `mark`:
-    see replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters
-    and optimizer state, None in a record that stays in its process, where they are untouched.
-    `every`: steps between two whole records, see pace.py. `calls`: the loop calls job.call;
-    `committed`: what code between the calls has changed, as it was before, see calls.py. `draws`,
-    `origins`: of job.iterate, see draws.py. `plan`: of the pass, see loop.py. `replica_set`: see
-    core/replica_sets.py. `gradients`: (index of the parameter, attribute, tensor)."""
+    see training/batches.py. `settings`, `structure`: see training_state.py. `orders`, `synced`: per
+    DDP, see communication/buckets.py. `skipped`: parameters, see gradients.py. `mark`: see
+    replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters and
+    optimizer state, None in a record that stays in its process, where they are untouched. `every`:
+    steps between two whole records, see training/pace.py. `calls`: the loop calls job.call;
+    `committed`: what code between the calls has changed, as it was before, see training/calls.py.
+    `draws`, `origins`: of job.iterate, see training/draws.py. `plan`: of the pass, see
+    training/loop.py. `replica_set`: see core/replica_sets.py. `gradients`: (index of the parameter,
+    attribute, tensor)."""
 
     pass_number: int
     index: int

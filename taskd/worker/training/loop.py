@@ -351,7 +351,7 @@ class Loop:
         session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
 
         def position() -> tuple[Position, str]:
-            # a repair: the end of the pause no longer continues this rank
+            # a repair: it, not the end of the pause, continues this rank
             slot.progress(step, slot.INTERRUPTED)
             return self._position()
 

@@ -12,10 +12,10 @@ from taskd.worker.state.training_state import TrainingState
 
 
 class Own(NamedTuple):
-    """`random`: generators' states; `settings`: see state.py; `buffers`: memory of private ones;
-    `synced`: see buckets.py; `mark`: of the replicated state, see replicas.py; `draws`: places of
-    job.iterate; `shards`: private parameters and optimizer state, None if not taken; the tensors
-    themselves if they are on the CPU."""
+    """`random`: generators' states; `settings`: see state/training_state.py; `buffers`: memory of
+    private ones; `synced`: see communication/buckets.py; `mark`: of the replicated state, see
+    state/replicas.py; `draws`: places of job.iterate; `shards`: private parameters and optimizer
+    state, None if not taken; the tensors themselves if they are on the CPU."""
 
     random: bytes
     settings: bytes
@@ -72,7 +72,7 @@ class OwnState:
             self._mark_of_shards = replicas.mark(self._state.shard_rows, step)
 
     def is_clean(self, step: int) -> bool:
-        """Whether they still are; `parameter.data` is written to without a word of torch's."""
+        """Whether they still are; writes through `.data` do not change torch's version counter."""
         return (
             self._untouched(step) and replicas.mark(self._state.replicated_rows, step) == self._mark
         )

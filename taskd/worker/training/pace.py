@@ -73,5 +73,5 @@ class Pace:
         return min(max(math.ceil(need), 1), MOST)
 
     def agree(self, wanted: int) -> None:
-        """From the next record on, as the rank wants for which it is most expensive."""
+        """Adopt the interval of the rank whose recording costs most, from the next record on."""
         self.every = wanted

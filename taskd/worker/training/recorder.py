@@ -63,7 +63,7 @@ class Recorder:
         self._repaired = -1  # the step at which the last repair resumed
         self._structure = session.state.structure()
         self.plan = ""  # of the pass
-        # per DDP, see buckets.py
+        # per DDP, see communication/buckets.py
         self._orders: list[list[int] | None] = [None] * len(session.state.ddps)
         self._ready = [buckets.listener(ddp) for ddp in session.state.ddps]
         self._own = OwnState(session.state)
@@ -76,8 +76,7 @@ class Recorder:
     # -- when --------------------------------------------------------------------------------------
 
     def formed(self) -> None:
-        """All ranks have met for the first time, and what differs between them is known: the start
-        is kept."""
+        """Record the initial state, once differences between ranks are known."""
         random = self._session.random.take()
         self._structure = self._session.state.structure()
         self.pass_number = -1

@@ -191,7 +191,7 @@ def tft_get_repair_type() -> str:
 
 
 def tft_report_load_ckpt_step(step: int) -> None:
-    """The framework has loaded its periodic checkpoint of `step`, as taskd never asks it to."""
+    """Does nothing: taskd never asks a framework to load its periodic checkpoint."""
 
 
 # -- handlers --------------------------------------------------------------------------------------

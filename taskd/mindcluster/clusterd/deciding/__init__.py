@@ -1,5 +1,5 @@
-"""Decides together with ClusterD, the cluster's fault center: what it is told, and what its signals
-cause. It is `core`'s advisor (`core/advice.py`).
+"""Decides together with ClusterD, the cluster's fault center: what is reported to it, and what its
+signals cause. It is `core`'s advisor (`core/advice.py`).
 
 ClusterD handles one fault at a time, under one uuid: it has all ranks stopped (`stopTrain`), says
 which ranks are at fault (`globalFault`), asks which strategies fit, names one (`changeStrategy`)
@@ -9,9 +9,9 @@ minutes; after `Settings.advice` seconds the incident goes on as the ladder has 
 
 Who decides. ClusterD decides about every fault that it finds itself: of devices, nodes and pods,
 which no process can see. About a fault that a rank or an agent has found, this manager decides at
-once, and tells ClusterD only of one that needs a node (`lead`), since the repair of a process takes
-less time than ClusterD's first answer; or, under `follow`, ClusterD decides about these too. Its
-orders to save or to end count in any case, at any time.
+once, and reports only one that needs a node to ClusterD (`lead`), since the repair of a process
+takes less time than ClusterD's first answer; or, under `follow`, ClusterD decides about these too.
+Its orders to save or to end count in any case, at any time.
 
 A signal that comes twice counts once. One of an earlier uuid is late, and ignored: ClusterD begins
 anew after a broken connection, and so does this.

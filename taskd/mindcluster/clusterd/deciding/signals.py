@@ -133,13 +133,15 @@ class ClusterD(Advisor):
         beyond_nodes = [n for n in event.nodes if n not in self._job.topology.nodes]
         if beyond or (beyond_nodes and self._job.protected):
             what = f"ranks [{abbreviate(beyond)}]" if beyond else f"nodes {beyond_nodes}"
-            self._job.note(f"ClusterD's signal {event.kind} names {what}, which this job has not")
+            self._job.note(
+                f"ClusterD's signal {event.kind} names {what}, which are not in this job"
+            )
             return
         of_another = bool(event.uuid) and event.uuid != self._uuid
         if event.kind in FOLLOWING and self._uuid and of_another:
             self._job.note(
-                f"ClusterD's signal {event.kind} is of {event.uuid[:8]}, and {self._uuid[:8]} is"
-                " being handled: it is late, and ignored"
+                f"ClusterD's signal {event.kind} ignored: it belongs to {event.uuid[:8]}, but"
+                f" {self._uuid[:8]} is being handled"
             )
             return
         if of_another:
@@ -314,7 +316,7 @@ class ClusterD(Advisor):
         if new and not job.over:
             assert incident is not None
             moves = incident.moving is not None
-            # of a repair in place ClusterD is told only if it decides about it
+            # a repair in place is reported to ClusterD only if it decides about it
             if not moves and (job.advised or incident.timeline.has(Phase.RESCHEDULE)):
                 self._tell_fault(now)
         if job.over:
