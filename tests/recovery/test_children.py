@@ -31,7 +31,7 @@ def of(directory: Path, rank: int, incarnation: int) -> dict[str, int]:
     return {kind: pid(directory, kind, rank, incarnation) for kind in KINDS.split(",")}
 
 
-@pytest.mark.parametrize("fork", ["on", "off"])
+@pytest.mark.parametrize("fork", ["on", pytest.param("off", marks=pytest.mark.long)])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP])
 def test_children_end_with_their_rank(tmp_path, reference, how, fork):
     directory = tmp_path / "job"

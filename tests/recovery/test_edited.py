@@ -96,7 +96,7 @@ def test_fresh_interpreters(tmp_path, plain, edit):
 
 
 @pytest.mark.parametrize("edit", ["model", "removed"])
-@pytest.mark.parametrize("fork", ["on", "off"])
+@pytest.mark.parametrize("fork", ["on", pytest.param("off", marks=pytest.mark.long)])
 def test_a_module(tmp_path, plain, edit, fork):
     project(tmp_path)
     result = run(tmp_path, ["-m", "edited.train"], edit, TASKD_FORK=fork)
@@ -126,7 +126,7 @@ def test_a_zip_file(tmp_path, plain):
     same(result, plain)
 
 
-@pytest.mark.parametrize("program", ["script", "module"])
+@pytest.mark.parametrize("program", ["script", pytest.param("module", marks=pytest.mark.long)])
 @pytest.mark.parametrize("edit", ["script", "late", "removed"])
 def test_processes_that_ranks_spawn(tmp_path, plain, edit, program):
     """Those of a survivor too, which the job had not spawned before the edit."""

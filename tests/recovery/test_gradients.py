@@ -33,7 +33,10 @@ MOMENTS = {  # fmt: skip
 }
 
 
-@pytest.mark.parametrize("kind", sorted(MOMENTS))
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=[] if k in ("micro", "moody") else pytest.mark.long) for k in MOMENTS],
+)
 def test_ranks_are_killed_while_gradients_wait(tmp_path, reference, kind):
     faults = ",".join(
         f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(MOMENTS[kind])

@@ -41,7 +41,12 @@ def test_bit_for_bit(tmp_path, reference, kind):
 WAYS = {"pp-interleaved": 4, "cube": 8, "static-uneven": 4, "powersgd": 4, "zero": 4}
 
 
-@pytest.mark.parametrize("kind", WAYS)
+LONG = ("pp-interleaved", "cube", "powersgd")
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(w, marks=[pytest.mark.long] if w in LONG else []) for w in WAYS]
+)
 def test_more_ways_bit_for_bit(tmp_path, reference, kind):
     training.of_this_torch(kind)
     world = WAYS[kind]

@@ -30,7 +30,8 @@ def process(job: training.Running, module: str) -> int:
 
 
 def test_manager_and_zygote_stand_still_while_ranks_die(tmp_path, reference):
-    with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:
+    # by its environment a process is found that was started, not one that was forked
+    with training.start(tmp_path / "job", 2, "steered.py", STEPS, fork="") as job:
         job.trains()
         manager = process(job, "taskd.manager")
         os.kill(manager, signal.SIGSTOP)
