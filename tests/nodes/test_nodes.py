@@ -83,7 +83,7 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         result = job.end(0, 1, stopped)
     training.assert_equal(result, reference, 4)
     assert not (job.directory / "forged").exists(), "what was in a forged record was executed"
-    assert "which is not its own: refused" in result.log("agent*.log")
+    assert "denied: agent" in result.log("agent*.log")
 
 
 def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
