@@ -162,7 +162,8 @@ class Tasks(Part):
         if all(rank in task.results for rank in self._doing(task)):
             bad = _bad(task.results)
             many = len(task.results)
-            self._end(not bad, bad or f"done: all {many} ranks succeeded", now)
+            who = "1 rank" if many == 1 else f"all {many} ranks"
+            self._end(not bad, bad or f"done: {who} succeeded", now)
 
     def tick(self, now: float) -> None:
         task = self._task

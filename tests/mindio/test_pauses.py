@@ -74,7 +74,7 @@ def test_all_ranks_pause_again_and_again(job: Asked, undisturbed: object) -> Non
 
 
 def test_network_cards_are_switched_and_devices_tested(job: Asked, undisturbed: object) -> None:
-    assert job.control.switch_nics({0: True, 2: False}).startswith(f"done, {RANKS} ranks")
+    assert job.control.switch_nics({0: True, 2: False}).startswith(f"done: all {RANKS} ranks")
     for rank in range(RANKS):
         assert (job.out / f"nics-{rank}").read_text() == "0=True 2=False\n"
     job.goes_on()
@@ -82,7 +82,7 @@ def test_network_cards_are_switched_and_devices_tested(job: Asked, undisturbed: 
     with pytest.raises(ControlError, match="rank 1: it was not carried out"):
         job.control.switch_nics({0: False})
     job.goes_on()
-    assert job.control.stress_test([0, 1], ["aic", "p2p"]).startswith("done, 2 ranks")
+    assert job.control.stress_test([0, 1], ["aic", "p2p"]).startswith("done: all 2 ranks")
     assert (job.out / "tested-0").read_text() == "p2p" and not (job.out / "tested-2").exists()
     # a device's context is the training thread's
     assert (job.out / "thread-0").read_text() == "MainThread"
@@ -125,7 +125,7 @@ def test_a_rank_is_killed_while_it_is_tested(job: Asked, undisturbed: object) ->
     job.wait(lambda: bool(job.incidents()))
     job.goes_on()
     (job.out / "tested-1").unlink()
-    assert job.control.stress_test([3]).startswith("done, 1 rank")
+    assert job.control.stress_test([3]).startswith("done: 1 rank")
     assert not (job.out / "tested-1").exists()
     assert job.rest() == undisturbed
 

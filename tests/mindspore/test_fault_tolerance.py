@@ -181,7 +181,7 @@ def test_network_cards_are_switched_in_a_pause_device_and_collectives_substitute
     held: Launch, undisturbed: list[str]
 ) -> None:
     said = Operator(held).asks(lambda control: control.switch_nics({0: True, 2: False}))
-    assert said.startswith("done, 3 ranks")
+    assert said.startswith("done: all 3 ranks")
     for rank in range(3):
         assert (held.folder / f"nics.{rank}").read_text() == "[0, 2] [True, False]"
     assert checksums(held) == undisturbed

@@ -73,10 +73,16 @@ def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
         # which has left host 0 with its node
         job.launch_standby(0, TASKD_MANAGER_ADDR=machines.address(manager))
         given_up = job.host_of(3)
-        status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
-        # the new manager hears of the nodes one after the other
-        while "is on no node that has joined" in text:
-            status, text = answer(job.inject("code", "80818C00", "--rank", "3"))
+        answers: list[tuple[int, str]] = []
+
+        def answered() -> bool:
+            """The new manager hears of the nodes one after the other, once it listens."""
+            answers.append(answer(job.inject("code", "80818C00", "--rank", "3")))
+            early = ("is on no node that has joined", "no manager of this job answers")
+            return not any(words in answers[-1][1] for words in early)
+
+        job.until("the new manager knew of node 1", answered)
+        status, text = answers[-1]
         assert status == 0 and "required: replace the node" in text, text
         third = job.repaired()
         assert third["strategy"] == "recover" and third["ranks"] == [2, 3], third

@@ -33,7 +33,7 @@ def test_an_operator_has_network_cards_switched_and_devices_tested(tmp_path, ref
         assert refused.returncode == 1 and "rank 1: it was not carried out" in refused.stderr
         job.trains()
 
-        assert job.control.stress_test([0, 1], ["aic", "p2p"]).startswith("done, 2 ranks")
+        assert job.control.stress_test([0, 1], ["aic", "p2p"]).startswith("done: all 2 ranks")
         assert (out / "tested-0").read_text() == "p2p" and not (out / "tested-2").exists()
         # one whose voltage is not put back gets another process
         (out / "stress-2").write_text("4")
