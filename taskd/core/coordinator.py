@@ -43,15 +43,6 @@ from taskd.core.watch import Watch
 from taskd.messages import from_agent, from_operator, from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
 
-OF_OPERATORS = (
-    from_operator.PauseRequested
-    | from_operator.ContinueRequested
-    | from_operator.RecoverySwitched
-    | from_operator.NodeSubHealthy
-    | from_operator.NicSwitchRequested
-    | from_operator.StressTestRequested
-    | from_operator.ProfileRequested
-)
 OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
 
@@ -250,7 +241,7 @@ class Coordinator:
     def _refuse(self, event: e.Event, why: str) -> None:
         """Answer requests while the manager does not act: it is not in charge yet, or the job is
         over."""
-        if isinstance(event, OF_OPERATORS | e.DeviceLevel) and event.request:
+        if isinstance(event, from_operator.FromOperator | e.DeviceLevel) and event.request:
             self.job.say(to_operator.Answer(event.request, False, why))
         elif isinstance(event, from_agent.AgentJoined) and self.job.over:
             self.job.say(c.Refuse(event.agent, event.node, OVER))

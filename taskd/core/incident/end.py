@@ -4,7 +4,7 @@ restarted, or the job ends."""
 from __future__ import annotations
 
 from taskd.core import commands as c
-from taskd.core.incident.phases import Move, Phase
+from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
@@ -41,7 +41,29 @@ class Close(Work):
         self._job = job
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        close(self._job, incident, now)
+        """Close the incident: every rank has committed the interrupted step."""
+        assert incident.round.plan is not None
+        step, seconds = incident.round.plan.step, now - incident.began
+        self._job.note(
+            f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
+            f" ms; step {step} is committed on all ranks",
+            told=True,
+        )
+        self._job.say(
+            c.Closed(
+                incident.number,
+                incident.strategy,
+                tuple(incident.faults),
+                tuple(sorted(incident.replaced)),
+                step,
+                seconds,
+                _durations(incident, now),
+                (*incident.tried, f"{incident.strategy}: done"),
+                incident.began,
+                incident.round.reached,
+                tuple(told(incident.times, incident.began)),
+            )
+        )
         return None
 
 
@@ -50,90 +72,64 @@ class End(Work):
         self._job = job
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        """End the job. `why`: the dump that was saved; "" if no strategy is left."""
+        """Restart all ranks if `fault-retry-times` allows it, otherwise end the job. `why`: the
+        dump that was saved; "" if no strategy is left."""
         passed_over: list[str] = []
         if why:
             incident.tried.append(why)
         elif incident.rung is not None:
             failed = "it has failed in this incident"
             passed_over = [s for s in incident.rung.skipped if failed not in s]
-        give_up(self._job, incident, passed_over, now)
+        job, reason = self._job, self._reason(incident, passed_over, now)
+        # a restart cannot work on a device that takes no process, or on a node that is gone
+        possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
+        if possible and not incident.leaving and job.retried < job.settings.retries:
+            job.retried += 1
+            job.regroup = True
+            job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
+            self._tell(incident, "restarted", now)
+        # until another pod comes, which `recover` has waited for
+        elif job.settings.pods and not incident.leaving and "recover" not in incident.failed:
+            self._tell(incident, "restarted", now)
+            job.exhausted = reason
+        else:
+            self._tell(incident, "ended", now)
+            job.give_up(reason)
         return None
 
-
-def close(job: JobState, incident: Incident, now: float) -> None:
-    """Close the incident: every rank has committed the interrupted step."""
-    assert incident.round.plan is not None
-    step, seconds = incident.round.plan.step, now - incident.began
-    phases = incident.timeline.durations(now)
-    phases.pop(Phase.CLOSED.value, None)
-    job.note(
-        f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
-        f" ms; step {step} is committed on all ranks",
-        told=True,
-    )
-    job.say(
-        c.Closed(
-            incident.number,
-            incident.strategy,
-            tuple(incident.faults),
-            tuple(sorted(incident.replaced)),
-            step,
-            seconds,
-            phases,
-            (*incident.tried, f"{incident.strategy}: done"),
-            incident.began,
-            incident.round.reached,
-            tuple(told(incident.times, incident.began)),
+    def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
+        """What the user reads, as one paragraph."""
+        job = self._job
+        tried = "; ".join(incident.tried) or "nothing"
+        skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
+        return (
+            f"incident {incident.number} could not be repaired. What failed:"
+            f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
+            f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
+            f" {job.generation}. What was tried: {tried}.{skipped}"
+            f"{SET_UP if incident.set_up else ''}"
         )
-    )
+
+    def _tell(self, incident: Incident, result: str, now: float) -> None:
+        """Write it into the journal, as Closed does for one that was repaired."""
+        self._job.tell(
+            "incident",
+            incident=incident.number,
+            began=incident.began,
+            result=result,
+            strategy=incident.strategy,
+            faults=list(incident.faults),
+            ranks=sorted(incident.replaced),
+            step=-1,
+            reached=incident.round.reached,
+            seconds=now - incident.began,
+            phases=_durations(incident, now),
+            tried=list(incident.tried),
+            rounds=told(incident.times, incident.began),
+        )
 
 
-def give_up(job: JobState, incident: Incident, passed_over: list[str], now: float) -> None:
-    """Restart all ranks if `fault-retry-times` allows it, otherwise end the job: no strategy is
-    left. The user reads the reason as one paragraph."""
-    tried = "; ".join(incident.tried) or "nothing"
-    skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
-    reason = (
-        f"incident {incident.number} could not be repaired. What failed:"
-        f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
-        f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
-        f" {job.generation}. What was tried: {tried}.{skipped}{SET_UP if incident.set_up else ''}"
-    )
-    # a restart cannot work on a device that takes no process, or on a node that is gone
-    possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
-    if possible and not incident.leaving and job.retried < job.settings.retries:
-        job.retried += 1
-        job.regroup = True
-        job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
-        _tell(job, incident, "restarted", now)
-        return
-    # until another pod comes, which `recover` has waited for
-    if job.settings.pods and not incident.leaving and "recover" not in incident.failed:
-        _tell(job, incident, "restarted", now)
-        job.exhausted = reason
-        return
-    _tell(job, incident, "ended", now)
-    job.give_up(reason)
-
-
-def _tell(job: JobState, incident: Incident, result: str, now: float) -> None:
-    """Write an incident that was not repaired into the journal, as Closed does for the others."""
-    phases = incident.timeline.durations(now)
-    for phase in (Phase.CLOSED, Phase.ENDED):
-        phases.pop(phase.value, None)
-    job.tell(
-        "incident",
-        incident=incident.number,
-        began=incident.began,
-        result=result,
-        strategy=incident.strategy,
-        faults=list(incident.faults),
-        ranks=sorted(incident.replaced),
-        step=-1,
-        reached=incident.round.reached,
-        seconds=now - incident.began,
-        phases=phases,
-        tried=list(incident.tried),
-        rounds=told(incident.times, incident.began),
-    )
+def _durations(incident: Incident, now: float) -> dict[str, float]:
+    """Seconds in each phase, without those that it ends in."""
+    over = {phase.value for phase in FINAL}
+    return {p: s for p, s in incident.timeline.durations(now).items() if p not in over}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
-from taskd.core.incident.ladder import Rung
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work, with_handlers
 from taskd.core.incident.state import Incident, Round
@@ -26,13 +25,9 @@ class Interrupt(Work):
         return with_handlers(self._job, self._job.settings.interruption)
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        assert incident.rung is not None
-        self._begin(incident, incident.rung, now)
-        return None
-
-    def _begin(self, incident: Incident, rung: Rung, now: float) -> None:
         """Interrupt every rank, kill the evicted ones, replace those without a process."""
-        job = self._job
+        job, rung = self._job, incident.rung
+        assert rung is not None
         if rung.strategy != incident.strategy:
             passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
             job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", told=True)
@@ -67,6 +62,7 @@ class Interrupt(Work):
         incident.deadline = max(
             [incident.deadline, *(then + job.settings.kill for then in incident.killed.values())]
         )
+        return None
 
     def ask_again(self, incident: Incident, silent: list[int]) -> None:
         """Interrupt every rank once more: `silent` have not stopped in time."""
