@@ -11,6 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from taskd.adaptor import set_up
 from taskd.adaptor.set_up import Failure
 from taskd.agent.supervisor import Supervisor
+from taskd.messages import to_agent
 
 
 class Failures:
@@ -42,12 +43,14 @@ class Failures:
             )
         return failures
 
-    def in_vain(self, context: Any, reason: str) -> str:
+    def in_vain(self, context: Any, order: to_agent.RestartAll) -> str:
         """Why another start of unprotected ranks, as the manager ordered, cannot help; "" if it
         may."""
+        if order.fault == "node":
+            return ""
         if dead := self.dead(context):
             return self.defect(dead)
-        first = self._set_up.stuck(reason)
+        first = self._set_up.stuck(order.reason) if order.fault == "script" else ""
         return f"The job ends: {set_up.LIMIT} starts in a row ended alike: {first}" if first else ""
 
     def defect(self, failures: dict[int, ProcessFailure]) -> str:

@@ -32,7 +32,6 @@ from taskd.adaptor.contexts import Adopted, Forked
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.place import Place
 from taskd.agent import device_info
-from taskd.agent.ranks.verdict import Verdict
 from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
@@ -56,10 +55,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             log.info("%s", notice)  # the manager has the same environment and warns
         job_id, job = settings.job_id(os.environ), settings.job(os.environ)
         self._job = job
-        # pod-rescheduling: the manager alone restarts all ranks; a job of one pod has no other
-        labelled = pod_info.environment(os.environ)
-        self._led = place.nodes > 1 and settings.pod_rescheduling(labelled)
-        grace = settings.ends_gracefully(labelled)
+        grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
         try:
@@ -84,7 +80,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         # of a standby: the node that it has taken over or prepares
         self._order: Order | None = None
         self._taking = False  # the order has not been begun
-        # the last restart without torch's own rendezvous
+        # the last restart, which the manager has ordered: torch has no rendezvous for it
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
 
@@ -201,7 +197,6 @@ class TaskdElasticAgent(LocalElasticAgent):
                     ranks,
                     self._make_store,
                     worker_group.group_world_size or 1,
-                    self._led,
                 )
             return ids
         finally:
@@ -232,7 +227,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _exit_barrier(self) -> None:
         """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
         lost, for nodes that may have been replaced."""
-        known = self._restart is not None or self._order is not None or self._led
+        known = self._restart is not None or self._order is not None
         if (self._worker_group.group_world_size or 1) > 1 and (
             known or self._supervisor.protecting
         ):
@@ -248,45 +243,39 @@ class TaskdElasticAgent(LocalElasticAgent):
             return RunResult(state=WorkerState.HEALTHY)
         if self._supervisor.protecting:
             self._failures.protected()
-        if verdict.what == "restart":
-            restart = verdict.restart
-            replaced = restart is not None and restart.replaced
-            if not (self._supervisor.protecting or replaced) and (
-                why := self._failures.in_vain(self._pcontext, verdict.reason)
-            ):
-                return self._give_up(Verdict("give up", why))
-            if restart is not None and restart.attempt:
-                self._restart = restart
-            elif self._restart is not None:
-                return self._give_up(
-                    Verdict(
-                        "give up",
-                        "all ranks would have to meet as at the start, with launchers that may be"
-                        " gone",
-                    )
-                )
-            return RunResult(state=WorkerState.UNHEALTHY)
+        if verdict.restart is not None:
+            return self._begin_anew(verdict.restart)
         if verdict.what == "give up":
-            return self._give_up(verdict)
+            return self._give_up(verdict.reason)
         if self._pcontext is not None:
             pids = self._pcontext.pids()  # torch does not know replacements' pids
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
         result: RunResult = super()._monitor_workers(worker_group)
-        if (
-            result.is_failed()
-            and not self._supervisor.protecting
-            and (why := self._failures.defect(result.failures))
-        ):
+        if not result.is_failed():
+            return result
+        if self._supervisor.led:
+            return RunResult(state=WorkerState.HEALTHY)  # torch has seen it before the manager
+        if not self._supervisor.protecting and (why := self._failures.defect(result.failures)):
             self._remaining_restarts = 0
             self._say(why)
-        elif result.is_failed() and self._restart is not None:
+        elif self._restart is not None:
             # torch would have this node's ranks meet the others as at the start, and those
             # launchers may be gone
-            return self._give_up(
-                Verdict("give up", "a rank has failed, unprotected, after all ranks were restarted")
-            )
+            return self._give_up("a rank has failed, unprotected, after all ranks were restarted")
         return result
+
+    def _begin_anew(self, restart: to_agent.RestartAll) -> RunResult:
+        """Restart all ranks as ordered, unless that cannot help or is not allowed."""
+        if not self._supervisor.protecting and (
+            why := self._failures.in_vain(self._pcontext, restart)
+        ):
+            return self._give_up(why)
+        if self._remaining_restarts <= 0:
+            most = self._worker_group.spec.max_restarts
+            return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
+        self._restart = restart
+        return RunResult(state=WorkerState.UNHEALTHY)
 
     def _say(self, why: str) -> None:
         """Print why the job ends, and keep the first line for the manager."""
@@ -300,14 +289,14 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
 
-    def _give_up(self, verdict: Verdict) -> RunResult:
+    def _give_up(self, reason: str) -> RunResult:
         """End the job at the end of the ladder: no restart, one paragraph, and torch's own report
         of the failures."""
         self._remaining_restarts = 0
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
         failures = self._failures.dead(context)
-        self._say(verdict.reason)
+        self._say(reason)
         self._supervisor.stopping()
         self._shutdown(self._last_signal)
         if not failures:

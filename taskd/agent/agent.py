@@ -75,7 +75,6 @@ class Agent:
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
         self.profile: tuple[int, ...] = ()  # what its ranks write down, see to_rank.Profile
         self.left = False  # this node has reported that it ended well
-        self.led = False  # the manager alone restarts all ranks, see from_agent.AgentJoined
         self.starts = False  # the launcher starts replacements itself (msrun)
         # and those that it has to start, as (local rank, incarnation)
         self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()

@@ -42,7 +42,6 @@ def agent_joined(agent: Agent, epoch: Epoch) -> from_agent.AgentJoined:
         moves_to=epoch.moves_to,
         former=epoch.former,
         moving=epoch.moving,
-        led=agent.led,
         handlers=any(r.handlers for r in ranks),
         switches=agent.switches,
         profile=agent.profile,

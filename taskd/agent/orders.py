@@ -96,7 +96,7 @@ class Orders:
     def _end(self, order: to_agent.End) -> None:
         agent = self._agent
         agent.over.set()
-        if agent.led and not order.ok and agent.decided is None:
+        if not order.ok and agent.decided is None:
             agent.decide(Verdict("give up", f"the job has ended: {order.reason}"))
         agent.news.set()
         if agent.managers is not None:

@@ -79,15 +79,12 @@ class Supervisor:
     def _preloading(self) -> dict[str, str]:
         return environment.preloading() if self._preload else {}
 
-    def begin(
-        self, context: Any, ranks: list[int], store: MakeStore, nodes: int, led: bool = False
-    ) -> None:
+    def begin(self, context: Any, ranks: list[int], store: MakeStore, nodes: int) -> None:
         """Watch the processes, which run or are to be forked, and notify the manager. `store` is
-        made once. `nodes`: of the job; if several, others can keep records. `led`: the launcher
-        restarts its ranks only as the manager orders."""
+        made once. `nodes`: of the job; if several, others can keep records."""
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
-        agent.context, agent.led = context, led
+        agent.context = context
         for local, handler in context.subprocess_handlers.items():
             process = handler.proc if handler.proc.pid else None
             epoch.ranks[local] = Rank(
@@ -101,11 +98,11 @@ class Supervisor:
         self._begin(epoch, store, nodes)
 
     def lead(self, processes: dict[int, tuple[int, Any]], store: MakeStore, nodes: int) -> None:
-        """The same for a launcher without a rendezvous, whose ranks are restarted as the manager
-        orders. `processes`: by local rank, the rank and its process."""
+        """The same for a launcher that starts single ranks itself. `processes`: by local rank, the
+        rank and its process."""
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
-        agent.led = agent.starts = True
+        agent.starts = True
         for local, (number, process) in processes.items():
             epoch.ranks[local] = Rank(
                 number, local, process, pidfd(process.pid), epoch.pipes[local]
@@ -204,10 +201,16 @@ class Supervisor:
         if epoch is None:
             return Verdict("native")
         if not epoch.protected:
-            ordered = agent.led and not agent.manager_watch.given_up
             failed = any(r.failed for r in epoch.ranks.values())
-            return Verdict("wait" if ordered and failed else "native")
+            return Verdict("wait" if failed and self.led else "native")
         return Verdict("native" if agent.is_over(epoch) else "wait")
+
+    @property
+    def led(self) -> bool:
+        """Whether a manager has answered, which from then on alone orders restarts of all ranks;
+        until it has been gone for too long."""
+        managers, watch = self.agent.managers, self.agent.manager_watch
+        return managers is not None and managers.met and not watch.given_up
 
     @property
     def protecting(self) -> bool:

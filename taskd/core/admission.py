@@ -66,10 +66,12 @@ class Admission:
         if another and known is not None and known.agent == event.former and not job.protected:
             another = False  # it has the node from that agent
         ours = known is not None and known.agent == event.agent
+        # before any generation, who answers tells the two apart
+        asks = another and known is not None and known.living and job.generation == 0
         if self._pods.next(event, known):
             another = False
         elif (
-            (job.election.stranger(event.agent) and not ours)
+            (job.election.stranger(event.agent) and not ours and not asks)
             or (known is not None and known.assignee)
             or (another and job.protected)
         ):
@@ -121,7 +123,6 @@ class Admission:
         if known is not None and known.lost and not job.protected:
             self._started_anew(event, now)  # its pod was replaced, or it was only cut off
         elif known is not None and known.lost and (unknown or same):
-            topology.moved = topology.moved or not same
             self._came_back(event, now)
         elif not same:
             self._started_anew(event, now)
@@ -312,7 +313,6 @@ class Admission:
         topology.join(
             event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
         )
-        topology.moved = True
         job.election.arrive(event.agent, event.node, event.records[0])
         job.say(c.Admit(event.agent, event.node))
         for rank, left in zip(node.ranks, event.left, strict=True):

@@ -5,7 +5,7 @@ time at which a Tick is due. Beside it, the shell asks `admission.may` which age
 records; that changes nothing. `now` is in seconds on any clock that does not go backwards.
 
 The parts: votes go to `election`, agents to `admission`, a job that is formed or taken over to
-`forming` and `succession`, one that the manager restarts to `led`, replaced pods to `pods`, a
+`forming` and `succession`, restarts of all ranks to `restarts`, replaced pods to `pods`, a
 framework that repairs itself to `framework`, faults to `faults`, reports in an incident to
 `incident.machine`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
 `tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
@@ -28,7 +28,6 @@ from taskd.core.forming import Forming
 from taskd.core.framework import Framework
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.led import Led
 from taskd.core.pause import Pause
 from taskd.core.pods import Pods
 from taskd.core.profiling import Profiling
@@ -65,8 +64,6 @@ class Coordinator:
         self.watch = Watch(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
-        self.led = Led(self.job)
-        self.pods = Pods(self.job, self.recovery.nodes, self.led)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         self.tasks = Tasks(
             self.job,
@@ -79,6 +76,12 @@ class Coordinator:
         self.profiling = Profiling(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)
+        self.restarts = Restarts(
+            self.job,
+            lambda: self.pods.waiting or self.succession.deadline is not None,
+            self._forget,
+        )
+        self.pods = Pods(self.job, self.recovery.nodes, self.restarts.causes, self._forget)
         self.framework = Framework(self.job, self.recovery, self.forming, self.succession)
         self.advisor = advisor(self)
         self.admission = Admission(
@@ -89,7 +92,7 @@ class Coordinator:
             self.succession,
             self.claims,
             self.pods,
-            lambda why: self.restarts.drop(why),
+            self._drop,
         )
         # in the order in which they are called
         self.parts: tuple[Part, ...] = (
@@ -103,12 +106,11 @@ class Coordinator:
             self.pause,
             self.tasks,
             self.advisor,
-            self.led,
+            self.restarts,
             self.framework,
             self.pods,
             self.profiling,
         )
-        self.restarts = Restarts(self)
         # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
             e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
@@ -160,8 +162,8 @@ class Coordinator:
             from_rank.RankFinished: self.finishing.finished,
             from_agent.RankEnded: self.finishing.ended,
             from_agent.RankBusy: self.recovery.busy,
-            from_agent.SchedulerDied: self.led.scheduler_died,
-            from_rank.GroupReady: self.led.connected,
+            from_agent.SchedulerDied: self.restarts.scheduler_died,
+            from_rank.GroupReady: self.restarts.connected,
             from_operator.PauseRequested: self.requests.pause,
             from_operator.ContinueRequested: self.requests.resume,
             from_agent.StepsBegun: lambda event, now: self.pause.begun(event),
@@ -187,7 +189,7 @@ class Coordinator:
             self._follow_up(interruption, incident is not None, now)
         else:
             self._refuse(event, "this manager waits for the votes of a majority of the agents")
-        kept = job.protected or self.led.formed  # its manager has a successor
+        kept = job.protected or job.topology.complete  # its manager has a successor
         if not job.over and (kept or self.election.candidate.deposed):
             job.order(self.election.tend(job.topology.unaccounted))
         return job.out
@@ -221,7 +223,8 @@ class Coordinator:
     def _follow_up(self, interruption: int, incident: bool, now: float) -> None:
         """Do what may follow from any event. `interruption`, `incident`: their values before it."""
         job = self.job
-        self.restarts.follow_up(now)
+        self.pods.decide(now)
+        self.restarts.decide()
         for part in self.parts:
             part.follow_up(now)
         under_way = self.recovery.incident is not None
@@ -237,6 +240,17 @@ class Coordinator:
         elif incident and not under_way:
             self.watch.stop()
             self.finishing.check(now)
+
+    def _drop(self, why: str) -> None:
+        """Forget everything about processes that are gone."""
+        for part in self.parts:
+            part.drop(why)
+
+    def _forget(self, why: str) -> None:
+        """All ranks' processes are to end, and the scripts to begin anew."""
+        self.job.begin_anew()
+        self._drop(why)
+        self.forming.some_joined = False
 
     def _refuse(self, event: e.Event, why: str) -> None:
         """Answer requests while the manager does not act: it is not in charge yet, or the job is
@@ -277,7 +291,7 @@ class Coordinator:
 
     def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
         self.admission.taken(event, now)
-        self.led.taken(event)
+        self.restarts.taken(event)
 
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
         self.switch.inherit(event)
@@ -305,12 +319,9 @@ class Coordinator:
         if not rank.alive:
             return
         rank.alive, rank.left = False, event.position or rank.left
-        self.led.died(event, now)
+        self.restarts.died(event, now)
         if job.protected:
             self.faults.died(event.rank, event.cause, now, event.raised)
-        elif self.forming.under_way:
-            # launchers watch their own processes; the communicators being built are void
-            job.restart = f"rank {event.rank} {event.why} before every rank was protected"
 
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
@@ -338,7 +349,7 @@ class Coordinator:
             self.succession.waits(event.rank)
         elif self.forming.under_way:
             kind = f"{FAULTS[event.fault]} fault before every rank was protected"
-            self.job.restart = f"rank {event.rank}: {kind}: {event.text}"
+            self.job.restart_all(f"rank {event.rank}: {kind}: {event.text}")
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
@@ -370,7 +381,7 @@ class Coordinator:
             return
         if self.forming.building:
             why = f"could not join generation {generation}: {event.reason}"
-            self.job.restart = f"rank {event.rank} {why}"
+            self.job.restart_all(f"rank {event.rank} {why}")
         else:
             self.faults.failed(event, now)
 

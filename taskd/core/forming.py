@@ -48,6 +48,9 @@ class Forming(Part):
     def stop(self) -> None:
         self.building, self._deadline = False, None
 
+    def drop(self, why: str) -> None:
+        self.stop()
+
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
         job.ranks[event.rank].joined = self.some_joined = True
@@ -87,5 +90,5 @@ class Forming(Part):
         else:
             missing = [r for r, rank in job.ranks.items() if not rank.joined]
             what, limit = "call protect()", job.settings.form
-        job.restart = f"ranks [{abbreviate(missing)}] did not {what} within {limit:.0f} s"
+        job.restart_all(f"ranks [{abbreviate(missing)}] did not {what} within {limit:.0f} s")
         return []

@@ -49,7 +49,7 @@ class Framework(Part):
         if event.reason and self._succession.deadline is not None:
             self._succession.waits(event.rank)  # interrupted, it asks again
         elif event.reason and self._forming.under_way:
-            job.restart = text
+            job.restart_all(text)
         elif event.strategy not in LAST or not job.protected or not job.handlers:
             job.note(f"{text}: ignored; {' and '.join(LAST)} may be requested of a protected job")
         else:

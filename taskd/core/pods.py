@@ -2,9 +2,9 @@
 `pod-rescheduling: on`.
 
 This is for ranks that are not repaired one by one: those of a script that is not protected, and
-protected ones at the end of the ladder. Their launchers restart ranks by the manager's order alone
-(led.py). The launcher of the new pod waits as a standby (torchrun), or registers for its node
-(msrun). The other pods stay, and their launchers keep the ranks that are left until all restart.
+protected ones at the end of the ladder (restarts.py). The launcher of the new pod waits as a
+standby (torchrun), or registers for its node (msrun). The other pods stay, and their launchers keep
+the ranks that are left until all restart.
 
     all nodes have agents --(lost, given up, or unknown to a new manager)--> waiting
     waiting --(every lost node has an agent)--> all ranks are restarted
@@ -13,17 +13,26 @@ protected ones at the end of the ladder. Their launchers restart ranks by the ma
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.takeover import Takeover
-from taskd.core.led import Led
 from taskd.core.state import JobState, Part
 from taskd.core.topology import Node
 from taskd.messages import from_agent
 
 
 class Pods(Part):
-    def __init__(self, job: JobState, nodes: Takeover, led: Led) -> None:
-        self._job, self._nodes, self._led = job, nodes, led
+    def __init__(
+        self,
+        job: JobState,
+        nodes: Takeover,
+        causes: Mapping[int, str],
+        forget: Callable[[str], None],
+    ) -> None:
+        """`causes`: of ranks that have died. `forget`: has all parts forget the ranks' processes;
+        takes the reason."""
+        self._job, self._nodes, self._causes, self._forget = job, nodes, causes, forget
         self._why = ""  # what was lost first
         self._last: float | None = None  # until when the missing pods are waited for
         self._given: float | None = None  # until when a standby may take a node over
@@ -35,9 +44,9 @@ class Pods(Part):
 
     @property
     def applies(self) -> bool:
-        """Whether a lost node is waited for: the job is known, and all its launchers restart their
-        ranks by our order."""
-        return self._job.settings.pods and self._led.formed
+        """Whether a lost node is waited for: the job has several, and all are known."""
+        settings = self._job.settings
+        return settings.pods and settings.nodes > 1 and self._job.topology.complete
 
     @property
     def waiting(self) -> bool:
@@ -49,8 +58,8 @@ class Pods(Part):
         due = (self._last, self._given, self._gather, self._end)
         return min((t for t in due if t is not None), default=None)
 
-    def restarted(self) -> None:
-        """All ranks are restarted."""
+    def _stop(self) -> None:
+        """Wait for nothing."""
         self._last = self._given = self._gather = self._end = None
         self._why = self._fault = ""
 
@@ -65,10 +74,15 @@ class Pods(Part):
         self._wait(self._fault or f"node {number} is lost: {why}", now)
         return True
 
-    def exhausted(self, why: str, now: float) -> None:
+    def _exhausted(self, now: float) -> None:
         """No strategy is left for a protected job. If it has lost nodes, or its devices take no
         other process, pods are waited for. The other ranks often tell of a node's loss before it is
         known: the job ends only if no node is lost for a while."""
+        why, self._job.exhausted = self._job.exhausted, ""
+        if not self.applies:
+            self._job.give_up(why)
+            return
+        self._forget(f"all ranks are restarted: {why}")
         for number, node in self._job.topology.nodes.items():
             unusable = [w for r in node.ranks if (w := self._job.ranks[r].unusable)]
             if node.living and unusable:
@@ -92,7 +106,7 @@ class Pods(Part):
         """Whether the agent is that of the next pod of a lost node, which registers by itself. The
         former agent, if any, is no longer part of the job."""
         free = known is not None and known.lost and not known.assignee
-        if not self.waiting or not free or not event.led or event.agent in self._job.fenced:
+        if not self.waiting or not free or event.agent in self._job.fenced:
             return False
         if known is not None and known.agent not in ("", event.agent):
             self._job.fence(known.agent, event.node, f"node {event.node} has another pod")
@@ -104,7 +118,7 @@ class Pods(Part):
         were lost with the manager before it."""
         job = self._job
         taken_over = job.election.candidate.term > 1
-        if not job.settings.pods or not event.led or job.protected or job.topology.complete:
+        if not job.settings.pods or job.protected or job.topology.complete:
             self._gather = None
         elif taken_over and self._gather is None and not self.waiting:
             self._gather = now + job.settings.gather
@@ -134,24 +148,28 @@ class Pods(Part):
             self._given = now + self._job.settings.take_over
 
     def decide(self, now: float) -> None:
-        """Restart all ranks if every node has an agent again."""
+        """Restart all ranks if every node has an agent again; called after every event."""
         job = self._job
-        if job.protected:
-            self.restarted()  # all nodes are there again, or are repaired
+        if job.exhausted and not job.over:
+            self._exhausted(now)
+        if job.over:
             return
-        if self._led.causes and self.applies:
+        if job.protected:
+            self._stop()  # all nodes are there again, or are repaired
+            return
+        if self._causes and self.applies:
             self._give_up_devices(now)
         if not self.waiting:
             return
         job.restart = ""  # a restart without these nodes would wait for them
         if self._end is None and job.topology.complete and not job.topology.lost:
-            job.restart = f"{self._why}; every node has an agent again"
-            job.replaced = job.regroup = True
+            job.restart_all(f"{self._why}; every node has an agent again", "node")
+            self._stop()
 
     def _give_up_devices(self, now: float) -> None:
         """Give up the nodes with a dead rank whose device takes no other process."""
         job, topology = self._job, self._job.topology
-        for rank, cause in sorted(self._led.causes.items()):
+        for rank, cause in sorted(self._causes.items()):
             node = topology.node_of(rank)
             unusable = job.ranks[rank].unusable
             if unusable and node is not None and topology.nodes[node].living:

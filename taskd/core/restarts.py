@@ -1,76 +1,135 @@
-"""Restarts all ranks when a part of the coordinator asks for it: all parts forget the processes."""
+"""Restarts all ranks where they are not repaired one by one: those of a script that is not
+protected, and protected ones at the end of the ladder. Nothing survives but what the script saves.
+
+The manager alone orders it, for all nodes alike; a launcher restarts its ranks by itself only while
+no manager has answered it. The manager also tells msrun's ranks when the process groups of all of
+them exist.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from taskd.messages import to_agent
+from taskd.core.abbreviate import abbreviate
+from taskd.core.state import JobState, Part
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
+class Restarts(Part):
+    def __init__(
+        self, job: JobState, waits: Callable[[], bool], forget: Callable[[str], None]
+    ) -> None:
+        """`waits`: whether nodes may still come without which there is no restart. `forget`: has
+        all parts forget the ranks' processes; takes the reason."""
+        self._job, self._waits, self._forget = job, waits, forget
+        self._epochs: dict[int, int] = {}  # node -> epoch of the processes that have registered
+        self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
+        self._connected: set[int] = set()  # ranks whose process group exists
+        self.causes: dict[int, str] = {}  # of ranks that have died
+        self._lost = ""  # the scheduler that ranks may wait for in vain
+        # until when nodes that have never registered may do so, although a rank has died
+        self._deadline: float | None = None
 
-class Restarts:
-    def __init__(self, parts: Coordinator) -> None:
-        self._job, self._parts = parts.job, parts
+    @property
+    def deadline(self) -> float | None:
+        return self._deadline
 
-    def follow_up(self, now: float) -> None:
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
+        """Note which of the agent's processes are new."""
+        if self._epochs.get(event.node) != event.epoch:
+            self._epochs[event.node] = event.epoch
+            self._connected -= set(event.ranks)
+            for rank in event.ranks:
+                self.causes.pop(rank, None)
+        for rank in event.dead:
+            self.causes.setdefault(rank, "has died")
+
+    def taken(self, event: from_agent.NodeTaken) -> None:
+        """A standby has become a node: it restarts its ranks as the others do."""
+        node = self._job.topology.nodes.get(event.node)
+        if node is not None and node.agent == event.agent:
+            self._epochs[event.node] = node.epoch
+
+    def died(self, event: from_agent.RankDied, now: float) -> None:
+        self.causes[event.rank] = event.why
+        if not self._job.topology.complete and self._deadline is None:
+            self._deadline = now + self._job.settings.form
+
+    def tick(self, now: float) -> None:
+        """Ranks that have died cannot be restarted as long as some nodes are unknown."""
+        if self._deadline is None or now < self._deadline:
+            return
+        self._deadline = None
+        job, dead = self._job, min(self.causes, default=None)
+        if dead is not None and not (job.topology.complete or job.protected or job.over):
+            missing = [n for n in range(job.settings.nodes) if n not in job.topology.nodes]
+            job.end(
+                False,
+                f"rank {dead} {self.causes[dead]}, and nodes [{abbreviate(missing)}] have not"
+                f" joined within {job.settings.form:.0f} s",
+            )
+
+    def connected(self, event: from_rank.GroupReady, now: float) -> None:
+        """The rank's process group exists. Once those of all ranks do, all are told; a rank that
+        was started alone finds the others'."""
+        if self._ending(self._job.topology.node_of(event.rank)):
+            return
+        self._connected.add(event.rank)
+        if len(self._connected) == len(self._job.ranks):
+            self._lost = ""
+            self._job.say(to_rank.GroupsReady())
+
+    def scheduler_died(self, event: from_agent.SchedulerDied, now: float) -> None:
+        """Ranks whose groups exist train on, and the new scheduler accepts them. One that is still
+        making its group may wait for the old scheduler for minutes."""
+        job = self._job
+        why = f"the scheduler on node {event.node} {event.cause}"
+        if len(self._connected) == len(job.ranks):
+            job.note(f"{why} and was replaced; the ranks train on")
+        else:
+            self._lost = f"{why} before all ranks had made their groups"
+
+    def decide(self) -> None:
         """Order a restart if one is due; called after every event."""
-        job, parts = self._job, self._parts
+        job = self._job
         if job.over:
             return
-        if job.exhausted:
-            self._exhausted(now)
-        parts.pods.decide(now)
-        if not parts.pods.waiting:
-            parts.led.decide()
+        if not job.protected and not job.restart:
+            self._decide()
         if job.restart:
             self._restart_all(job.restart)
 
-    def _exhausted(self, now: float) -> None:
-        """No strategy is left for a protected job: have its lost nodes replaced, if that can be."""
-        job, why = self._job, self._job.exhausted
-        job.exhausted = ""
-        if self._parts.pods.applies:
-            self._forget(why)
-            self._parts.pods.exhausted(why, now)
-        else:
-            job.give_up(why)
+    def _decide(self) -> None:
+        """Ranks that are not protected are restarted if one has died, or if the nodes have not
+        restarted theirs together, as under a manager that is gone. While nodes still carry out such
+        an order, wait."""
+        job = self._job
+        if not job.topology.complete or self._waits():
+            return
+        if any(self._ending(node) for node in self._epochs):
+            return
+        dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
+        if dead:
+            job.restart_all(f"rank {dead[0]} {self.causes[dead[0]]}", "rank")
+        elif self._lost:
+            job.restart_all(self._lost, "rank")
+        elif len(set(self._epochs.values())) > 1:
+            last = max(self._epochs, key=lambda node: (self._epochs[node], -node))
+            job.restart_all(f"node {last} has restarted its ranks", "rank")
 
-    def drop(self, why: str) -> None:
-        """Forget everything about processes that are gone."""
-        for part in self._parts.parts:
-            part.drop(why)
-
-    def _forget(self, reason: str) -> None:
-        """Nothing is protected until the scripts have begun anew."""
-        self._job.protected = False
-        self._parts.forming.stop()
-        self._parts.succession.stop()
-        self.drop(f"all ranks are restarted: {reason}")
-        # what is still on its way from the processes of before ends none of the next
-        self._job.released = -1
-        for rank in self._job.ranks.values():
-            rank.joined, rank.finished, rank.ended = False, None, False
-        self._parts.forming.some_joined = False
+    def _ending(self, node: int | None) -> bool:
+        """Whether the node's processes have been ordered to end."""
+        return node in self._epochs and self._epochs[node] <= self._ordered.get(node, -1)
 
     def _restart_all(self, reason: str) -> None:
-        job, led = self._job, self._parts.led
-        self._forget(reason)
+        job = self._job
+        self._forget(f"all ranks are restarted: {reason}")
         job.note(f"all ranks are restarted: {reason}")
-        epochs = {i: n.epoch for i, n in job.topology.nodes.items()}
-        store, attempt = ("", 0), 0
-        # launchers that joined later cannot use the rendezvous of the start
-        anew = job.regroup or job.topology.moved or self._parts.pods.applies
-        if anew and job.topology.store_host() is not None:
-            store, attempt = job.store(), max(epochs.values()) + 1
-            job.topology.moved = True  # from now on they use the store in RestartAll
-        attempt = led.attempt or attempt
-        led.restarted()
-        self._parts.pods.restarted()
-        replaced, job.restart, job.regroup, job.replaced = job.replaced, "", False, False
-        for node in job.topology.nodes.values():
+        nodes = job.topology.nodes
+        for node in nodes.values():
             node.keepers_notified = False  # no node keeps its next processes' records yet
-        job.say(
-            to_agent.RestartAll(tuple(sorted(epochs.items())), reason, store, attempt, replaced)
-        )
+        epochs = tuple(sorted((number, node.epoch) for number, node in nodes.items()))
+        attempt = max(epoch for _, epoch in epochs) + 1
+        job.say(to_agent.RestartAll(epochs, reason, job.store(), attempt, job.restart_fault))
+        self._ordered, self._lost = dict(self._epochs), ""
+        self._connected.clear()

@@ -75,8 +75,7 @@ class JobState:
         self.advised = False  # the advisor names the strategy of each fault
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
-        self.regroup = False  # then their launchers cannot use the rendezvous of the start
-        self.replaced = False  # and a node was lost; see to_agent.RestartAll
+        self.restart_fault: to_agent.RestartFault = "script"  # see to_agent.RestartAll
         self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
         self.out: list[c.Command] = []
@@ -92,6 +91,16 @@ class JobState:
     def closing(self) -> bool:
         """Whether nothing is left to repair: the job ends, or all ranks are restarted."""
         return self.over or bool(self.restart or self.exhausted)
+
+    def restart_all(self, why: str, fault: to_agent.RestartFault = "script") -> None:
+        """Have all ranks restarted once the event under way is handled."""
+        self.restart, self.restart_fault = why, fault
+
+    def begin_anew(self) -> None:
+        """The scripts begin anew: nothing is protected until all of them have called protect()."""
+        self.protected, self.released, self.restart = False, -1, ""
+        for rank in self.ranks.values():
+            rank.joined, rank.finished, rank.ended = False, None, False
 
     def switch(self, on: bool) -> None:
         """Have faults repaired or not, and the next manager know it."""

@@ -71,6 +71,9 @@ class Succession(Part):
     def stop(self) -> None:
         self._deadline = None
 
+    def drop(self, why: str) -> None:
+        self.stop()
+
     def waits(self, rank: int) -> None:
         """Note that the rank waits for orders before all agents have joined."""
         self._waiting.add(rank)
@@ -81,7 +84,6 @@ class Succession(Part):
         if not self._forming.all_joined:
             return
         self._protect()
-        job.topology.moved = len({n.epoch for n in job.topology.nodes.values()}) > 1
         self._recovery.nodes.keep_records()
         dead = sorted(r for r, rank in job.ranks.items() if not rank.alive)
         if dead or self._waiting or self._new:
@@ -118,7 +120,7 @@ class Succession(Part):
                 job.exhausted = f"nodes [{nodes}] have not registered with the new manager {when}"
             else:
                 ranks = abbreviate(r for r, rank in job.ranks.items() if not rank.joined)
-                job.restart = f"a new manager has heard nothing from ranks [{ranks}] {when}"
+                job.restart_all(f"a new manager has heard nothing from ranks [{ranks}] {when}")
             self.stop()
         return []
 

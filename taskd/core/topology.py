@@ -42,7 +42,6 @@ class Topology:
     reserved: dict[str, int] = field(default_factory=dict)
     # standbys from which a node was taken back, until they register as standbys again
     stood_down: set[str] = field(default_factory=set)
-    moved: bool = False  # a node has another launcher than at the start
     _node_of: dict[int, int] = field(default_factory=dict)
     _placed: int = 0  # ranks of all nodes
 

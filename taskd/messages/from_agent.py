@@ -137,9 +137,6 @@ class AgentJoined(Message, frozen=True):
     # former agent, as the standby says once its ranks have their state
     moves_to: Name = ""
     former: Name = ""
-    # its launcher restarts its ranks only as the manager orders: msrun has no rendezvous, and with
-    # pod-rescheduling torchrun does not use its own
-    led: bool = False
     moving: bool = False  # its newest interruption came in a pause for a move
     handlers: bool = False  # see from_rank.RankJoined
     switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch

@@ -3,6 +3,8 @@ and what concerns only the two of them."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from taskd.messages import to_rank
 from taskd.messages.values import (
     Address,
@@ -197,20 +199,24 @@ class AskSteps(Message, frozen=True):
     """Every agent reports the first step that no rank on its node has begun."""
 
 
+RestartFault = Literal["rank", "script", "node"]
+
+
 class RestartAll(Message, frozen=True):
     """The launchers stop and restart all ranks, and count that against --max_restarts.
 
-    `epochs`: (node, epoch) pairs; a node past its epoch has been restarted already. `store`: the
-    rendezvous store of the scripts' process groups, as attempt number `attempt`; ("", 0) where the
-    launchers' own rendezvous still has the same nodes. `replaced`: a node was lost, and how the
-    other nodes' ranks ended tells nothing of the script.
+    `epochs`: (node, epoch) pairs; a node past its epoch has been restarted already. `attempt`: the
+    next epoch, the same on all nodes. `store`: where the agent that has it publishes the store in
+    which the ranks of that attempt meet; under msrun they meet at its scheduler. `fault`: what a
+    launcher may learn of the script from it: a rank died, all ranks were alive but did not get on,
+    or nothing, because a node was lost.
     """
 
     epochs: tuple[tuple[Node, Number], ...]
     reason: Report
-    store: Address = ("", 0)
-    attempt: Number = 0
-    replaced: bool = False
+    store: Address
+    attempt: Number
+    fault: RestartFault = "script"
 
 
 class GiveUp(Message, frozen=True):

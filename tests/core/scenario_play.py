@@ -57,7 +57,7 @@ class Play:
         self.job(options, n, nodes)
         assert self.settings is not None
         for node in range(int(nodes)):
-            self.node_joins({}, str(node), "led=1" if self.settings.pods else None)
+            self.node_joins({}, str(node), None)
         everybody = list(self.coordinator.job.ranks)
         self.step(*(from_rank.RankJoined(r) for r in everybody))
         said = self.step(*(from_rank.RankRebuilt(r, 0, 1) for r in everybody))
@@ -134,7 +134,7 @@ class Play:
                 given[name] = numbers(value)
             elif name in ("agent", "moves_to", "former"):
                 given[name] = value
-            elif name in ("moving", "led", "handlers"):
+            elif name in ("moving", "handlers"):
                 given[name] = value == "1"
             elif name == "keeps":
                 given[name] = tuple(numbers(kept.replace("@", ",")) for kept in value.split("/"))

@@ -174,8 +174,8 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     to_agent.RestartAll: lambda x: (
         "restart all"
-        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}{f'; attempt {x.attempt} over {x.store[0]}:{x.store[1]}' if x.attempt else ''}"
-        f"{'; a node was replaced' if x.replaced else ''}):"
+        f" ({', '.join(f'node {n} of epoch {t}' for n, t in x.epochs)}; attempt {x.attempt} over {x.store[0]}:{x.store[1]}"
+        f"{'; a node was replaced' if x.fault == 'node' else ''}):"
         f" {x.reason}"
     ),
     to_agent.GiveUp: lambda x: f"give up: {x.reason}",

@@ -64,7 +64,6 @@ class Model:
                 agent.epoch,
                 dead=tuple(agent.dead),
                 agent=agent.name,
-                led=True,
             )
         )
 
@@ -248,8 +247,6 @@ def test_a_launcher_that_gives_up_ends_the_job():
 def test_without_the_label_a_lost_node_ends_the_job():
     manager = Coordinator(Settings(nodes=2, ranks_per_node=1))
     for node in range(2):
-        manager.step(
-            from_agent.AgentJoined(node, (node,), ("", 0), agent=f"a{node}", led=True), 0.0
-        )
+        manager.step(from_agent.AgentJoined(node, (node,), ("", 0), agent=f"a{node}"), 0.0)
     said = manager.step(e.AgentLost(1, "gone"), 1.0)
     assert to_agent.End(False, "node 1 is lost: gone") in said

@@ -217,7 +217,8 @@ class MsrunAgent:
             if verdict.what == "give up":
                 return verdict.reason, _status(failed)
             if verdict.restart is not None:
-                if why := self._in_vain(failed):
+                lost = verdict.restart.fault == "node"
+                if not lost and (why := self._in_vain(failed)):
                     return why, _status(failed)
                 alone = None
                 self._restart(verdict.restart)

@@ -9,7 +9,7 @@ from taskd.agent.manager.managers import Managers
 from taskd.agent.ranks.model import Epoch
 from taskd.agent.ranks.verdict import Verdict
 from taskd.cython_api import slot
-from taskd.messages import to_rank
+from taskd.messages import to_agent, to_rank
 
 if TYPE_CHECKING:
     from taskd.agent.agent import Agent
@@ -35,9 +35,9 @@ class ManagerWatch:
     def look(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Check whether ranks wait for a manager, and for how long; called every few seconds."""
         link = managers.link
-        if link.answered or managers.voter.term:
+        if managers.met:
             self._mind(epoch, managers, now)
-        elif not any(r.joined or (self._agent.led and r.failed) for r in epoch.ranks.values()):
+        elif not any(r.joined for r in epoch.ranks.values()):
             return
         elif self._since is None:
             self._since = now
@@ -70,7 +70,7 @@ class ManagerWatch:
             r.over == "ended well" for r in epoch.ranks.values()
         ) and not self._agent.is_over(epoch)
         protected = epoch.protected and bool(waiting or failed)
-        stuck = forming or left or protected or (self._agent.led and bool(failed))
+        stuck = forming or left or protected or bool(failed)
         if managers.content or not stuck:
             self._alone_since = None
         elif self._alone_since is None:
@@ -82,14 +82,20 @@ class ManagerWatch:
             reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
             if left:  # no manager can tell whether they are still needed
                 epoch.released = max(r.step for r in epoch.ranks.values())
+            elif self._agent.records is None and (epoch.protected or failed):
+                self._agent.decide(Verdict("restart", reason, self._alone(epoch, reason)))
             elif epoch.protected:
                 # if this node is cut off, the others may be healthy; if not, none of them has found
                 # a majority
-                self._agent.decide(
-                    Verdict("give up" if self._agent.records is not None else "restart", reason)
-                )
+                self._agent.decide(Verdict("give up", reason))
             elif self._since != GIVEN_UP:
                 self.leave_unprotected(epoch, reason)
+
+    def _alone(self, epoch: Epoch, reason: str) -> to_agent.RestartAll:
+        """The order that the only node of a job gives itself."""
+        agent = self._agent
+        epochs = ((agent.node, epoch.number),)
+        return to_agent.RestartAll(epochs, reason, agent.addresses[0], epoch.number + 1)
 
     def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
         self._since = GIVEN_UP

@@ -111,6 +111,11 @@ class Managers:
         return self.link.connected and self._confirmed
 
     @property
+    def met(self) -> bool:
+        """Whether any manager has ever answered."""
+        return self.link.answered or self.voter.term > 0
+
+    @property
     def in_step(self) -> bool:
         """Whether every message has been handed to the connection."""
         return self._outbox.in_step

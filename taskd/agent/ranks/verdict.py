@@ -10,8 +10,8 @@ from taskd.messages import to_agent
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the launcher must do: "native" (its own way), "wait" (a repair is under way), "restart",
-    "give up"."""
+    """What the launcher must do: "native" (its own way), "wait" (a repair is under way), "restart"
+    (as `restart` says), "give up"."""
 
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from taskd.core.election.roster import NONE, Roster, Stamp, is_majority
@@ -107,6 +108,10 @@ class Candidate:
         self._wanted = deque((a, p) for a, p in self._wanted if a != agent)
         if (agent in self.roster.members) != present:
             self._wanted.append((agent, present))
+
+    def may_form(self, agents: Collection[str]) -> bool:
+        """Whether this manager stays in charge once these agents are its first roster."""
+        return self.in_charge and is_majority(len(self.votes & set(agents)), len(agents))
 
     def form(self, agents: frozenset[str]) -> None:
         """Make the first roster, of a job that has just formed."""

@@ -135,7 +135,7 @@ class Election:
             self._resigned = True
             term = candidate.term
             return [c.Resign(f"another manager is in charge; this one was in term {term}")]
-        if candidate.fresh and candidate.in_charge and self._connected:
+        if candidate.fresh and candidate.may_form(self._here):
             candidate.form(frozenset(self._here))
             self._was_in_charge = True
             return [self._publish(candidate.roster)]

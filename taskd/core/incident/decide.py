@@ -22,7 +22,7 @@ class Decide(Work):
         steps = (m.position.step for m in members if m.position is not None)
         incident.round.reached = max(steps, default=-1)
         if job.handlers and all(m.position is None or not m.position.step for m in members):
-            job.restart = f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}"
+            job.restart_all(f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}")
             return None
         if incident.strategy == "dump":
             able = set(incident.round.reports) - set(incident.evicted)

@@ -85,8 +85,7 @@ class End(Work):
         possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
         if possible and not incident.leaving and job.retried < job.settings.retries:
             job.retried += 1
-            job.regroup = True
-            job.restart = f"{reason} This is time {job.retried} of {job.settings.retries}."
+            job.restart_all(f"{reason} This is time {job.retried} of {job.settings.retries}.")
             self._tell(incident, "restarted", now)
         # until another pod comes, which `recover` has waited for
         elif job.settings.pods and not incident.leaving and "recover" not in incident.failed:

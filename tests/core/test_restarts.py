@@ -31,7 +31,6 @@ class Launcher:
             self.epoch,
             dead=tuple(self.dead),
             agent=f"agent {self.number}",
-            led=True,
         )
         return [joined, *(from_rank.GroupReady(rank, 0) for rank in sorted(self.ready))]
 
