@@ -25,13 +25,11 @@ from taskd.agent.manager.managers import Managers
 from taskd.agent.orders import Orders
 from taskd.agent.ranks.children import Children
 from taskd.agent.ranks.deaths import Deaths
-from taskd.agent.ranks.model import Epoch, Rank
-from taskd.agent.ranks.node_progress import node_progress
+from taskd.agent.ranks.model import Epoch, Rank, Verdict
 from taskd.agent.ranks.rank_lines import RankLines
-from taskd.agent.ranks.rank_monitor import RankMonitor
+from taskd.agent.ranks.rank_monitor import RankMonitor, node_progress
 from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
-from taskd.agent.ranks.verdict import Verdict
 from taskd.agent.ranks.watchdog import Limits, Watchdog
 from taskd.agent.standby import Standby
 from taskd.messages import codec, from_agent, from_rank

@@ -12,9 +12,8 @@ import zmq
 
 from taskd.agent.agent import Agent
 from taskd.agent.manager.managers import Managers
-from taskd.agent.ranks import orphans
 from taskd.agent.ranks.model import Rank
-from taskd.agent.ranks.processes import exit_code
+from taskd.agent.ranks.processes import exit_code, reap_orphans
 
 log = logging.getLogger("taskd.agent")
 
@@ -127,7 +126,7 @@ class Loop:
         agent.replacements.beat()
         present = {r.pid for r in epoch.ranks.values()} if epoch else set()
         self._sessions |= present
-        orphans.reap(self._sessions, present | {p.pid for p in agent.retired})
+        reap_orphans(self._sessions, present | {p.pid for p in agent.retired})
         agent.children.reap()
         agent.beat()
         agent.look_at_devices()  # not every file system tells of changes

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from taskd.agent.copies import dumping
-from taskd.agent.ranks.model import Epoch, Rank
-from taskd.agent.ranks.verdict import Verdict
+from taskd.agent.ranks.model import Epoch, Rank, Verdict
 from taskd.agent.ranks.watchdog import TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent, to_agent, to_rank

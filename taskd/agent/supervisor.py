@@ -6,23 +6,26 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
-from taskd import raised, settings
-from taskd.agent import environment
+from taskd import raised, settings, stacks
+from taskd.agent import shared_memory
 from taskd.agent.agent import Agent
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.loop import Loop
-from taskd.agent.ranks import orphans
-from taskd.agent.ranks.model import Epoch, Rank, pidfd
+from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
+from taskd.agent.ranks.processes import adopt_orphans
 from taskd.agent.ranks.replacements import runs_python
-from taskd.agent.ranks.verdict import Verdict
 from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
+from taskd.cython_api import library_path
+from taskd.cython_api.page import Page
 from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
 from taskd.protocol.keys import Keys
+from taskd.records import sealed, store
 
 log = logging.getLogger("taskd.agent")
 
@@ -63,13 +66,11 @@ class Supervisor:
         agent = self.agent
         agent.node = node
         # what ranks and the zygote leave behind is ours: we learn how it ends, and can end it
-        orphans.adopt()
+        adopt_orphans()
         self._end_children()
         agent.drop_epochs()
         common = {"TASKD_AGENT": agent.lines.name, **self._places, **self._preloading()}
-        agent.next = environment.make_epoch(
-            number, agent.keys.records, agent.job, environments, common
-        )
+        agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
     def _end_children(self) -> None:
         """The present ranks have been ended: so is what they have started."""
@@ -77,7 +78,7 @@ class Supervisor:
             self.agent.children.end_all(epoch)
 
     def _preloading(self) -> dict[str, str]:
-        return environment.preloading() if self._preload else {}
+        return preloading() if self._preload else {}
 
     def begin(self, context: Any, ranks: list[int], store: MakeStore, nodes: int) -> None:
         """Watch the processes, which run or are to be forked, and notify the manager. `store` is
@@ -237,3 +238,41 @@ class Supervisor:
         return raised.read(epoch.directory, local, pid) or raised.read(
             epoch.directory, local, epoch.page.read(local).pid
         )
+
+
+def make_epoch(
+    number: int,
+    key: bytes,
+    job: str,
+    environments: dict[int, dict[str, str]],
+    common: dict[str, str],
+) -> Epoch:
+    """Make the shared memory of an epoch whose ranks are not started yet. `key`: of their records.
+    Adds its names and the `common` variables to `environments`, by local rank. Raises OSError."""
+    directory = shared_memory.make()
+    try:
+        sealed.write_key(directory, key, job)
+        page = Page.create(str(directory / "page"), len(environments))
+        for local, environment in environments.items():
+            environment.update(
+                TASKD_PAGE=str(directory / "page"),
+                TASKD_VAULT=str(directory),
+                TASKD_SLOT=str(local),
+                TASKD_LOCAL_RANK=str(local),
+                TASKD_INCARNATION="0",
+                **common,
+            )
+        pipes = {local: stacks.pipe(directory, local) for local in environments}
+        os.mkfifo(directory / store.NOTES, 0o600)
+    except OSError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return Epoch(number, directory, page, pipes)
+
+
+def preloading() -> dict[str, str]:
+    """Variables that make a process start with libtaskd."""
+    present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
+    if ours in present.split(":"):
+        return {"LD_PRELOAD": present}
+    return {"LD_PRELOAD": f"{ours}:{present}" if present else ours}

@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.agent import Agent
-from taskd.agent.ranks import callers
 from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.rank_lines import belongs
 from taskd.agent.ranks.watchdog import Limits
 from taskd.cython_api.page import Page
 from taskd.messages import codec, from_rank
@@ -167,12 +167,12 @@ def test_a_process_of_another_user_is_refused(agent, process, caplog):
 
 
 def test_who_belongs_to_whom():
-    assert callers.belongs(os.getpid(), os.getpid()) and callers.belongs(os.getpid(), os.getppid())
-    assert not callers.belongs(os.getppid(), os.getpid())
-    assert not callers.belongs(0, 0) and not callers.belongs(os.getpid(), 0)
+    assert belongs(os.getpid(), os.getpid()) and belongs(os.getpid(), os.getppid())
+    assert not belongs(os.getppid(), os.getpid())
+    assert not belongs(0, 0) and not belongs(os.getpid(), 0)
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert not callers.belongs(ended.pid, os.getpid())
+    assert not belongs(ended.pid, os.getpid())
 
 
 def peer(line):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent.ranks.processes import describe, exit_code, noted_code
+from taskd.agent.ranks.processes import describe, exit_code, noted_code, orphan_code
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 
@@ -131,3 +131,29 @@ def test_a_record_of_what_was_survived_is_no_cause():
     assert describe(3, survived) == "exited with status 3"
     assert describe(-9, survived) == SIGKILL
     assert describe(-11, survived) == "killed by SIGSEGV at address 0x10"
+
+
+def test_the_end_of_an_orphan_is_known_and_what_ranks_leave_behind_is_cleared_away():
+    text = """
+import os, signal, subprocess, sys, time
+from taskd.agent.ranks.processes import adopt_orphans, orphan_code, reap_orphans
+adopt_orphans()
+command = ["sh", "-c", "sleep 100 & echo $!; exec sleep 100"]
+rank = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
+left = int(rank.stdout.readline())
+rank.kill(); rank.wait()
+os.kill(left, signal.SIGTERM)
+os.waitid(os.P_PID, left, os.WEXITED | os.WNOWAIT)
+print(orphan_code(left))
+reap_orphans([rank.pid], [left]); print(os.path.exists(f"/proc/{left}"))
+reap_orphans([1], []); print(os.path.exists(f"/proc/{left}"))
+reap_orphans([rank.pid], []); print(os.path.exists(f"/proc/{left}"))
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert said == [str(-signal.SIGTERM), "True", "True", "False"]
+
+
+def test_the_end_of_nobody_is_taken_for_a_kill():
+    assert orphan_code(os.getpid()) == -signal.SIGKILL

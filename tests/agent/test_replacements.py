@@ -40,7 +40,6 @@ class Zygote:
 def world(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(replacements, "Zygote", Zygote)
-    monkeypatch.setattr(replacements.orphans, "adopt", lambda: None)
     monkeypatch.setattr(replacements.time, "monotonic", lambda: clock[0])
     started: list[tuple[int, str]] = []
     made = Replacements(

@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from taskd.agent.manager.managers import Managers
-from taskd.agent.ranks.model import Epoch
-from taskd.agent.ranks.verdict import Verdict
+from taskd.agent.ranks.model import Epoch, Verdict
 from taskd.cython_api import slot
 from taskd.messages import to_agent, to_rank
 

@@ -5,7 +5,7 @@ A child belongs to the rank's process if it is in the session that the process l
 environment, as it was when the child's program started, has the rank's marks. So one that begins a
 session of its own belongs to it too; one that does that without the marks does not, which is how a
 script starts something that is to live on. A dead process's children become the launcher's (see
-orphans.py), so only the launcher's own children, and while the process is still being torn down
+processes.py), so only the launcher's own children, and while the process is still being torn down
 that one's, have to be looked at. Children are signaled through pidfds and only after they were
 found to belong, so none is hit that has got a dead one's number.
 

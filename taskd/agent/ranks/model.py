@@ -1,4 +1,5 @@
-"""What an agent knows of its ranks: each with its present process, and one start of all of them."""
+"""What an agent knows of its ranks: each with its present process, and one start of all of them;
+and what it has decided about them."""
 
 from __future__ import annotations
 
@@ -8,9 +9,10 @@ import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from taskd.cython_api.page import Page
+from taskd.messages import to_agent
 from taskd.messages.values import Position, ReplicaGroups
 
 
@@ -101,6 +103,16 @@ class Epoch:
             with contextlib.suppress(OSError):
                 os.close(rank.stacks)
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the launcher must do, as the agent's thread says: "native" (its own way), "wait" (a
+    repair is under way), "restart" (as `restart` says), "give up"."""
+
+    what: Literal["native", "wait", "restart", "give up"]
+    reason: str = ""
+    restart: to_agent.RestartAll | None = None
 
 
 def pidfd(pid: int) -> int | None:

@@ -1,9 +1,14 @@
-"""The processes of a node: those that the launcher started, those that the zygote forked, and how
-their ends are detected."""
+"""The processes of a node: those that the launcher started, those that the zygote forked, orphans
+that the launcher adopts, and how their ends are detected.
+
+Orphans are the children of a dead zygote, adopted so that their exit codes are known; and processes
+that ranks leave behind, which are ended (children.py) or have ended and must not stay as zombies.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import select
@@ -11,18 +16,21 @@ import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
 from taskd import start
-from taskd.agent.ranks import orphans, process_title
+from taskd.agent.ranks import process_title
 
 log = logging.getLogger("taskd.agent")
 
+_PR_SET_CHILD_SUBREAPER = 36
 _PF_EXITING = 0x4
-# fields of /proc/PID/stat after the name: proc(5) counts them as 3, 9 and 52
-_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49
+# fields of /proc/PID/stat after the name: proc(5) counts them as 3, 4, 6, 9 and 52
+_STATE, _PARENT, _SESSION, _FLAGS, _EXIT_CODE = 0, 1, 3, 6, 49
 REAPED = 1.0  # seconds
 
 # si_code of a SIGBUS that libtaskd did not contain. Kernels without CONFIG_MEMORY_FAILURE report a
@@ -58,7 +66,7 @@ class Forked:
                 ended.poll()
                 os.close(pidfd)
             if self.returncode is None:
-                self.end(orphans.code(self.pid))
+                self.end(orphan_code(self.pid))
 
         threading.Thread(target=wait, name="taskd-adopted", daemon=True).start()
 
@@ -190,6 +198,12 @@ def leaving(pid: int) -> bool:
     )
 
 
+def parent(pid: int) -> int:
+    """The parent's pid; 0 if the process is gone."""
+    fields = _stat(pid)
+    return int(fields[_PARENT]) if fields is not None else 0
+
+
 def _stat(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from its third field on; None if there is no such process."""
     try:
@@ -268,3 +282,35 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants when their own parent ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_orphans(sessions: Iterable[int], known: Iterable[int]) -> None:
+    """Reap dead processes that ranks have left behind: those in `sessions`, which ranks have led,
+    but not `known`, which other code waits for."""
+    ours, waited = set(sessions), set(known)
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            for pid in map(int, (task / "children").read_text().split()):
+                if pid not in waited and _dead_of(pid) in ours:
+                    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+
+
+def orphan_code(pid: int) -> int:
+    """The exit code of an adopted process, negative for a signal; that of SIGKILL if the kernel
+    cannot tell yet."""
+    with contextlib.suppress(OSError):
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+    return -signal.SIGKILL
+
+
+def _dead_of(pid: int) -> int:
+    """The session of a zombie; -1 for any other process."""
+    fields = _stat(pid)
+    return int(fields[_SESSION]) if fields is not None and fields[_STATE] == b"Z" else -1

@@ -1,16 +1,19 @@
-"""The local socket of an agent: which process is which rank, and the ranks' messages."""
+"""The local socket of an agent: which process is which rank, and the ranks' messages. A rank may
+send only in its own name."""
 
 from __future__ import annotations
 
 import logging
+import os
 import socket
+import struct
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskd.agent.ranks import callers
-from taskd.agent.ranks.callers import Caller
 from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.processes import parent
 from taskd.logs import Drops
 from taskd.messages import codec, from_rank, to_rank
 
@@ -18,6 +21,22 @@ if TYPE_CHECKING:
     from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
+
+GENERATIONS = 64  # most processes between a rank's and one that it has started
+
+
+class Stranger(codec.BadMessage):
+    """Another user's process."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A connection whose first message is `hello`. `pid` comes from the kernel; 0 for a process
+    that is invisible from here."""
+
+    line: socket.socket
+    pid: int
+    hello: from_rank.Hello
 
 
 class RankLines:
@@ -37,7 +56,7 @@ class RankLines:
     def accept(self) -> None:
         connection, _ = self.listener.accept()
         try:
-            self._admit(callers.hear(connection, 2.0))  # a rank sends its hello at once
+            self._admit(identify(connection, 2.0))  # a rank sends its hello at once
         except (OSError, codec.BadMessage) as error:
             self._refuse(connection, error)
 
@@ -54,19 +73,19 @@ class RankLines:
                 f"rank {hello.rank}, incarnation {hello.incarnation}, is not expected"
             )
         first = isinstance(hello, from_rank.RankHello)
-        if first and rank.channel is not None and callers.closed(rank.channel):
+        if first and rank.channel is not None and closed(rank.channel):
             # it connects a second time, before its first end was read
             rank.channel.close()
             rank.channel = None
         if (rank.channel if first else rank.control_thread) is not None:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._agent.replacements.zygote
-        forked = zygote is not None and callers.belongs(caller.pid, zygote.pid)
+        forked = zygote is not None and belongs(caller.pid, zygote.pid)
         if not rank.pid and (forked or self._agent.starts):
             # just started, and faster than the report of its pid
             self._early.append(caller)
             return
-        if not callers.belongs(caller.pid, rank.pid):
+        if not belongs(caller.pid, rank.pid):
             raise codec.BadMessage(
                 f"process {caller.pid} is not rank {rank.number} (pid {rank.pid}), and was not"
                 " started by it"
@@ -96,7 +115,7 @@ class RankLines:
 
     def _refuse(self, connection: socket.socket, why: Exception) -> None:
         kind = "a connection to the agent's socket"
-        if isinstance(why, callers.Stranger):  # counted apart: they must not hide the job's own
+        if isinstance(why, Stranger):  # counted apart: they must not hide the job's own
             kind += " by another user"
         self._drops.add(kind, str(why), time.monotonic())
         connection.close()
@@ -162,3 +181,39 @@ class RankLines:
                 self._agent.standby.ready(epoch)
         if not self._agent.standby.preparing:
             self._agent.tell(message)
+
+
+def identify(line: socket.socket, limit: float) -> Caller:
+    """Identify a caller within `limit` seconds. Raises Stranger, BadMessage for a message that is
+    no hello, and OSError."""
+    pid, uid, _ = struct.unpack(
+        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    if uid != os.getuid():
+        raise Stranger(f"a process of user {uid}")
+    line.settimeout(limit)
+    hello = codec.HELLO.decode(line.recv(codec.MAX_BYTES))
+    line.setblocking(False)
+    return Caller(line, pid, hello)
+
+
+def belongs(pid: int, ancestor: int) -> bool:
+    """Whether process `pid` is `ancestor` or its descendant: under a wrapper, such as a shell, the
+    rank is the wrapper's child."""
+    for _ in range(GENERATIONS):
+        if pid == ancestor:
+            return pid > 0
+        if pid <= 1:
+            return False
+        pid = parent(pid)
+    return False
+
+
+def closed(line: socket.socket) -> bool:
+    """Whether the other end is closed, and everything from it was read."""
+    try:
+        return not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

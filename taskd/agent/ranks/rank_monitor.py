@@ -10,20 +10,22 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from taskd import stacks
-from taskd.agent.ranks import load
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 from taskd.messages import codec, from_agent, from_rank, to_rank
+from taskd.messages.from_agent import GONE, NodeProgress
 
 log = logging.getLogger("taskd.agent")
 
 ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
 BELL = 1000  # ms between two checks that the epoch is still the present one
+PROCESSES = 100  # most examined per rank: ~20 us for each thread
 
 
 @dataclass
@@ -136,7 +138,7 @@ class RankMonitor:
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
         where = slot.PHASES[view.phase] + (f", {state}" if state else "")
-        cpu, queued = load.spent(rank.pid)
+        cpu, queued = spent(rank.pid)
         self.tell(
             from_agent.ProgressReport(
                 rank=rank.number,
@@ -266,3 +268,47 @@ class RankMonitor:
 def _first_not_begun(view: View) -> int:
     # a rank that fetches its batch enters the step without another check
     return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))
+
+
+def node_progress(epoch: Epoch) -> NodeProgress:
+    """Where the ranks of the node are, from the state page, for the manager."""
+    steps, phases, usual = [], bytearray(), []
+    for rank in epoch.ranks.values():
+        view = epoch.page.read(rank.local)
+        # what its predecessor left in the page does not count
+        present = bool(view.attached) and view.incarnation == rank.incarnation
+        steps.append(view.step if rank.over is None else max(view.step, rank.step))
+        if rank.over is None:
+            phases.append(view.phase if present else slot.SETUP)
+        else:
+            phases.append(slot.DONE if rank.over == "ended well" else GONE)
+        usual.append(view.usual_ns // 1000)
+    total = max((rank.total for rank in epoch.ranks.values()), default=0)
+    return NodeProgress(tuple(steps), bytes(phases), tuple(usual), total)
+
+
+def spent(pid: int) -> tuple[float, float]:
+    """Seconds on a processor, and runnable without one, of all threads of process `pid` and its
+    descendants: from the kernel, so the rank need not answer. 0 where unknown."""
+    ran = waited = 0
+    processes, found = [pid], {pid}
+    while processes:
+        for task in _tasks(processes.pop()):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                times = (task / "schedstat").read_text().split()
+                ran, waited = ran + int(times[0]), waited + int(times[1])
+            with contextlib.suppress(OSError, ValueError):
+                new = {int(p) for p in (task / "children").read_text().split()} - found
+                if len(found) < PROCESSES:
+                    found |= new
+                    processes += new
+    return ran / 1e9, waited / 1e9
+
+
+def _tasks(pid: int) -> list[Path]:
+    if not pid:
+        return []
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd import logs, stacks, start
-from taskd.agent.ranks import orphans
-from taskd.agent.ranks.processes import Forked, Zygote, leaving
+from taskd.agent.ranks.processes import Forked, Zygote, leaving, orphan_code
 
 log = logging.getLogger("taskd.agent")
 
@@ -190,7 +189,7 @@ class Replacements:
         code = zygote.end()
         self.zygote = None
         for pid in [p for p in self._forked if leaving(p)]:
-            self._over(pid, orphans.code(pid))
+            self._over(pid, orphan_code(pid))
         for process in self._forked.values():
             process.adopt()
         self._forked.clear()

@@ -1,4 +1,5 @@
-"""Where a node's ranks are, as its agent reads it from their page."""
+"""Where a node's ranks are, as its agent reads it from their page; what a process has had of the
+processors, and what it has waited for."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.ranks.model import Epoch, Rank
-from taskd.agent.ranks.node_progress import node_progress
+from taskd.agent.ranks.rank_monitor import node_progress, spent
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages.from_agent import GONE, PHASES
@@ -63,3 +64,44 @@ def test_a_rank_in_its_loop_one_that_is_gone_and_one_that_has_ended_well(epoch):
         assert node_progress(epoch).phases[1] == slot.SETUP
     finally:
         rank.communicate("")
+
+
+SPIN = (
+    "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end:"
+    " pass\nprint(flush=True)\ninput()"
+)
+SLEEP = "print(flush=True)\ninput()"
+
+
+@pytest.fixture
+def child():
+    made = []
+
+    def start(*command, **more):
+        made.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **more)
+        )
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+
+
+def test_who_works_and_who_waits(child):
+    busy, idle = (child(sys.executable, "-c", text) for text in (SPIN, SLEEP))
+    parent = child("sh", "-c", f"{sys.executable} -c '{SPIN}'; true")
+    for process in (busy, idle, parent):
+        process.stdout.readline()
+    before = spent(idle.pid)[0]
+    assert spent(busy.pid)[0] >= 0.2
+    assert spent(parent.pid)[0] >= 0.2  # what it has started counts
+    assert spent(idle.pid)[0] == before
+
+
+def test_of_a_process_that_is_gone_nothing_is_known(child):
+    process = child("true")
+    process.wait()
+    assert spent(process.pid) == (0.0, 0.0)
+    assert spent(0) == (0.0, 0.0)
