@@ -131,7 +131,7 @@ class Loop:
         agent.beat()
         agent.look_at_devices()  # not every file system tells of changes
         agent.device_info.beat()
-        if epoch is None or agent.standby.preparing:
+        if epoch is None or agent.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())
         agent.manager_watch.look(epoch, managers, now)

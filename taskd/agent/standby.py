@@ -11,16 +11,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskd.agent.copies.fetching import put_back
-from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.member import Member
+from taskd.agent.ranks.model import Epoch, Preparation, Rank
+from taskd.agent.ranks.rank_monitor import RankMonitor
+from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.messages import between_agents, from_agent, to_agent, to_rank
+from taskd.messages.envelope import STANDBY
 from taskd.records import store
-
-if TYPE_CHECKING:
-    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -31,27 +31,15 @@ FETCH = 20.0
 Order = to_agent.Prepare | to_agent.TakeOver
 
 
-@dataclass
-class _Preparation:
-    """A node that this agent has prepared for, or is preparing for."""
-
-    order: to_agent.Prepare
-    manager: tuple[int, str]  # that ordered it
-    taken: bool = False  # the node is ours, and its ranks are getting their state
-    former: str = ""  # the agent that had it
-    ready: bool = False
-
-
 class Standby:
     """`wait`, `take_over` and `get_ready` are called by the launcher's thread, the rest by the
     agent's."""
 
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(self, member: Member, processes: RankProcesses, monitor: RankMonitor) -> None:
+        self._member, self._processes, self._monitor = member, processes, monitor
         # None: no order will come
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.room: int | None = None  # how many ranks it can run, while it has no node
-        self._preparation: _Preparation | None = None
         self._moved: to_agent.Prepare | None = None  # the node that it prepared for, and has
         # a move that ended with its manager, until the next one knows of it
         self._broken_off: to_agent.Prepare | None = None
@@ -61,7 +49,7 @@ class Standby:
     def wait(self, ranks: int) -> Order | None:
         """Wait for an order; None if the job ends first. `ranks`: how many this agent can run."""
         self.room = ranks
-        self._agent.call(self._agent.announce)
+        self._member.call(self._member.announce)
         order = self._orders.get()
         if not isinstance(order, to_agent.Prepare):
             self.room = None
@@ -78,8 +66,8 @@ class Standby:
             if not order.restart:
                 self._start(epoch, order)
 
-        self._agent.adopt(epoch)
-        self._agent.call(take)
+        self._member.adopt(epoch)
+        self._member.call(take)
 
     def get_ready(self, order: to_agent.Prepare, context: Any) -> None:
         """Start the ranks of a node that still trains elsewhere. `prepare` has been called."""
@@ -91,18 +79,18 @@ class Standby:
             if not self.holds(order):
                 epoch.drop()
                 return
-            self._agent.adopt(epoch)
+            self._member.adopt(epoch)
             if not found:
                 self._fail("its records cannot be fetched")
                 return
             self._start(epoch, order)
 
-        self._agent.call(start)
+        self._member.call(start)
 
     def _epoch(self, order: Order, context: Any) -> Epoch:
-        agent = self._agent
-        agent.context = context
-        epoch = agent.next
+        member = self._member
+        member.context = context
+        epoch = member.next
         assert epoch is not None
         restart = isinstance(order, to_agent.TakeOver) and order.restart
         for local, (number, incarnation) in enumerate(
@@ -126,12 +114,12 @@ class Standby:
 
     def _start(self, epoch: Epoch, order: Order) -> None:
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
-            self._agent.processes.replace(epoch, rank, incarnation)
+            self._processes.replace(epoch, rank, incarnation)
 
     def _fetch(self, order: Order) -> list[between_agents.Keep] | None:
-        assert self._agent.records is not None
+        assert self._member.records is not None
         answer: queue.SimpleQueue[list[between_agents.Keep] | None] = queue.SimpleQueue()
-        self._agent.records.fetch(order.node, order.ranks, order.records, answer.put)
+        self._member.records.fetch(order.node, order.ranks, order.records, answer.put)
         found = None
         with contextlib.suppress(queue.Empty):
             found = answer.get(timeout=FETCH)
@@ -143,7 +131,7 @@ class Standby:
 
     def ordered(self, order: Order) -> None:
         """Handle the manager's order to this agent."""
-        preparation, self._broken_off = self._preparation, None
+        preparation, self._broken_off = self._member.preparation, None
         if self.room is None:
             return
         if (
@@ -153,13 +141,13 @@ class Standby:
         ):
             # the job is paused, and would wait for a script from its first line
             self._stand_down("it is not ready")
-            self._agent.tell(
-                from_agent.PreparationFailed(order.node, self._agent.name, "it is no longer ready")
+            self._member.tell(
+                from_agent.PreparationFailed(order.node, self._member.name, "it is no longer ready")
             )
             return
         if isinstance(order, to_agent.Prepare):
             self._stand_down("it is to prepare for another node")
-            self._preparation = _Preparation(order, self._agent.obeyed)
+            self._member.preparation = Preparation(order, self._member.obeyed)
             self._orders.put(order)
         elif preparation is None:
             self._orders.put(order)
@@ -169,8 +157,8 @@ class Standby:
             self._stand_down(f"it is to become node {order.node}")
             self._orders.put(order)
 
-    def _fits(self, preparation: _Preparation, order: to_agent.TakeOver) -> bool:
-        prepared, epoch = preparation.order, self._agent.epoch
+    def _fits(self, preparation: Preparation, order: to_agent.TakeOver) -> bool:
+        prepared, epoch = preparation.order, self._member.epoch
         same = (prepared.node, prepared.ranks, prepared.incarnations) == (
             order.node,
             order.ranks,
@@ -178,21 +166,21 @@ class Standby:
         )
         return same and epoch is not None and bool(order.records)
 
-    def _take_prepared(self, preparation: _Preparation, order: to_agent.TakeOver) -> None:
-        agent, epoch = self._agent, self._agent.epoch
-        assert epoch is not None and agent.records is not None
+    def _take_prepared(self, preparation: Preparation, order: to_agent.TakeOver) -> None:
+        member, epoch = self._member, self._member.epoch
+        assert epoch is not None and member.records is not None
         preparation.taken, preparation.former, self.room = True, order.former, None
 
         def arrange(found: list[between_agents.Keep] | None) -> None:
-            if self._preparation is not preparation or epoch.dropped:
+            if self._member.preparation is not preparation or epoch.dropped:
                 return
             self._put_in_place(epoch, found)
             self._take(epoch, order)
             for rank in epoch.ranks.values():
                 rank.ready = False  # it reports so again when it has read its records
-                agent.tell_rank(rank, to_rank.TakeUp())
+                member.tell_rank(rank, to_rank.TakeUp())
                 if rank.over is not None:
-                    agent.tell(
+                    member.tell(
                         from_agent.RankDied(
                             rank.number, rank.incarnation, rank.over, rank.left, rank.raised
                         )
@@ -200,15 +188,15 @@ class Standby:
             if not order.former:  # the node is lost: no other agent can get it back
                 self.moved()
 
-        agent.records.fetch(
+        member.records.fetch(
             order.node,
             order.ranks,
             order.records,
-            lambda found: agent.call(lambda: arrange(found)),
+            lambda found: member.call(lambda: arrange(found)),
         )
 
     def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:
-        agent = self._agent
+        member = self._member
         epoch.generation, epoch.interruption, epoch.protected = (
             order.generation,
             order.interruption,
@@ -217,28 +205,38 @@ class Standby:
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
-        agent.be_node(order.node, epoch)
-        agent.tell(
+        assert member.managers is not None and member.records is not None
+        member.node = order.node
+        self._monitor.begin(epoch)
+        member.records.begin(order.node, epoch)
+        member.managers.be_node(order.node)
+        member.tell(
             from_agent.NodeTaken(
                 order.node,
-                agent.name,
-                *agent.addresses,
+                member.name,
+                *member.addresses,
                 tuple(r.left for r in epoch.ranks.values()),
             )
         )
 
     def stand_down(self, order: to_agent.StandDown) -> None:
-        preparation, self._broken_off = self._preparation, None
+        preparation, self._broken_off = self._member.preparation, None
         if preparation is not None and preparation.order.node == order.node:
             self._stand_down(order.reason)
 
     def _stand_down(self, reason: str) -> None:
-        preparation, self._preparation = self._preparation, None
+        member = self._member
+        preparation, member.preparation = member.preparation, None
         if preparation is None:
             return
+        assert member.managers is not None
         log.warning("this standby does not become node %d: %s", preparation.order.node, reason)
         self.room = len(preparation.order.ranks) if self.room is None else self.room
-        self._agent.be_standby()
+        for rank in member.epoch.ranks.values() if member.epoch is not None else ():
+            self._processes.kill(rank)
+        member.stopping()
+        member.managers.be_node(STANDBY)
+        member.announce()
 
     def leave(self) -> None:
         """The job is over, or goes on without this agent."""
@@ -248,21 +246,16 @@ class Standby:
 
     # -- while it prepares -------------------------------------------------------------------------
 
-    @property
-    def preparing(self) -> bool:
-        """Whether this agent prepares for a node: nothing that happens on that node is reported."""
-        return self._preparation is not None and not self._preparation.taken
-
     def moved(self) -> None:
         """The node's ranks have their state: it stays with this agent."""
-        if self._preparation is not None:
-            if self._agent.epoch is not None:  # the order that fences that agent may be lost
-                self._agent.epoch.former = self._preparation.former
-            self._moved, self._preparation = self._preparation.order, None
+        if self._member.preparation is not None:
+            if self._member.epoch is not None:  # the order that fences that agent may be lost
+                self._member.epoch.former = self._member.preparation.former
+            self._moved, self._member.preparation = self._member.preparation.order, None
 
     def holds(self, order: Order) -> bool:
         """Whether the launcher must go on with `order`; otherwise it waits for the next one."""
-        preparation = self._preparation
+        preparation = self._member.preparation
         current = preparation.order if preparation is not None else self._moved
         return isinstance(order, to_agent.TakeOver) or order is current
 
@@ -270,10 +263,10 @@ class Standby:
         """A rank waits for orders; once all do, report that the node is prepared."""
         ready = sum(r.ready for r in epoch.ranks.values())
         log.info("%d of %d ranks of the node to be taken over are ready", ready, len(epoch.ranks))
-        if self._preparation is not None and ready == len(epoch.ranks):
-            self._preparation.ready = True
-            self._agent.tell(
-                from_agent.NodePrepared(self._preparation.order.node, self._agent.name)
+        if self._member.preparation is not None and ready == len(epoch.ranks):
+            self._member.preparation.ready = True
+            self._member.tell(
+                from_agent.NodePrepared(self._member.preparation.order.node, self._member.name)
             )
 
     def died(self, rank: Rank) -> None:
@@ -281,17 +274,17 @@ class Standby:
         self._fail(f"rank {rank.number} {rank.over}{after}")
 
     def _fail(self, why: str) -> None:
-        preparation = self._preparation
+        preparation = self._member.preparation
         if preparation is not None:
-            self._agent.tell(
-                from_agent.PreparationFailed(preparation.order.node, self._agent.name, why)
+            self._member.tell(
+                from_agent.PreparationFailed(preparation.order.node, self._member.name, why)
             )
             self._stand_down(why)
 
     @property
     def prepares(self) -> from_agent.Preparation | None:
         """The move that the manager must know of, if it did not order it."""
-        preparation, order = self._preparation, self._broken_off
+        preparation, order = self._member.preparation, self._broken_off
         if preparation is not None and not preparation.taken:
             order = preparation.order
         if order is None:
@@ -307,7 +300,7 @@ class Standby:
     def undecided(self, manager: tuple[int, str]) -> bool:
         """Whether it is open who has the node, should `manager` be acknowledged: what this
         agent tells it now might not hold then."""
-        preparation = self._preparation
+        preparation = self._member.preparation
         taken = preparation is not None and preparation.taken
         return taken and preparation is not None and preparation.manager != manager
 
@@ -315,10 +308,10 @@ class Standby:
         """Another manager may be in charge. What is prepared stays so until it decides. A node that
         is being taken over stays with us if its ranks have their state: nobody else may have it.
         Otherwise its former agent still does."""
-        preparation, epoch = self._preparation, self._agent.epoch
-        if preparation is None or preparation.manager == self._agent.obeyed:
+        preparation, epoch = self._member.preparation, self._member.epoch
+        if preparation is None or preparation.manager == self._member.obeyed:
             return
-        preparation.manager = self._agent.obeyed
+        preparation.manager = self._member.obeyed
         if not preparation.taken:
             return
         if epoch is not None and epoch.has_state:

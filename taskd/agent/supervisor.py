@@ -192,7 +192,7 @@ class Supervisor:
         epoch, decided = agent.epoch, agent.decided
         if decided is not None:
             return decided
-        if agent.standby.preparing:
+        if agent.preparing:
             return Verdict("wait")
         if epoch is not None and any(
             r.process is None and r.over is None for r in epoch.ranks.values()

@@ -8,25 +8,32 @@ from types import SimpleNamespace
 
 import pytest
 
+from taskd.agent.member import Member
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.standby import Standby
 from taskd.messages import from_agent, to_agent
+from taskd.messages.envelope import STANDBY
+from taskd.protocol import keys
 
 NAME, FORMER, AT = "b" * 32, "a" * 32, ("10.0.0.1", 7)
 NODE = (1, (2, 3), (1, 1), 2, 4, 1)  # ..., nodes, world size, epoch
 
 
-class Agent:
+class Agent(Member):
     """Notes what it is told."""
 
+    name, addresses, obeyed = NAME, (AT, AT), (1, "m1")
+
     def __init__(self):
-        self.name, self.addresses, self.obeyed = NAME, (AT, AT), (1, "m1")
+        super().__init__(keys.derive(b"tests"), "job")
         self.epoch = Epoch(1, Path("/nowhere"), SimpleNamespace(interrupt=lambda n: None))
         self.epoch.ranks = {i: Rank(2 + i, i, None, None, -1, incarnation=1) for i in range(2)}
-        self.told, self.fetching, self.node = [], [], None
+        self.told, self.fetching, self.sends_as = [], [], None
         self.records = SimpleNamespace(
-            fetch=lambda node, ranks, at, done: self.fetching.append(done)
+            fetch=lambda node, ranks, at, done: self.fetching.append(done),
+            begin=lambda node, epoch: None,
         )
+        self.managers = SimpleNamespace(be_node=lambda node: setattr(self, "sends_as", node))
 
     def call(self, what):
         what()
@@ -36,15 +43,6 @@ class Agent:
 
     def tell(self, message):
         self.told.append(message)
-
-    def tell_rank(self, rank, message):
-        pass
-
-    def be_node(self, node, epoch):
-        self.node = node
-
-    def be_standby(self):
-        self.node = None
 
 
 @pytest.fixture
@@ -57,7 +55,8 @@ def agent(monkeypatch):
 @pytest.fixture
 def standby(agent):
     """It is ready to be node 1, and has just been given it."""
-    standby = Standby(agent)
+    processes = SimpleNamespace(kill=lambda rank: None)
+    standby = Standby(agent, processes, SimpleNamespace(begin=lambda epoch: None))
     standby.room = 2
     standby.ordered(to_agent.Prepare(NAME, *NODE, AT, "its link flaps"))
     for rank in agent.epoch.ranks.values():
@@ -81,23 +80,25 @@ def test_a_manager_that_is_not_acknowledged_yet_is_told_nothing_of_the_node(agen
 
 
 def test_a_node_whose_records_are_still_on_their_way_stays_with_its_former_agent(agent, standby):
-    assert len(agent.fetching) == 1 and agent.node is None
+    assert len(agent.fetching) == 1 and agent.sends_as is None
     another_manager(agent, standby)
     assert standby.room == 2 and standby.prepares.node == 1
     agent.fetching[0](())
-    assert agent.node is None
+    assert agent.sends_as == STANDBY
     assert not any(isinstance(m, from_agent.NodeTaken) for m in agent.told)
 
 
 @pytest.mark.parametrize("restored", [(), (0,), (0, 1)])
 def test_a_node_stays_with_the_standby_once_all_ranks_have_their_state(agent, standby, restored):
     agent.fetching[0](())
-    assert agent.node == 1
-    agent.epoch.generation = 3
+    assert agent.node == agent.sends_as == 1
+    epoch = agent.epoch
+    epoch.generation = 3
     for local in restored:
-        agent.epoch.ranks[local].restored = 3
+        epoch.ranks[local].restored = 3
     another_manager(agent, standby)
     whole = len(restored) == 2
-    assert agent.epoch.former == (FORMER if whole else "")
+    assert agent.sends_as == (1 if whole else STANDBY)
+    assert epoch.former == (FORMER if whole else "")
     assert standby.room == (None if whole else 2)
     assert (standby.prepares is None) == whole

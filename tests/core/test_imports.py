@@ -80,6 +80,7 @@ FLOORS = {
         "process",
         "",  # job, protection, control_thread, injection
     ),
+    "agent": ("ranks", "copies", "manager", ""),
     "history": ("", "status", "report", "metrics", "notices"),
     "manager": ("clocks", "line_file", "continuity", "following", "peers", "devices", ""),
 }

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from taskd.agent.manager.managers import Managers
-from taskd.agent.ranks.model import Epoch, Verdict
+from taskd.agent.ranks.model import Epoch, Node, Verdict
 from taskd.cython_api import slot
 from taskd.messages import to_agent, to_rank
-
-if TYPE_CHECKING:
-    from taskd.agent.agent import Agent
 
 GIVEN_UP = -1.0  # in place of a time: the ranks no longer wait for a manager
 
@@ -19,10 +15,10 @@ log = logging.getLogger("taskd.agent")
 
 
 class ManagerWatch:
-    def __init__(self, agent: Agent, wait: float, allowed: bool) -> None:
+    def __init__(self, node: Node, wait: float, allowed: bool) -> None:
         """`wait`: seconds that ranks wait. `allowed`: if no manager is available, ranks train
         unprotected; otherwise the job ends."""
-        self._agent, self._wait, self._allowed = agent, wait, allowed
+        self._node, self._wait, self._allowed = node, wait, allowed
         # since when a rank waits for a manager that has never answered, or GIVEN_UP
         self._since: float | None = None
         self._alone_since: float | None = None  # since when ranks wait for a lost manager
@@ -55,8 +51,8 @@ class ManagerWatch:
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Act if a lost manager stays away for too long while ranks wait: the launcher restarts all
         or gives up, and ranks that are not protected yet stay so."""
-        if self._agent.left and not managers.content:
-            self._agent.over.set()
+        if self._node.left and not managers.content:
+            self._node.over.set()
         phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)
         waiting = [
             r
@@ -65,9 +61,9 @@ class ManagerWatch:
         ]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
-        left = all(
-            r.over == "ended well" for r in epoch.ranks.values()
-        ) and not self._agent.is_over(epoch)
+        left = all(r.over == "ended well" for r in epoch.ranks.values()) and not self._node.is_over(
+            epoch
+        )
         protected = epoch.protected and bool(waiting or failed)
         stuck = forming or left or protected or bool(failed)
         if managers.content or not stuck:
@@ -77,29 +73,29 @@ class ManagerWatch:
             log.warning(
                 "the manager at %s:%d is gone while ranks wait for it", *managers.link.address
             )
-        elif now - self._alone_since > self._wait and self._agent.decided is None:
+        elif now - self._alone_since > self._wait and self._node.decided is None:
             reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
             if left:  # no manager can tell whether they are still needed
                 epoch.released = max(r.step for r in epoch.ranks.values())
-            elif self._agent.records is None and (epoch.protected or failed):
-                self._agent.decide(Verdict("restart", reason, self._alone(epoch, reason)))
+            elif self._node.nodes == 1 and (epoch.protected or failed):
+                self._node.decide(Verdict("restart", reason, self._alone(epoch, reason)))
             elif epoch.protected:
                 # if this node is cut off, the others may be healthy; if not, none of them has found
                 # a majority
-                self._agent.decide(Verdict("give up", reason))
+                self._node.decide(Verdict("give up", reason))
             elif self._since != GIVEN_UP:
                 self.leave_unprotected(epoch, reason)
 
     def _alone(self, epoch: Epoch, reason: str) -> to_agent.RestartAll:
         """The order that the only node of a job gives itself."""
-        agent = self._agent
-        epochs = ((agent.node, epoch.number),)
-        return to_agent.RestartAll(epochs, reason, agent.addresses[0], epoch.number + 1)
+        node = self._node
+        epochs = ((node.node, epoch.number),)
+        return to_agent.RestartAll(epochs, reason, node.store_address, epoch.number + 1)
 
     def leave_unprotected(self, epoch: Epoch, reason: str) -> None:
         self._since = GIVEN_UP
         if not self._allowed:
-            self._agent.decide(
+            self._node.decide(
                 Verdict(
                     "give up",
                     f"The job ends: it cannot be protected, {reason}. TASKD_UNPROTECTED=on trains"
@@ -108,4 +104,4 @@ class ManagerWatch:
             )
             return
         log.error("%s: this job is not protected", reason)
-        self._agent.tell_ranks(epoch, to_rank.Unprotected(reason))
+        self._node.tell_ranks(epoch, to_rank.Unprotected(reason))

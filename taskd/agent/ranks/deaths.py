@@ -5,26 +5,34 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from taskd import raised
-from taskd.agent.ranks.children import marks
-from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.children import Children, marks
+from taskd.agent.ranks.model import Epoch, Node, Rank
 from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
+from taskd.agent.ranks.rank_monitor import RankMonitor
+from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent
 from taskd.records import store
 
-if TYPE_CHECKING:
-    from taskd.agent.agent import Agent
-
 log = logging.getLogger("taskd.agent")
 
 
 class Deaths:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        node: Node,
+        children: Children,
+        replacements: Replacements,
+        monitor: RankMonitor,
+        unprepared: Callable[[Rank], None],
+    ) -> None:
+        """`unprepared` is called for a rank that has ended while the agent prepares for a node."""
+        self._node, self._children, self._replacements = node, children, replacements
+        self._monitor, self._unprepared = monitor, unprepared
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
@@ -32,17 +40,17 @@ class Deaths:
         closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
-            self._agent.call(lambda: self.gone(epoch, rank, incarnation))
+            self._node.call(lambda: self.gone(epoch, rank, incarnation))
             view = epoch.page.read(rank.local)
             if view.phase != slot.DONE and leaving(view.pid):
                 of = marks(epoch, rank.local, incarnation)
-                self._agent.children.end(of, pid, view.pid, pid)
+                self._children.end(of, pid, view.pid, pid)
 
     def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if (
             rank.incarnation != incarnation
             or rank.over is not None
-            or self._agent.epoch is not epoch
+            or self._node.epoch is not epoch
         ):
             return
         view = epoch.page.read(rank.local)
@@ -51,7 +59,7 @@ class Deaths:
         # an interpreter that ends by itself writes DONE first; its exit code is worth waiting for
         if view.phase != slot.DONE:
             # the zygote may have reaped it and reported how it ended
-            self._agent.replacements.hear()
+            self._replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
             # a wrapper's child is not our process
             self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
@@ -65,7 +73,7 @@ class Deaths:
             code is None
             and isinstance(rank.process, Forked)
             and not certain
-            and self._agent.replacements.tells(rank.process)
+            and self._replacements.tells(rank.process)
         ):
             return  # the zygote will report the code
         view = epoch.page.read(rank.local)
@@ -78,12 +86,12 @@ class Deaths:
                 ),
                 None,
             )
-        if self._agent.standby.preparing:
+        if self._node.preparing:
             rank.over = describe(code, epoch.page.records(rank.local))
             rank.raised = self._raised(epoch, rank, view.pid)
-            self._agent.standby.died(rank)
+            self._unprepared(rank)
             return
-        if isinstance(rank.process, Forked) and not self._agent.replacements.tells(rank.process):
+        if isinstance(rank.process, Forked) and not self._replacements.tells(rank.process):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (
@@ -117,8 +125,8 @@ class Deaths:
         self.tell_end(rank)
         if rank.pid:
             of = marks(epoch, rank.local, rank.incarnation)
-            self._agent.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
-        self._agent.monitor.died(rank)
+            self._children.begin_to_end(of, rank.pid, view.pid, rank.pid)
+        self._monitor.died(rank)
 
     @staticmethod
     def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
@@ -129,14 +137,14 @@ class Deaths:
 
     def tell_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
-        self._agent.news.set()
+        self._node.news.set()
         if rank.failed:
-            self._agent.tell(
+            self._node.tell(
                 from_agent.RankDied(
                     rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
                 )
             )
         else:
-            self._agent.tell(
+            self._node.tell(
                 from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
             )

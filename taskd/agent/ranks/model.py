@@ -1,19 +1,28 @@
-"""What an agent knows of its ranks: each with its present process, and one start of all of them;
-and what it has decided about them."""
+"""What an agent knows of its ranks: each with its present process, one start of all of them, and
+the node that they run on."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import queue
 import shutil
 import socket
+import subprocess
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from taskd.cython_api.page import Page
-from taskd.messages import to_agent
+from taskd.messages import codec, to_agent
 from taskd.messages.values import Position, ReplicaGroups
+from taskd.protocol.mailbox import Action, Mailbox
+
+log = logging.getLogger("taskd.agent")
 
 
 @dataclass
@@ -113,6 +122,130 @@ class Verdict:
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""
     restart: to_agent.RestartAll | None = None
+
+
+@dataclass
+class Preparation:
+    """A node that an agent without one has prepared for, or is preparing for: see standby.py."""
+
+    order: to_agent.Prepare
+    manager: tuple[int, str]  # that ordered it
+    taken: bool = False  # the node is ours, and its ranks are getting their state
+    former: str = ""  # the agent that had it
+    ready: bool = False
+
+
+class Node(ABC):
+    """This node as the parts of its agent share it: its ranks, and what was decided about them.
+    Used by the agent's thread except where noted."""
+
+    def __init__(self) -> None:
+        self.mailbox = Mailbox()
+        self._lock = threading.Lock()
+        self._verdict: Verdict | None = None
+        self.epoch: Epoch | None = None
+        self._old: Epoch | None = None  # stopped, not removed yet
+        self.next: Epoch | None = None  # its processes are about to be started
+        self.node, self.nodes = 0, 1
+        self.store: Any = None  # where ranks meet that are restarted
+        self.store_address = ("", 0)
+        self.preparation: Preparation | None = None
+        self.context: Any = None  # torch's SubprocessContext
+        # replaced processes that must be reaped
+        self.retired: list[subprocess.Popen[bytes]] = []
+        self.profile: tuple[int, ...] = ()  # what its ranks write down, see to_rank.Profile
+        self.left = False  # this node has reported that it ended well
+        self.starts = False  # the launcher starts replacements itself (msrun)
+        # and those that it has to start, as (local rank, incarnation)
+        self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        # a rank has ended, there is a verdict, or the job is over: the launcher's thread may wait
+        self.news = threading.Event()
+        self.over = threading.Event()  # the job is, or no manager can tell
+
+    @abstractmethod
+    def tell(self, message: Any) -> None:
+        """Send to the manager."""
+
+    def call(self, action: Action) -> None:
+        """Run `action` in the agent's thread. From any thread."""
+        self.mailbox.put(action)
+
+    def tell_ranks(self, epoch: Epoch, message: Any) -> None:
+        for rank in epoch.ranks.values():
+            self.tell_rank(rank, message)
+
+    def tell_rank(self, rank: Rank, message: Any) -> None:
+        if rank.channel is not None:
+            with contextlib.suppress(OSError):  # it is dying; its death will be reported
+                rank.channel.send(codec.encode(message))
+
+    @property
+    def preparing(self) -> bool:
+        """Whether its agent prepares for a node: nothing that happens on that node is reported."""
+        preparation = self.preparation
+        return preparation is not None and not preparation.taken
+
+    # -- epochs ------------------------------------------------------------------------------------
+
+    def adopt(self, epoch: Epoch) -> None:
+        """Make `epoch` the present one; its processes run or are about to be started. From any
+        thread."""
+        with self._lock:
+            self.epoch, self._verdict = epoch, None
+
+    def protect(self, epoch: Epoch) -> None:
+        """Mark the ranks of `epoch` as protected."""
+        with self._lock:
+            epoch.protected = True
+
+    def is_over(self, epoch: Epoch) -> bool:
+        """Whether the node's ranks have ended well and are not needed again. In a job of several
+        nodes, others may train on and still need ranks that have left their loop: the manager's
+        `Release` tells."""
+        ranks = epoch.ranks.values()
+        return all(r.over == "ended well" for r in ranks) and (
+            self.nodes == 1 or max(r.step for r in ranks) <= epoch.released
+        )
+
+    def stopping(self) -> None:
+        """The launcher is about to stop its processes: their ends are not faults. From any
+        thread."""
+        with self._lock:
+            if self.epoch is not None:
+                self._old = self.epoch
+            self.epoch = None
+
+    def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
+        """Run `put`, which hands a process to the launcher, and return its result; False if the
+        launcher is already stopping the processes of `epoch`. What was handed over before is
+        stopped with them."""
+        with self._lock:
+            return self.epoch is epoch and put()
+
+    def epochs(self) -> list[Epoch]:
+        """Those whose shared memory is there. From any thread."""
+        known = {id(e): e for e in (self.epoch, self._old, self.next) if e is not None}
+        return [e for e in known.values() if not e.dropped]
+
+    def drop_epochs(self) -> None:
+        """Remove all epochs and their shared memory. Called by the launcher's thread."""
+        for epoch in self.epochs():
+            epoch.drop()
+        self.epoch = self._old = self.next = None
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def decide(self, verdict: Verdict) -> None:
+        log.error("%s: %s", verdict.what, verdict.reason)
+        with self._lock:
+            self._verdict = verdict
+        self.news.set()
+
+    @property
+    def decided(self) -> Verdict | None:
+        """The last verdict on the present epoch. From any thread."""
+        with self._lock:
+            return self._verdict
 
 
 def pidfd(pid: int) -> int | None:

@@ -9,16 +9,16 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from taskd.agent.ranks.model import Epoch, Rank
+from taskd.agent.ranks.deaths import Deaths
+from taskd.agent.ranks.model import Epoch, Node, Rank
 from taskd.agent.ranks.processes import parent
+from taskd.agent.ranks.rank_monitor import RankMonitor
+from taskd.agent.ranks.replacements import Replacements
 from taskd.logs import Drops
 from taskd.messages import codec, from_rank, to_rank
-
-if TYPE_CHECKING:
-    from taskd.agent.agent import Agent
 
 log = logging.getLogger("taskd.agent")
 
@@ -42,8 +42,21 @@ class Caller:
 class RankLines:
     """`name`: of the socket, in the abstract namespace."""
 
-    def __init__(self, agent: Agent, name: str) -> None:
-        self._agent, self.name = agent, name
+    def __init__(
+        self,
+        node: Node,
+        deaths: Deaths,
+        replacements: Replacements,
+        monitor: RankMonitor,
+        ready: Callable[[Epoch], None],
+        given_up: Callable[[], bool],
+        name: str,
+    ) -> None:
+        """`ready` is called when a rank waits for orders while the agent prepares for a node.
+        `given_up`: whether ranks no longer wait for a manager."""
+        self._node, self._deaths, self._replacements = node, deaths, replacements
+        self._monitor, self._ready, self._given_up = monitor, ready, given_up
+        self.name = name
         self.listener = socket.socket(
             socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         )
@@ -62,8 +75,8 @@ class RankLines:
 
     def _admit(self, caller: Caller) -> None:
         """Connect a caller to its rank. Raises BadMessage."""
-        hello, epoch = caller.hello, self._agent.epoch
-        if self._agent.next is not epoch:
+        hello, epoch = caller.hello, self._node.epoch
+        if self._node.next is not epoch:
             # its launcher starts the ranks of the next epoch, and has not handed them over yet
             self._early.append(caller)
             return
@@ -79,9 +92,9 @@ class RankLines:
             rank.channel = None
         if (rank.channel if first else rank.control_thread) is not None:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
-        zygote = self._agent.replacements.zygote
+        zygote = self._replacements.zygote
         forked = zygote is not None and belongs(caller.pid, zygote.pid)
-        if not rank.pid and (forked or self._agent.starts):
+        if not rank.pid and (forked or self._node.starts):
             # just started, and faster than the report of its pid
             self._early.append(caller)
             return
@@ -92,12 +105,12 @@ class RankLines:
             )
         if not first:
             rank.control_thread = caller.line
-            if self._agent.profile:
-                self._agent.monitor.ask(rank, to_rank.Profile(self._agent.profile))
+            if self._node.profile:
+                self._monitor.ask(rank, to_rank.Profile(self._node.profile))
             return
         rank.channel = caller.line
         threading.Thread(
-            target=self._agent.deaths.watch,
+            target=self._deaths.watch,
             args=(epoch, rank, rank.incarnation, rank.pid),
             name=f"taskd-watch-{rank.local}",
             daemon=True,
@@ -154,19 +167,19 @@ class RankLines:
             self._drops.add("a message for another rank or process", text, time.monotonic())
             return
         if isinstance(message, from_rank.Progress):
-            self._agent.monitor.here(epoch, rank, message)
+            self._monitor.here(epoch, rank, message)
             return
         if isinstance(message, from_rank.Injected):
-            self._agent.monitor.injected(rank, message)
+            self._monitor.injected(rank, message)
             return
         if isinstance(message, from_rank.StepsPlanned):
             rank.total = message.total
             return
         if isinstance(message, from_rank.RankJoined):
             rank.joined, rank.handlers = True, message.handlers
-            self._agent.news.set()  # a launcher may get ready to replace it
-            if self._agent.manager_watch.given_up:
-                self._agent.tell_rank(rank, to_rank.Unprotected("no manager answered"))
+            self._node.news.set()  # a launcher may get ready to replace it
+            if self._given_up():
+                self._node.tell_rank(rank, to_rank.Unprotected("no manager answered"))
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
         elif isinstance(message, from_rank.RankRestored):
@@ -177,10 +190,10 @@ class RankLines:
             rank.connected = True
         elif isinstance(message, from_rank.RankReady):
             rank.ready = True
-            if self._agent.standby.preparing:
-                self._agent.standby.ready(epoch)
-        if not self._agent.standby.preparing:
-            self._agent.tell(message)
+            if self._node.preparing:
+                self._ready(epoch)
+        if not self._node.preparing:
+            self._node.tell(message)
 
 
 def identify(line: socket.socket, limit: float) -> Caller:

@@ -10,22 +10,29 @@ import logging
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from taskd.agent.ranks.children import marks
-from taskd.agent.ranks.model import Epoch, Rank, pidfd
+from taskd.agent.ranks.children import Children, marks
+from taskd.agent.ranks.deaths import Deaths
+from taskd.agent.ranks.model import Epoch, Node, Rank, pidfd
 from taskd.agent.ranks.processes import Forked, Handler, signal_group
-from taskd.agent.ranks.replacements import Order
-
-if TYPE_CHECKING:
-    from taskd.agent.agent import Agent
+from taskd.agent.ranks.rank_lines import RankLines
+from taskd.agent.ranks.replacements import Order, Replacements
 
 log = logging.getLogger("taskd.agent")
 
 
 class RankProcesses:
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
+    def __init__(
+        self,
+        node: Node,
+        children: Children,
+        deaths: Deaths,
+        replacements: Replacements,
+        lines: RankLines,
+    ) -> None:
+        self._node, self._children, self._deaths = node, children, deaths
+        self._replacements, self._lines = replacements, lines
 
     def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         """Kill the process of that incarnation, but no later one."""
@@ -33,7 +40,7 @@ class RankProcesses:
             return
         self.kill(rank)
         if rank.process is None:  # it has not been started yet, and will be killed when it is
-            self._agent.deaths.ended(epoch, rank, -signal.SIGKILL)
+            self._deaths.ended(epoch, rank, -signal.SIGKILL)
 
     def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
@@ -47,7 +54,7 @@ class RankProcesses:
         before = marks(epoch, rank.local, rank.incarnation), rank.pid
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
-            self._agent.retired.append(rank.process)
+            self._node.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         rank.raised = rank.killed = ""
@@ -64,18 +71,18 @@ class RankProcesses:
                 self.start(rank)
 
         if before[1]:  # what the process had started may be in the way of the next
-            self._agent.children.once_ended(*before, start)
+            self._children.once_ended(*before, start)
         else:
             start()
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""
-        if self._agent.starts:
-            self._agent.wanted.put((rank.local, rank.incarnation))
-            self._agent.news.set()
+        if self._node.starts:
+            self._node.wanted.put((rank.local, rank.incarnation))
+            self._node.news.set()
             return
-        context = self._agent.context
-        self._agent.replacements.start(
+        context = self._node.context
+        self._replacements.start(
             Order(
                 rank=rank.number,
                 incarnation=rank.incarnation,
@@ -98,12 +105,8 @@ class RankProcesses:
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has
         been ordered since, or the launcher is about to stop."""
-        epoch = self._agent.epoch
-        rank = (
-            next((r for r in epoch.ranks.values() if r.number == order.rank), None)
-            if epoch
-            else None
-        )
+        epoch = self._node.epoch
+        rank = epoch.find(order.rank) if epoch else None
         ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
         if (
             rank is None
@@ -116,20 +119,20 @@ class RankProcesses:
         local = rank.local
 
         def put() -> bool:
-            handlers = self._agent.context.subprocess_handlers
+            handlers = self._node.context.subprocess_handlers
             if isinstance(handlers[local], Handler):
                 return bool(handlers[local].take(process))
             handlers[local] = Handler(process, local)
             return True
 
         assert epoch is not None
-        if not self._agent.starts and not self._agent.unless_stopping(epoch, put):
+        if not self._node.starts and not self._node.unless_stopping(epoch, put):
             process.send_signal(signal.SIGKILL)
             return
         rank.process, rank.pidfd = process, pidfd(process.pid)
         what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
         log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
-        self._agent.lines.process_known()
+        self._lines.process_known()
 
     def started_by_launcher(
         self, epoch: Epoch, local: int, incarnation: int, process: Forked
@@ -141,10 +144,10 @@ class RankProcesses:
             return
         rank.process, rank.pidfd = process, pidfd(process.pid)
         log.info("rank %d: replacement %d is pid %d", rank.number, incarnation, process.pid)
-        self._agent.lines.process_known()
+        self._lines.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:
-        epoch = self._agent.epoch
+        epoch = self._node.epoch
         for rank in epoch.ranks.values() if epoch else ():
             if rank.process is process and epoch is not None:
-                self._agent.deaths.ended(epoch, rank, status)
+                self._deaths.ended(epoch, rank, status)
