@@ -31,8 +31,6 @@ from taskd.adaptor.arrival import comes_late
 from taskd.adaptor.contexts import Adopted, Forked
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.place import Place
-from taskd.agent import device_info
-from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.standby import Order
 from taskd.agent.supervisor import Supervisor
 from taskd.messages import to_agent
@@ -66,12 +64,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._supervisor = Supervisor(
             address=place.manager,
             keys=self._keys,
-            job=job,
-            manager_wait=settings.manager_wait(os.environ),
-            preload=settings.preload(os.environ),
-            limits=Limits(least=settings.hang_limit(os.environ)),
-            ports=settings.port_range(os.environ),
-            device_info=device_info.make(os.environ),
+            environ=os.environ,
             unprotected=settings.unprotected(os.environ),
         )
         self._failures = Failures(self._supervisor)

@@ -7,13 +7,12 @@ import functools
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskd import raised, settings, stacks
-from taskd.agent import shared_memory
+from taskd.agent import device_info, shared_memory
 from taskd.agent.agent import Agent
-from taskd.agent.device_info import DeviceInfo
 from taskd.agent.loop import Loop
 from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
 from taskd.agent.ranks.processes import adopt_orphans
@@ -39,23 +38,26 @@ class Supervisor:
         self,
         address: Callable[[], tuple[str, int]],
         keys: Keys,
-        job: str,
-        manager_wait: float,
-        preload: bool,
-        limits: Limits,
+        environ: Mapping[str, str],
         unprotected: bool = False,
-        ports: range | None = None,
-        device_info: DeviceInfo | None = None,
     ) -> None:
-        """`address`: where the first manager is. `unprotected`: if no manager is available, ranks
-        train unprotected; otherwise the job ends. `ports`: on which it listens; None: any."""
-        self._address, self._preload, self._ports = address, preload, ports
-        self.agent = Agent(keys, job, manager_wait, limits, unprotected, device_info)
+        """`address`: where the first manager is. `environ` has the settings. `unprotected`: if no
+        manager is available, ranks train unprotected; otherwise the job ends. Raises BadSetting."""
+        self._address = address
+        self._preload, self._ports = settings.preload(environ), settings.port_range(environ)
+        self.agent = Agent(
+            keys,
+            settings.job(environ),
+            settings.manager_wait(environ),
+            Limits(least=settings.hang_limit(environ)),
+            unprotected,
+            device_info.make(environ),
+        )
         self._loop = Loop(self.agent)
         self._closing = False
         # a script may change its directory: where this process is now counts
-        self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(os.environ))}
-        if resumed := settings.resume_path(os.environ):
+        self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
+        if resumed := settings.resume_path(environ):
             self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
 
     # -- epochs ------------------------------------------------------------------------------------

@@ -23,11 +23,9 @@ from taskd.adaptor import set_up
 from taskd.adaptor.msrun import place
 from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
-from taskd.agent import device_info
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.processes import Forked, describe
 from taskd.agent.ranks.replacements import Order
-from taskd.agent.ranks.watchdog import Limits
 from taskd.agent.supervisor import Supervisor
 from taskd.messages import from_agent, to_agent
 from taskd.protocol import secret
@@ -57,12 +55,7 @@ class MsrunAgent:
         self._supervisor = Supervisor(
             address=self._place.manager,
             keys=secret.for_job(job_id, os.environ, port, self._place.nodes),
-            job=settings.job(os.environ),
-            manager_wait=settings.manager_wait(os.environ),
-            preload=settings.preload(os.environ),
-            limits=Limits(least=settings.hang_limit(os.environ)),
-            ports=settings.port_range(os.environ),
-            device_info=device_info.make(os.environ),
+            environ=os.environ,
         )
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
