@@ -28,12 +28,13 @@ has_manager = False
 has_moved = False
 
 
-def comes_late(place: Place, keys: Keys, job: str) -> bool:
+def comes_late(place: Place, keys: Keys) -> bool:
     """Ask the manager, if one runs, whether the job is under way, and become a standby if it is.
     Ends the launcher if its node has another: a second job on the port of the first."""
     if has_manager or settings.standby(os.environ):
         return False
     global has_moved
+    job = settings.job(os.environ)
     first = address = place.manager_before_all_have_met()
     if place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
         address = place.manager_before_all_have_met()

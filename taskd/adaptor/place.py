@@ -7,7 +7,7 @@ import os
 from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
 
 from taskd import settings
-from taskd.protocol import addresses
+from taskd.adaptor import launcher
 from taskd.protocol.addresses import Address
 
 
@@ -31,23 +31,14 @@ class Place:
 
     def manager(self) -> Address:
         """The address of the job's manager."""
-        host, port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})
-        if settings.manager_is_named(os.environ):
-            return host, port
-        if self._group.group_rank == 0 or self._group.group_world_size == 1:
-            return settings.bind_address(os.environ), port
-        return str(self._master or self._group.master_addr), port
+        group = self._group
+        first = group.group_rank == 0 or group.group_world_size == 1
+        return launcher.manager(str(self._master or group.master_addr), here=first)
 
     def manager_before_all_have_met(self) -> Address:
-        host, port = settings.manager_address(
-            {**os.environ, "MASTER_ADDR": str(self._master or "")}
-        )
-        if self.node == 0 and not settings.manager_is_named(os.environ) and self.nodes == 1:
-            host = settings.bind_address(os.environ)
-        return host, port
+        return launcher.manager(str(self._master or ""), here=self.node == 0 and self.nodes == 1)
 
     def host(self) -> str:
         """This machine's address for the job's other launchers."""
-        if settings.standby(os.environ) or (self._group.group_world_size or 1) > 1:
-            return settings.own_address(os.environ) or addresses.towards(self.manager())
-        return "127.0.0.1"
+        several = settings.standby(os.environ) or (self._group.group_world_size or 1) > 1
+        return launcher.own_host(several, self.manager())

@@ -25,16 +25,15 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from taskd import logs, settings
+from taskd import settings
 from taskd.adaptor import contexts, restarts, stopping, stores
 from taskd.adaptor.arrival import comes_late
 from taskd.adaptor.contexts import Adopted, Forked
 from taskd.adaptor.failures import Failures
+from taskd.adaptor.launcher import supervise
 from taskd.adaptor.place import Place
 from taskd.agent.standby import Order
-from taskd.agent.supervisor import Supervisor
 from taskd.messages import to_agent
-from taskd.protocol import keys, secret
 from taskd.protocol.addresses import Address
 from taskd.settings import pod_info
 
@@ -47,26 +46,14 @@ class TaskdElasticAgent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         super().__init__(spec, *args, **kwargs)
         place = self._place = Place(spec, self._worker_group)
-        node = place.node
-        logs.setup(f"agent-{node if node >= 0 else os.environ.get('RANK', '0')}")
-        for notice in settings.check(os.environ):
-            log.info("%s", notice)  # the manager has the same environment and warns
-        job_id, job = settings.job_id(os.environ), settings.job(os.environ)
-        self._job = job
+        self._supervisor = supervise(
+            place.manager,
+            place.node if place.node >= 0 else os.environ.get("RANK", "0"),
+            place.most_nodes,
+            settings.unprotected(os.environ),
+        )
         grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
-        port = settings.manager_address({**os.environ, "MASTER_ADDR": ""})[1]
-        try:
-            self._keys = secret.for_job(job_id, os.environ, port, place.most_nodes)
-        except keys.BadSecret as error:
-            # one line, without torch's traceback
-            raise SystemExit(f"taskd: {error}") from None
-        self._supervisor = Supervisor(
-            address=place.manager,
-            keys=self._keys,
-            environ=os.environ,
-            unprotected=settings.unprotected(os.environ),
-        )
         self._failures = Failures(self._supervisor)
         self._meeting = stores.Meeting(self._make_store)
         self._epoch = -1
@@ -311,7 +298,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             if settings.fork(os.environ) or settings.standby(os.environ):
                 spec = self._worker_group.spec
                 self._supervisor.warm_up(spec.entrypoint, spec.args)
-            late = comes_late(self._place, self._keys, self._job)
+            late = comes_late(self._place, self._supervisor.agent.keys)
             result = (
                 self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
             )

@@ -86,11 +86,10 @@ def start_taskd_agent() -> Any:
         return agent.run()
     from taskd.adaptor.msrun.agent import MsrunAgent
     from taskd.adaptor.msrun.workers import NotUsable
-    from taskd.protocol.keys import BadSecret
 
     try:
         launcher = MsrunAgent(_operators)
-    except (NotUsable, BadSecret, settings.BadSetting) as error:
+    except (NotUsable, settings.BadSetting) as error:
         raise SystemExit(f"taskd: {error}") from None
     launcher.run()
     return None

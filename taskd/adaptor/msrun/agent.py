@@ -18,17 +18,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from taskd import logs, settings
-from taskd.adaptor import set_up
-from taskd.adaptor.msrun import place
+from taskd import settings
+from taskd.adaptor import launcher, set_up
 from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.processes import Forked, describe
 from taskd.agent.ranks.replacements import Order
-from taskd.agent.supervisor import Supervisor
 from taskd.messages import from_agent, to_agent
-from taskd.protocol import secret
+from taskd.protocol.addresses import Address
 
 # put before the workers' PYTHONPATH
 IN_WORKER = Path(__file__).parent / "in_worker"
@@ -40,23 +38,17 @@ log = logging.getLogger("taskd.agent")
 
 class MsrunAgent:
     def __init__(self, functions: Mapping[str, Callable[..., Any]]) -> None:
-        """`functions`: that msrun has registered, by operator. Raises NotUsable, BadSecret."""
+        """`functions`: that msrun has registered, by operator. Raises NotUsable, BadSetting."""
         self._workers = Workers(functions)
         manager = getattr(functions["MONITOR"], "__self__", None)
-        self._place = place.find(
-            self._workers.ranks(), os.environ, str(getattr(manager, "master_addr", ""))
-        )
-        if self._place.nodes > 1 and getattr(manager, "node_rank", 0) == -1:
+        self._ranks = self._workers.ranks()  # by local rank
+        self._node, self._nodes = _place(self._ranks)
+        if self._nodes > 1 and getattr(manager, "node_rank", 0) == -1:
             raise NotUsable("a job of several nodes needs msrun's --node_rank on each of them")
-        logs.setup(f"agent-{self._place.node}")
-        for notice in settings.check(os.environ):
-            log.info("%s", notice)
-        job_id, port = settings.job_id(os.environ), settings.port(os.environ)
-        self._supervisor = Supervisor(
-            address=self._place.manager,
-            keys=secret.for_job(job_id, os.environ, port, self._place.nodes),
-            environ=os.environ,
+        self._scheduler_host = os.environ.get("MS_SCHED_HOST") or str(
+            getattr(manager, "master_addr", "")
         )
+        self._supervisor = launcher.supervise(self._manager, self._node, self._nodes)
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
         self._set_up = set_up.SetUp(first_only=True)
@@ -66,6 +58,9 @@ class MsrunAgent:
         self._warm = False  # a zygote was started
         self._began = 0.0  # when the workers were last started
         self._signal: signal.Signals | None = None
+
+    def _manager(self) -> Address:
+        return launcher.manager(self._scheduler_host, here=self._node == 0)
 
     def run(self) -> None:
         """Train until the job has ended well on all nodes. Raises SystemExit if it has not."""
@@ -105,18 +100,21 @@ class MsrunAgent:
 
     def _start(self) -> None:
         """Start all workers as epoch `self._epoch`."""
-        environments: dict[int, dict[str, str]] = {local: {} for local in self._place.ranks}
-        self._supervisor.prepare(self._place.node, self._epoch, environments)
+        environments: dict[int, dict[str, str]] = {local: {} for local in self._ranks}
+        self._supervisor.prepare(self._node, self._epoch, environments)
         processes = {}
         self._began = time.monotonic()
-        for local, rank in self._place.ranks.items():
+        for local, rank in self._ranks.items():
             self._variables[local] = {
                 **environments[local],
                 "PYTHONPATH": _worker_path(),
             }
             started = self._workers.start(local, self._variables[local])
             processes[local] = rank, Forked(started)
-        self._supervisor.lead(processes, lambda: (None, (self._place.host(), 0)), self._place.nodes)
+        self._supervisor.lead(processes, self._no_store, self._nodes)
+
+    def _no_store(self) -> tuple[None, Address]:
+        return None, (launcher.own_host(self._nodes > 1, self._manager()), 0)
 
     def _replace(self) -> None:
         """Start the replacements that the manager has ordered."""
@@ -222,7 +220,7 @@ class MsrunAgent:
                 cause = describe(self._scheduler.status, [])
                 log.warning("the scheduler %s: it is replaced", cause)
                 self._scheduler.start()
-                agent, node = self._supervisor.agent, self._place.node
+                agent, node = self._supervisor.agent, self._node
                 died = from_agent.SchedulerDied(node, cause)
                 agent.call(functools.partial(agent.tell, died))
             elif not failed:
@@ -262,6 +260,18 @@ class MsrunAgent:
             f" ({set_up.how(first)}), each time within {set_up.LONG:.0f} s: a defect of the script"
             " or its environment that a restart does not fix. Fix it and start the job again."
         ) + (f"\n\nThe first time:\n{first.traceback.rstrip()}" if first.traceback else "")
+
+
+def _place(ranks: dict[int, int]) -> tuple[int, int]:
+    """This node and how many the job has, each with as many ranks. Raises NotUsable."""
+    each = len(ranks)
+    given = os.environ.get("MS_WORKER_NUM") or os.environ.get("RANK_SIZE") or str(each)
+    world = int(given) if given.isascii() and given.isdigit() else 0
+    if world < each or world % each:
+        raise NotUsable(
+            f"MS_WORKER_NUM={given!r}: it must be a multiple of the {each} workers of this node"
+        )
+    return min(ranks.values()) // each, world // each
 
 
 def _worker_path() -> str:
