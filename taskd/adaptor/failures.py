@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
@@ -18,11 +17,10 @@ class Failures:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._set_up = set_up.SetUp()
-        self._began = 0.0  # when the ranks were last started
 
     def starting(self) -> None:
         """Note that the ranks are about to be started."""
-        self._began = time.monotonic()
+        self._set_up.starting()
 
     def protected(self) -> None:
         """Note that the ranks are past their set-up."""
@@ -56,19 +54,11 @@ class Failures:
     def defect(self, failures: dict[int, ProcessFailure]) -> str:
         """Why another start cannot help after these failures of an unprotected one, with the first
         traceback; "" if it may."""
-        told = [
+        return self._set_up.in_vain(
             Failure(
                 number, f.exitcode, _traceback(f) or self._supervisor.traceback(f.local_rank, f.pid)
             )
             for number, f in failures.items()
-        ]
-        first = self._set_up.failed(told, time.monotonic() - self._began)
-        if first is None:
-            return ""
-        return set_up.reason(first) + (
-            f"\n\nRank {first.rank}, the first time:\n{first.traceback.rstrip()}"
-            if first.traceback
-            else ""
         )
 
 

@@ -8,6 +8,7 @@ a defect.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -31,14 +32,35 @@ class Failure:
 
 
 class SetUp:
-    def __init__(self, first_only: bool = False) -> None:
+    def __init__(
+        self, first_only: bool = False, when: str = "before all ranks were protected"
+    ) -> None:
         """`first_only`: all ranks are stopped when the first has failed, so that it is chance which
-        of them that is."""
-        self._first_only = first_only
+        of them that is. `when`: which failures are counted, in words."""
+        self._first_only, self._when = first_only, when
+        self.began = 0.0  # when the ranks were last started
         # way -> starts in a row, and the first failure
         self._times: dict[tuple[object, ...], tuple[int, Failure]] = {}
         # the same for starts given up with every rank alive: way, starts in a row, first reason
         self._stuck: tuple[str, int, str] = ("", 0, "")
+
+    def starting(self) -> None:
+        """Note that the ranks are about to be started."""
+        self.began = time.monotonic()
+
+    def in_vain(self, failures: Iterable[Failure]) -> str:
+        """Why another start cannot help after these failures, with the first traceback; "" if it
+        may."""
+        first = self.failed(failures, time.monotonic() - self.began)
+        if first is None:
+            return ""
+        why = (
+            f"The job ends: rank {first.rank} failed {self._when}, and {LIMIT} starts in a row"
+            f" ended alike ({how(first)}): a defect of the script or its environment that a restart"
+            " does not fix. Fix it and start the job again."
+        )
+        trace = first.traceback.rstrip()
+        return f"{why}\n\nRank {first.rank}, the first time:\n{trace}" if trace else why
 
     def failed(self, failures: Iterable[Failure], seconds: float) -> Failure | None:
         """Count a start that failed after `seconds`, before every rank was protected. Once ranks
@@ -93,12 +115,3 @@ def how(failure: Failure) -> str:
     where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
     status = failure.status
     return (f"exit status {status}" if status >= 0 else f"signal {-status}") + where
-
-
-def reason(first: Failure) -> str:
-    """Explain why the job ends."""
-    return (
-        f"The job ends: rank {first.rank} failed before all ranks were protected, and {LIMIT}"
-        f" starts in a row ended alike ({how(first)}): a defect of the script or its"
-        " environment that a restart does not fix. Fix it and start the job again."
-    )

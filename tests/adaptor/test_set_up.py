@@ -7,7 +7,7 @@ import traceback
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.adaptor.set_up import FATAL, LIMIT, LONG, Failure, SetUp, read, reason
+from taskd.adaptor.set_up import FATAL, LIMIT, LONG, Failure, SetUp, read
 
 
 def raised(line: int, text: str = "no such file", name: str = "ValueError") -> str:
@@ -38,10 +38,13 @@ def test_where_the_first_failure_stops_all_its_rank_is_chance():
 
 
 def test_the_first_traceback_is_shown():
-    starts = [[Failure(0, 1, raised(7, f"port {n} is in use"))] for n in range(3)]
-    found = ends(*starts)
-    assert found == (3, starts[0][0])
-    assert "exit status 1, ValueError in train.py, line 7" in reason(found[1])
+    set_up, texts = SetUp(when="within a day"), [raised(7, f"port {n} is in use") for n in range(3)]
+    set_up.starting()
+    first, second, third = (set_up.in_vain([Failure(0, 1, text)]) for text in texts)
+    assert first == second == ""
+    assert "rank 0 failed within a day, and 3 starts in a row ended alike" in third
+    assert "exit status 1, ValueError in train.py, line 7" in third
+    assert third.endswith(texts[0].rstrip())
 
 
 def test_other_codes_ranks_and_places_are_other_ways():

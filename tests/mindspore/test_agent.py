@@ -80,7 +80,8 @@ def test_a_defect_of_the_script_ends_the_job_with_its_status_and_traceback(start
     job = start("3", "raise")
     assert job.end() == (1, 1), job.output
     assert re.search(
-        r"rank \d failed 3 times in a row in the same way \(exit status 1, ValueError in"
+        r"rank \d failed within 600 s of its start, and 3 starts in a row ended alike"
+        r" \(exit status 1, ValueError in"
         r" .*worker\.py, line \d+\)",
         job.output,
     )

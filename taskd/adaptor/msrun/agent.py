@@ -51,12 +51,13 @@ class MsrunAgent:
         self._supervisor = launcher.supervise(self._manager, self._node, self._nodes)
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
-        self._set_up = set_up.SetUp(first_only=True)
+        self._set_up = set_up.SetUp(
+            first_only=True, when=f"within {set_up.LONG:.0f} s of its start"
+        )
         self._epoch = 0
         self._kept: Any = None  # the scheduler that the workers before had too
         self._variables: dict[int, dict[str, str]] = {}  # of the workers, by local rank
         self._warm = False  # a zygote was started
-        self._began = 0.0  # when the workers were last started
         self._signal: signal.Signals | None = None
 
     def _manager(self) -> Address:
@@ -103,7 +104,7 @@ class MsrunAgent:
         environments: dict[int, dict[str, str]] = {local: {} for local in self._ranks}
         self._supervisor.prepare(self._node, self._epoch, environments)
         processes = {}
-        self._began = time.monotonic()
+        self._set_up.starting()
         for local, rank in self._ranks.items():
             self._variables[local] = {
                 **environments[local],
@@ -238,7 +239,7 @@ class MsrunAgent:
         """Whether the scheduler has ended well, but not because of these workers: those before them
         had finished with it when they were restarted, and it ends a second after that."""
         earlier = self._kept is not None and self._kept is self._scheduler.process
-        soon = time.monotonic() - self._began < LEAVING
+        soon = time.monotonic() - self._set_up.began < LEAVING
         alive = all(r.over is None for r in epoch.ranks.values())
         return earlier and self._scheduler.dead and soon and alive
 
@@ -248,18 +249,10 @@ class MsrunAgent:
 
     def _in_vain(self, failed: list[Rank]) -> str:
         """Why another start cannot help; "" if it may."""
-        failures = [
+        return self._set_up.in_vain(
             set_up.Failure(rank.number, _code(rank), self._workers.traceback(rank.local))
             for rank in failed
-        ]
-        first = self._set_up.failed(failures, time.monotonic() - self._began)
-        if first is None:
-            return ""
-        return (
-            f"The job ends: rank {first.rank} failed {set_up.LIMIT} times in a row in the same way"
-            f" ({set_up.how(first)}), each time within {set_up.LONG:.0f} s: a defect of the script"
-            " or its environment that a restart does not fix. Fix it and start the job again."
-        ) + (f"\n\nThe first time:\n{first.traceback.rstrip()}" if first.traceback else "")
+        )
 
 
 def _place(ranks: dict[int, int]) -> tuple[int, int]:
