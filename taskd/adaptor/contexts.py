@@ -21,7 +21,7 @@ class Adopted(SubprocessContext):
         self.subprocess_handlers = handlers
 
 
-class Forked(SubprocessContext):
+class ForkedRanks(SubprocessContext):
     """A context of ranks forked by the agent, if they are Python scripts not bound to a NUMA
     node."""
 

@@ -28,7 +28,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from taskd import settings
 from taskd.adaptor import contexts, restarts, stopping, stores
 from taskd.adaptor.arrival import comes_late
-from taskd.adaptor.contexts import Adopted, Forked
+from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.launcher import supervise
 from taskd.adaptor.place import Place
@@ -166,7 +166,7 @@ class TaskdElasticAgent(LocalElasticAgent):
                 return self._take_over(worker_group, self._order)
             self._failures.starting()
             ids = self._start(
-                worker_group, Forked if settings.fork(os.environ) else SubprocessContext
+                worker_group, ForkedRanks if settings.fork(os.environ) else SubprocessContext
             )
             if self._prepared and isinstance(self._pcontext, SubprocessContext):
                 ranks = [
