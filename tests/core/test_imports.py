@@ -62,8 +62,6 @@ ALLOWED = {
     "start.py": set(),
     "control.py": BELOW,
 }
-# The zygote is a process of its own, and it forks ranks.
-BESIDES = {"agent/ranks/zygote.py": {"taskd.worker"}}
 
 
 # The rooms of a package, each above those that it may import; or a module beside them that they
@@ -192,9 +190,7 @@ def test_imports_point_one_way(part):
     found = {}
     for path in modules(part):
         name = str(path.relative_to(ROOT))
-        found[name] = strangers(
-            path.read_text(), ALLOWED[part] | BESIDES.get(name, set()), package_of(path)
-        )
+        found[name] = strangers(path.read_text(), ALLOWED[part], package_of(path))
     assert {name: names for name, names in found.items() if names} == {}
 
 
