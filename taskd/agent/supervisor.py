@@ -114,8 +114,7 @@ class Supervisor:
 
     def _begin(self, epoch: Epoch, store: MakeStore, nodes: int) -> None:
         agent = self.agent
-        self._listen(store, nodes)
-        self._connect(agent.node)
+        self._connect(agent.node, store, nodes)
         agent.adopt(epoch)
         agent.call(lambda: agent.begin(epoch))
 
@@ -136,20 +135,17 @@ class Supervisor:
         else:
             start()
 
-    def _listen(self, store: MakeStore, nodes: int) -> None:
-        if self.agent.store is None:
-            self.agent.listen(*store(), nodes, self._ports)
-
-    def _connect(self, node: int) -> None:
+    def _connect(self, node: int, store: MakeStore, nodes: int) -> None:
+        """Listen for other nodes and connect to the manager as `node`, once."""
         if not self._loop.running:
+            self.agent.listen(*store(), nodes, self._ports)
             self.agent.connect(self._address(), node)
             self._loop.start()
 
     def stand_by(self, ranks: int, nodes: int, store: MakeStore) -> Order | None:
         """Wait for a node to take over, or to prepare for; None if the job ends first. `ranks`: how
         many this agent can run."""
-        self._listen(store, max(nodes, 2))
-        self._connect(STANDBY)
+        self._connect(STANDBY, store, max(nodes, 2))
         return self.agent.standby.wait(ranks)
 
     def stopping(self) -> None:

@@ -1,0 +1,31 @@
+"""The launcher's side of an agent."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from taskd.agent.supervisor import Supervisor
+from taskd.protocol import keys
+
+
+@pytest.fixture
+def supervisor():
+    made = Supervisor(lambda: ("127.0.0.1", 1), keys.derive(b"tests"), {})
+    yield made
+    made.close(True, "")
+
+
+def test_ranks_that_are_started_again_have_the_doors_of_the_first(supervisor, monkeypatch):
+    """A launcher without a store, msrun's, would else open another port at each restart."""
+    opened, loop = [], SimpleNamespace(running=False, end=lambda: None)
+    loop.start = lambda: setattr(loop, "running", True)
+    monkeypatch.setattr("taskd.agent.supervisor.adopt_orphans", lambda: None)
+    monkeypatch.setattr(supervisor, "_loop", loop)
+    monkeypatch.setattr(supervisor.agent, "listen", lambda *how: opened.append(how))
+    monkeypatch.setattr(supervisor.agent, "connect", lambda address, node: opened.append(node))
+    for epoch in range(3):
+        supervisor.prepare(1, epoch, {0: {}})
+        supervisor.lead({}, lambda: (None, ("127.0.0.1", 0)), 2)
+    assert opened == [(None, ("127.0.0.1", 0), 2, None), 1]
