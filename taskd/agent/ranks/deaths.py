@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from taskd import raised
 from taskd.agent.ranks.children import Children, marks
@@ -21,18 +22,15 @@ from taskd.records import store
 log = logging.getLogger("taskd.agent")
 
 
+@dataclass
 class Deaths:
-    def __init__(
-        self,
-        node: Node,
-        children: Children,
-        replacements: Replacements,
-        monitor: RankMonitor,
-        unprepared: Callable[[Rank], None],
-    ) -> None:
-        """`unprepared` is called for a rank that has ended while the agent prepares for a node."""
-        self._node, self._children, self._replacements = node, children, replacements
-        self._monitor, self._unprepared = monitor, unprepared
+    """`unprepared` is called for a rank that has ended while the agent prepares for a node."""
+
+    node: Node
+    children: Children
+    replacements: Replacements
+    monitor: RankMonitor
+    unprepared: Callable[[Rank], None]
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
@@ -40,18 +38,14 @@ class Deaths:
         closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
-            self._node.call(lambda: self.gone(epoch, rank, incarnation))
+            self.node.call(lambda: self.gone(epoch, rank, incarnation))
             view = epoch.page.read(rank.local)
             if view.phase != slot.DONE and leaving(view.pid):
                 of = marks(epoch, rank.local, incarnation)
-                self._children.end(of, pid, view.pid, pid)
+                self.children.end(of, pid, view.pid, pid)
 
     def gone(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
-        if (
-            rank.incarnation != incarnation
-            or rank.over is not None
-            or self._node.epoch is not epoch
-        ):
+        if rank.incarnation != incarnation or rank.over is not None or self.node.epoch is not epoch:
             return
         view = epoch.page.read(rank.local)
         if not leaving(view.pid):
@@ -59,7 +53,7 @@ class Deaths:
         # an interpreter that ends by itself writes DONE first; its exit code is worth waiting for
         if view.phase != slot.DONE:
             # the zygote may have reaped it and reported how it ended
-            self._replacements.hear()
+            self.replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
             # a wrapper's child is not our process
             self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
@@ -73,7 +67,7 @@ class Deaths:
             code is None
             and isinstance(rank.process, Forked)
             and not certain
-            and self._replacements.tells(rank.process)
+            and self.replacements.tells(rank.process)
         ):
             return  # the zygote will report the code
         view = epoch.page.read(rank.local)
@@ -86,12 +80,12 @@ class Deaths:
                 ),
                 None,
             )
-        if self._node.preparing:
+        if self.node.preparing:
             rank.over = describe(code, epoch.page.records(rank.local))
             rank.raised = self._raised(epoch, rank, view.pid)
-            self._unprepared(rank)
+            self.unprepared(rank)
             return
-        if isinstance(rank.process, Forked) and not self._replacements.tells(rank.process):
+        if isinstance(rank.process, Forked) and not self.replacements.tells(rank.process):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (
@@ -125,8 +119,8 @@ class Deaths:
         self.tell_end(rank)
         if rank.pid:
             of = marks(epoch, rank.local, rank.incarnation)
-            self._children.begin_to_end(of, rank.pid, view.pid, rank.pid)
-        self._monitor.died(rank)
+            self.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
+        self.monitor.died(rank)
 
     @staticmethod
     def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
@@ -137,14 +131,14 @@ class Deaths:
 
     def tell_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
-        self._node.news.set()
+        self.node.news.set()
         if rank.failed:
-            self._node.tell(
+            self.node.tell(
                 from_agent.RankDied(
                     rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
                 )
             )
         else:
-            self._node.tell(
+            self.node.tell(
                 from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
             )

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 from taskd.agent.ranks.children import Children, marks
@@ -22,17 +23,13 @@ from taskd.agent.ranks.replacements import Order, Replacements
 log = logging.getLogger("taskd.agent")
 
 
+@dataclass
 class RankProcesses:
-    def __init__(
-        self,
-        node: Node,
-        children: Children,
-        deaths: Deaths,
-        replacements: Replacements,
-        lines: RankLines,
-    ) -> None:
-        self._node, self._children, self._deaths = node, children, deaths
-        self._replacements, self._lines = replacements, lines
+    node: Node
+    children: Children
+    deaths: Deaths
+    replacements: Replacements
+    lines: RankLines
 
     def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         """Kill the process of that incarnation, but no later one."""
@@ -40,7 +37,7 @@ class RankProcesses:
             return
         self.kill(rank)
         if rank.process is None:  # it has not been started yet, and will be killed when it is
-            self._deaths.ended(epoch, rank, -signal.SIGKILL)
+            self.deaths.ended(epoch, rank, -signal.SIGKILL)
 
     def replace(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
@@ -54,7 +51,7 @@ class RankProcesses:
         before = marks(epoch, rank.local, rank.incarnation), rank.pid
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
-            self._node.retired.append(rank.process)
+            self.node.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         rank.raised = rank.killed = ""
@@ -71,18 +68,18 @@ class RankProcesses:
                 self.start(rank)
 
         if before[1]:  # what the process had started may be in the way of the next
-            self._children.once_ended(*before, start)
+            self.children.once_ended(*before, start)
         else:
             start()
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""
-        if self._node.starts:
-            self._node.wanted.put((rank.local, rank.incarnation))
-            self._node.news.set()
+        if self.node.starts:
+            self.node.wanted.put((rank.local, rank.incarnation))
+            self.node.news.set()
             return
-        context = self._node.context
-        self._replacements.start(
+        context = self.node.context
+        self.replacements.start(
             Order(
                 rank=rank.number,
                 incarnation=rank.incarnation,
@@ -105,7 +102,7 @@ class RankProcesses:
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has
         been ordered since, or the launcher is about to stop."""
-        epoch = self._node.epoch
+        epoch = self.node.epoch
         rank = epoch.find(order.rank) if epoch else None
         ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
         if (
@@ -119,20 +116,17 @@ class RankProcesses:
         local = rank.local
 
         def put() -> bool:
-            handlers = self._node.context.subprocess_handlers
+            handlers = self.node.context.subprocess_handlers
             if isinstance(handlers[local], Handler):
                 return bool(handlers[local].take(process))
             handlers[local] = Handler(process, local)
             return True
 
         assert epoch is not None
-        if not self._node.starts and not self._node.unless_stopping(epoch, put):
+        if not self.node.starts and not self.node.unless_stopping(epoch, put):
             process.send_signal(signal.SIGKILL)
             return
-        rank.process, rank.pidfd = process, pidfd(process.pid)
-        what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
-        log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
-        self._lines.process_known()
+        self._runs(rank, process)
 
     def started_by_launcher(
         self, epoch: Epoch, local: int, incarnation: int, process: Forked
@@ -142,12 +136,16 @@ class RankProcesses:
         if epoch.dropped or rank.incarnation != incarnation or rank.over is not None:
             process.send_signal(signal.SIGKILL)
             return
+        self._runs(rank, process)
+
+    def _runs(self, rank: Rank, process: Any) -> None:
         rank.process, rank.pidfd = process, pidfd(process.pid)
-        log.info("rank %d: replacement %d is pid %d", rank.number, incarnation, process.pid)
-        self._lines.process_known()
+        what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
+        log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
+        self.lines.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:
-        epoch = self._node.epoch
+        epoch = self.node.epoch
         for rank in epoch.ranks.values() if epoch else ():
             if rank.process is process and epoch is not None:
-                self._deaths.ended(epoch, rank, status)
+                self.deaths.ended(epoch, rank, status)
