@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from taskd.agent.ranks.model import Verdict
 from taskd.agent.supervisor import Supervisor
 from taskd.protocol import keys
 
@@ -29,3 +30,15 @@ def test_ranks_that_are_started_again_have_the_doors_of_the_first(supervisor, mo
         supervisor.prepare(1, epoch, {0: {}})
         supervisor.lead({}, lambda: (None, ("127.0.0.1", 0)), 2)
     assert opened == [(None, ("127.0.0.1", 0), 2, None), 1]
+
+
+@pytest.mark.parametrize(("what", "then"), [("restart", None), ("give up", "give up")])
+def test_an_order_to_end_stands_while_ranks_are_started_again(supervisor, what, then):
+    """The other node may give up just then; its ranks would wait for this node's, and in vain."""
+    agent = supervisor.agent
+    supervisor.prepare(0, 0, {0: {}})
+    agent.adopt(agent.next)
+    agent.decide(Verdict(what, "an order"))
+    supervisor.prepare(0, 1, {0: {}})
+    agent.adopt(agent.next)
+    assert (agent.decided.what if agent.decided else None) == then

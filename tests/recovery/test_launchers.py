@@ -101,24 +101,13 @@ def test_the_patch_changes_nothing_unless_switched_on(tmp_path):
     )
 
 
-def test_two_launchers(tmp_path, reference):
-    """A rank on each of two nodes dies in turn; the manager and the store are on the first."""
-    directory = tmp_path / "job"
+def two_launchers(directory, env, script, rendezvous=("--master_addr", "127.0.0.1")):
+    """Run the script in a job of two nodes with two ranks each; returns the first node's result."""
     directory.mkdir()
-    env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
-    port = str(training.free_port())
-    common = [
-        "--nnodes",
-        "2",
-        "--nproc_per_node",
-        "2",
-        "--master_addr",
-        "127.0.0.1",
-        "--master_port",
-        port,
-    ]
-    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "62"]
-    command = [str(training.BIN / "taskd"), "run", *common]
+    command = [str(training.BIN / "taskd"), "run", "--nnodes", "2", "--nproc_per_node", "2"]
+    command += rendezvous
+    if "--rdzv_backend" not in rendezvous:
+        command += ["--master_port", str(training.free_port())]
     with open(directory / "second", "w") as output:
         second = subprocess.Popen(
             [*command, "--node_rank", "1", *script],
@@ -133,7 +122,30 @@ def test_two_launchers(tmp_path, reference):
         finally:
             second.kill()
             second.wait()
+    return result
+
+
+def test_two_launchers(tmp_path, reference):
+    """A rank on each of two nodes dies in turn; the manager and the store are on the first."""
+    directory = tmp_path / "job"
+    env = training.environment(directory, "3:3:tail:kill,0:5:forward:kill,2:5:forward:kill")
+    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "62"]
+    result = two_launchers(directory, env, script)
     training.assert_equal(result, reference(4, "mlp.py", "62"), 4)
+
+
+@pytest.mark.parametrize("backend", ["static", pytest.param("c10d", marks=pytest.mark.long)])
+def test_all_nodes_restart_a_script_without_taskd(tmp_path, backend):
+    """Also the node whose ranks are alive: to them nothing has happened."""
+    directory, rendezvous = tmp_path / "job", ["--master_addr", "127.0.0.1"]
+    if backend == "c10d":
+        endpoint = f"127.0.0.1:{training.free_port()}"
+        rendezvous = ["--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint, "--rdzv_id", "1"]
+    script = [str(training.SCRIPTS / "plain.py"), str(directory)]
+    result = two_launchers(directory, training.environment(directory), script, rendezvous)
+    assert result.status == 0, result.output[-3000:]
+    lives = sorted("-".join(p.name.split("-")[1:3]) for p in directory.glob("life-*"))
+    assert lives == [f"{rank}-{life}" for rank in range(4) for life in range(2)]
 
 
 def test_a_script_without_taskd_is_restarted_whole(tmp_path):

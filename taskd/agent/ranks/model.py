@@ -188,10 +188,12 @@ class Node(ABC):
     # -- epochs ------------------------------------------------------------------------------------
 
     def adopt(self, epoch: Epoch) -> None:
-        """Make `epoch` the present one; its processes run or are about to be started. From any
-        thread."""
+        """Make `epoch` the present one; its processes run or are about to be started. An order to
+        end the job, which may have come while they were started, stands. From any thread."""
         with self._lock:
-            self.epoch, self._verdict = epoch, None
+            self.epoch = epoch
+            if self._verdict is not None and self._verdict.what == "restart":
+                self._verdict = None
 
     def protect(self, epoch: Epoch) -> None:
         """Mark the ranks of `epoch` as protected."""
