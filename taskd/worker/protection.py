@@ -32,13 +32,14 @@ from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
 from taskd.worker.repair.communicators import Communicators
 from taskd.worker.repair.outcomes import LeftAlone
-from taskd.worker.repair.session import RepairSession, scratch
+from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up import imports
 from taskd.worker.state import replicas
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.given import NotProtectable, UnsupportedState
 from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState

@@ -24,9 +24,9 @@ from taskd.messages import to_rank
 from taskd.records import dumps
 from taskd.worker import protection
 from taskd.worker.repair import dumping
-from taskd.worker.repair.verify import gather, put_tensors
 from taskd.worker.state import entry
 from taskd.worker.state.entry import Entry
+from taskd.worker.state.memory import gather, put_tensors
 from taskd.worker.state.training_state import TrainingState
 
 WORLD, STEP, SAVER = 4, 7, 1

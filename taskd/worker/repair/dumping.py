@@ -25,9 +25,9 @@ from taskd.records.sealed import BadRecord, Buffer
 from taskd.worker.dump import assembling, stored
 from taskd.worker.dump.assembling import Member, Source
 from taskd.worker.dump.checkpoints import Checkpoint
-from taskd.worker.repair.verify import gather, scatter
 from taskd.worker.state import entry, parts, plain, replicas
 from taskd.worker.state.entry import Entry
+from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.training_state import TrainingState
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from taskd.worker.communication import buckets
 from taskd.worker.repair.session import RepairSession
-from taskd.worker.repair.verify import put_tensors
 from taskd.worker.state.entry import Entry
+from taskd.worker.state.memory import put_tensors
 
 
 def put(session: RepairSession, entry: Entry) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 
 from taskd import settings
 from taskd.core.snapshots import FINAL
-from taskd.cython_api import allocations, damage, memory, slot
+from taskd.cython_api import damage, slot
 from taskd.devices import Device
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
@@ -32,12 +31,12 @@ from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.repair import device_tasks, trials, verify
 from taskd.worker.repair.communicators import Communicators
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
-from taskd.worker.repair.verify import put_tensors
 from taskd.worker.state import entry as records
 from taskd.worker.state import fsdp2, replicas
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.memory import checksum, put_tensors, scratch
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState
@@ -356,26 +355,7 @@ class RepairSession:
 
     def _digest(self) -> str:
         """The checksum of the replicated state."""
-        return digest(self.state.replicated)
-
-
-@contextmanager
-def scratch() -> Iterator[None]:
-    """Mark allocations as scratch: every repair makes them again, so losing a page of one is
-    harmless."""
-    allocations.scratch(True)
-    try:
-        yield
-    finally:
-        allocations.scratch(False)
-
-
-def digest(tensors: list[torch.Tensor]) -> str:
-    value = 0
-    for row in tensors:
-        host = row if row.device.type == "cpu" else row.cpu()
-        value = memory.checksum(host.data_ptr(), host.numel(), value)
-    return f"{value:016x}"
+        return checksum(self.state.replicated)
 
 
 HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from taskd.records.sealed import Buffer
 from taskd.worker.communication import buckets
 from taskd.worker.state import plain
+from taskd.worker.state.memory import gather, same_rows, scatter
 
 if TYPE_CHECKING:
     from taskd.messages.values import Plan
     from taskd.worker.repair.session import RepairSession
     from taskd.worker.state.entry import Entry
-    from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
@@ -42,7 +41,7 @@ def memory(session: RepairSession, entry: Entry) -> None:
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
         wrong.append("settings of optimizers and small objects")
-    shards = _same_rows(entry.shards, state.shards)
+    shards = same_rows(entry.shards, state.shards)
     if gather(state.buffers) != bytes(entry.private) or not shards:
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
@@ -180,46 +179,6 @@ def digest(value: Any) -> bytes:
         elif isinstance(item, (list, tuple)):
             todo += item
     return made.digest()
-
-
-def gather(rows: list[torch.Tensor]) -> bytes:
-    """The private tensors' memory, end to end."""
-    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
-
-
-def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
-    """Restore `gather`'s bytes. Raises RuntimeError if their number does not match `rows`."""
-    if sum(r.numel() for r in rows) != len(data):
-        raise RuntimeError(
-            f"the record has {len(data)} bytes of private tensors, this process has"
-            f" {sum(r.numel() for r in rows)}"
-        )
-    if rows:
-        torch._foreach_copy_(rows, list(_bytes(memoryview(data)).split([r.numel() for r in rows])))
-
-
-def _same_rows(data: object, rows: list[torch.Tensor]) -> bool:
-    """Whether recorded bytes, if there are any, are those of `rows`."""
-    if not isinstance(data, Buffer):
-        return True
-    view, at = memoryview(data), 0
-    for row in rows:
-        if not torch.equal(_bytes(view[at : at + row.numel()]), row.cpu()):
-            return False
-        at += row.numel()
-    return at == len(view)
-
-
-def _bytes(view: memoryview) -> torch.Tensor:
-    return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
-
-
-def put_tensors(entry: Entry, state: TrainingState) -> None:
-    """Restore the private tensors that a record has. Raises RuntimeError if it is of another
-    model."""
-    scatter(entry.private, state.buffers)
-    if isinstance(entry.shards, Buffer):
-        scatter(entry.shards, state.shards)
 
 
 def _send(data: bytes, rank: int) -> None:

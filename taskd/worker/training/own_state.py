@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from taskd.cython_api.attempt import Rows
 from taskd.worker.communication import buckets
-from taskd.worker.repair.verify import gather
 from taskd.worker.state import replicas
+from taskd.worker.state.memory import gather
 from taskd.worker.state.training_state import TrainingState
 
 
