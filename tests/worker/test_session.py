@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import MISSING, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.repair.outcomes import Continued, Resumed
+from taskd.worker.repair.restore import Restorer
 from taskd.worker.repair.session import RepairSession
 
 PLAN = Plan(7, (0,), (), (), "as it is")
@@ -37,11 +38,10 @@ class Rank(RepairSession):
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         self.built_at = order.interruption
 
-    def _restore(self, plan: Plan) -> Resumed:
-        return Resumed(plan.step, {"of": plan.step}, 3)
 
-    def _digest(self) -> str:
-        return "ab12"
+class Memory(Restorer):
+    def restore(self, plan: Plan) -> tuple[Resumed, str]:
+        return Resumed(plan.step, {"of": plan.step}, 3), "ab12"  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -51,8 +51,11 @@ def page(monkeypatch) -> SimpleNamespace:
     return page
 
 
-def rank(session: Line) -> Rank:
-    return Rank(0, 0, session, *[None] * 7, device=None, pipelines=Pipelines(), variables=None)  # type: ignore[arg-type]
+def rank(line: Line, memory: type[Restorer] = Memory) -> Rank:
+    parts = {f.name: None for f in fields(Rank) if f.default is MISSING}
+    made = Rank(**parts | {"rank": 0, "incarnation": 0, "channel": line})  # type: ignore[arg-type]
+    made.restorer = memory(made)
+    return made
 
 
 def position() -> tuple[Position, str]:
@@ -106,19 +109,16 @@ def test_an_overtaken_round_is_begun_again(page):
 
 
 def test_what_fails_is_told_and_the_rank_stays(page):
-    class Failing(Rank):
-        def _digest(self) -> str:
+    class Failing(Memory):
+        def restore(self, plan: Plan) -> tuple[Resumed, str]:
             if not session.said or not isinstance(session.said[-1], from_rank.RankFailed):
                 raise OSError("no memory")
-            return "ab12"
+            return super().restore(plan)
 
     session = Line()
     *begin, resume = repair(page, 1)
     session.orders = [*begin, begin[-1], resume]
-    failing = Failing(
-        0, 0, session, *[None] * 7, device=None, pipelines=Pipelines(), variables=None
-    )  # type: ignore[arg-type]
-    assert isinstance(failing.wait_for_orders(position), Resumed)
+    assert isinstance(rank(session, Failing).wait_for_orders(position), Resumed)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,
         from_rank.RankRebuilt,

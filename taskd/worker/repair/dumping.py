@@ -14,7 +14,7 @@ import mmap
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as checkpoint
@@ -25,13 +25,12 @@ from taskd.records.sealed import BadRecord, Buffer
 from taskd.worker.dump import assembling, stored
 from taskd.worker.dump.assembling import Member, Source
 from taskd.worker.dump.checkpoints import Checkpoint
+from taskd.worker.repair.protected_rank import ProtectedRank
+from taskd.worker.repair.restore import for_dump
 from taskd.worker.state import entry, parts, plain, replicas
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.training_state import TrainingState
-
-if TYPE_CHECKING:
-    from taskd.worker.repair.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 
@@ -43,18 +42,18 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
     return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
 
 
-def record(session: RepairSession, order: to_rank.RecordState) -> None:
+def record(rank: ProtectedRank, order: to_rank.RecordState) -> None:
     """Write this rank's record of the step again, with the state of its replica set; from then on
     all its state is private. Raises RuntimeError, OSError."""
-    state = session.state
-    found = session.bring_back(order.step, order.stripes)
+    state = rank.state
+    found = for_dump(rank, order.step, order.stripes)
     if found is None:
         raise RuntimeError(f"the record of step {order.step} is gone or damaged")
     kind, held = found
     state.set_apart(range(len(state.replicated)))
     whole = replace(held, structure=state.structure(), shards=gather(state.shards))
-    content = entry.encode(whole, session.entries.seal, order.step)
-    session.entries.write(order.step, kind, content)
+    content = entry.encode(whole, rank.entries.seal, order.step)
+    rank.entries.write(order.step, kind, content)
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:

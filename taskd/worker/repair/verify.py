@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 
 from taskd.worker.communication import buckets
+from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
 from taskd.worker.state.memory import gather, same_rows, scatter
 
 if TYPE_CHECKING:
     from taskd.messages.values import Plan
-    from taskd.worker.repair.session import RepairSession
     from taskd.worker.state.entry import Entry
 
 log = logging.getLogger("taskd.worker")
@@ -35,9 +35,9 @@ class Different(RuntimeError):
     """The restored state differs from the record or from a replica."""
 
 
-def memory(session: RepairSession, entry: Entry) -> None:
+def memory(rank: ProtectedRank, entry: Entry) -> None:
     """Compare this process with the record that it was just restored from. Raises Different."""
-    state = session.state
+    state = rank.state
     wrong = []
     if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
         wrong.append("settings of optimizers and small objects")
@@ -46,15 +46,15 @@ def memory(session: RepairSession, entry: Entry) -> None:
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
         wrong.append("what DDP broadcasts next")
-    if session.random.take() != entry.random:
+    if rank.random.take() != entry.random:
         wrong.append("random numbers")
-    present = {(row.index, row.name): row.tensor for row in session.gradients.now().rows}
+    present = {(row.index, row.name): row.tensor for row in rank.gradients.now().rows}
     recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
     if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
         wrong.append("gradients")
     if wrong:
         raise Different(
-            f"rank {session.rank}: {', '.join(wrong)} in memory differ from the record that they"
+            f"rank {rank.rank}: {', '.join(wrong)} in memory differ from the record that they"
             " were restored from"
         )
 
@@ -69,17 +69,17 @@ class Forward:
     """Compares the first forward of the repeated step; calls `failed` with the reason if the
     results differ."""
 
-    def __init__(self, session: RepairSession, plan: Plan, failed: Callable[[str], None]) -> None:
-        self._session, self._failed = session, failed
+    def __init__(self, rank: ProtectedRank, plan: Plan, failed: Callable[[str], None]) -> None:
+        self._rank, self._failed = rank, failed
         self._handles: list[Any] = []
         found = pair(plan)
-        if found is None or session.rank not in found or not session.state.modules:
+        if found is None or rank.rank not in found or not rank.state.modules:
             return
-        if session.pipelines:  # each stage is another module, and waits for the one before
+        if rank.pipelines:  # each stage is another module, and waits for the one before
             return
         self._given, self._had = found
-        self._name, module = next(iter(session.state.modules.items()))
-        if session.rank == self._given:
+        self._name, module = next(iter(rank.state.modules.items()))
+        if rank.rank == self._given:
             self._handles.append(
                 module.register_forward_pre_hook(self._hand_over, with_kwargs=True)
             )
@@ -95,26 +95,24 @@ class Forward:
     def _hand_over(
         self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        session = self._session
-        if session.state.is_individual():
+        rank = self._rank
+        if rank.state.is_individual():
             log.info(
                 "rank %d: the forward of %s depends on state of its own and is not verified",
-                session.rank,
+                rank.rank,
                 self._name,
             )
             self.stop()
             _send(b"", self._had)
             return
         try:
-            data = plain.encode(
-                (inputs, keywords, session.random.take(), gather(session.state.private))
-            )
+            data = plain.encode((inputs, keywords, rank.random.take(), gather(rank.state.private)))
         except plain.Unrecordable as error:
             text = (
                 "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
                 " verified"
             )
-            log.warning(text, session.rank, self._name, error)
+            log.warning(text, rank.rank, self._name, error)
             data = b""
             self.stop()
         _send(data, self._had)
@@ -146,21 +144,21 @@ class Forward:
         data = _receive(self._given)
         if not data:
             return
-        session = self._session
-        if session.state.is_individual():
+        rank = self._rank
+        if rank.state.is_individual():
             _send(b"", self._given)
             return
         theirs, keywords, random, private = plain.decode(data)
-        own = session.random.take(), gather(session.state.private)
+        own = rank.random.take(), gather(rank.state.private)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         try:
-            session.random.put(random)
-            scatter(private, session.state.private)
+            rank.random.put(random)
+            scatter(private, rank.state.private)
             # with gradients, as on the other rank: without them torch picks different kernels
             result = digest(module(*_to(theirs, device), **_to(keywords, device)))
         finally:
-            session.random.put(own[0])
-            scatter(own[1], session.state.private)
+            rank.random.put(own[0])
+            scatter(own[1], rank.state.private)
         _send(result, self._given)
 
 

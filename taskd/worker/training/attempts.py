@@ -3,7 +3,7 @@ committed or cut.
 
 The start of an attempt records the rank's private state and copies its stripe of the replicated
 state; the commit records the private state again, provisionally. An interrupted attempt is undone
-by restoring these records (`repair/session.py`).
+by restoring these records (`repair/restore.py`).
 """
 
 from __future__ import annotations

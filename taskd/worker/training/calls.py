@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core.snapshots import PROVISIONAL
-from taskd.worker.repair import private_state
 from taskd.worker.repair.outcomes import Resumed
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.state import plain, replicas
@@ -55,7 +54,7 @@ class Calls:
         self._keeper = Keeper()
         self._looked = False  # at the variables of the script's loop
         self._made = 0  # calls since the last finish()
-        loop.session.before_restore = self._before_restore
+        loop.session.restorer.before = self._before_restore
 
     def place(self) -> int:
         """The step of the next call. A replacement takes part in its repair here."""
@@ -173,7 +172,7 @@ class Calls:
         why = "" if clean else "parameters or optimizer state are changed between two calls"
         if entry.draws and recorder.draws.places() != entry.draws:
             why = "other batches were drawn between two calls"
-        private_state.put(self._loop.session, entry)
+        session.put(entry)
         if entry.batch is not None and entry.batch != call.given.print:
             why = "its arguments are other tensors"
         if why:
@@ -225,5 +224,5 @@ class Calls:
         """The call before `step` is repeated: what the script then did is put back."""
         session = self._loop.session
         entry = self._between.pop(step)
-        private_state.put(session, entry)
+        session.put(entry)
         replicas.check(session.state.replicated_rows, entry.mark, step)

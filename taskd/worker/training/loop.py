@@ -250,7 +250,11 @@ class Loop:
         session, step = self.session, self.attempts.step
         final, provisional = session.entries.steps()
         found = survey(
-            damage.damages(), session.accepted, session.state, session.stripes, self.attempts.cut
+            damage.damages(),
+            session.restorer.accepted,
+            session.state,
+            session.stripes,
+            self.attempts.cut,
         )
         if session.stripes is not None:
             for begin, end in found.stripes:

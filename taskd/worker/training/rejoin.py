@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
-from taskd.worker.communication import buckets
-from taskd.worker.repair import private_state
+from taskd.worker.repair import restore
 from taskd.worker.repair.outcomes import Resumed, TakenUp
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
@@ -95,15 +93,7 @@ class Rejoin:
     def from_dump(self, step: int, kind: int, entry: Entry) -> Resumed:
         """Restore the rank's private state from its record in a dump whose replicated state is in
         memory."""
-        session = self._session
-        entry = replace(
-            entry, orders=buckets.agreed(session.state.ddps, entry.orders, session.place())
-        )
-        for ddp, order in zip(session.state.ddps, entry.orders, strict=True):
-            buckets.rebuild(ddp, order)
-        session.gradients.watch(session.state.parameters())
-        private_state.put(session, entry)
-        resumed = Resumed(step, entry, kind)
+        resumed = restore.from_dump(self._session, step, kind, entry)
         if entry.pass_number >= 0:  # else the dump is from before the first step
             self.target, self.calls, self.begins = entry.pass_number, entry.calls, resumed
         return resumed

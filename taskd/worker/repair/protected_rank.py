@@ -1,0 +1,69 @@
+"""A rank's process as a repair finds it: what it protects, and where that is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from taskd.devices import Device
+from taskd.records.store import Entries
+from taskd.worker.communication import buckets
+from taskd.worker.communication.pipelines import Pipelines
+from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.repair.communicators import Communicators
+from taskd.worker.state.copies import Copies
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.memory import put_tensors, scratch
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.stripes import Stripes
+from taskd.worker.state.training_state import TrainingState
+
+
+@dataclass(kw_only=True)
+class ProtectedRank:
+    """`node`: the lowest rank of this node. `verifies`: TASKD_VERIFY, compare what was restored
+    (verify.py). `start`: gives what this process knows of the start of a step that was not recorded
+    whole."""
+
+    rank: int
+    communicators: Communicators
+    state: TrainingState
+    stripes: Stripes | None
+    entries: Entries
+    copies: Copies
+    random: RandomState
+    gradients: Gradients
+    device: Device
+    pipelines: Pipelines
+    variables: LoopVariables
+    node: int = 0
+    verifies: bool = False
+    start: Callable[[int], tuple[int, Entry] | None] = lambda step: None
+
+    def place(self) -> torch.device:
+        return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
+
+    def lay_out_buckets(self, entry: Entry) -> Entry:
+        """Make DDP's buckets anew, as `entry` has them. Returns it with the orders that the ranks
+        agree on. Collectives; raises RuntimeError where the ranks' orders have different
+        lengths."""
+        entry = replace(entry, orders=buckets.agreed(self.state.ddps, entry.orders, self.place()))
+        with scratch():
+            for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
+                buckets.rebuild(ddp, order)
+        return entry
+
+    def put(self, entry: Entry, only_memory: bool = False) -> None:
+        """Put this rank's private state back as `entry` has it, but for the structure and the order
+        of buckets, which are in place. `only_memory`: only tensors, where their memory was lost.
+        Raises RuntimeError if the record is of another model."""
+        put_tensors(entry, self.state)
+        self.gradients.restore(entry.gradients, entry.skipped)
+        if only_memory:
+            return
+        buckets.put_synced(self.state.ddps, entry.synced)
+        self.state.put_settings(entry.settings)
+        self.random.put(entry.random)
