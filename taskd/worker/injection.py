@@ -8,6 +8,8 @@ follows when it does.
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
 import random
 import socket
 import struct
@@ -16,14 +18,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from taskd import settings
 from taskd.cython_api import library, poison, sockets
+from taskd.worker.state import sharded
 
 if TYPE_CHECKING:
     from taskd.worker.job import Job
-from taskd.worker.state import sharded
+
+log = logging.getLogger("taskd.worker")
 
 PAGE = 4096
 SO_ATTACH_FILTER = 26
+NOT_ALLOWED = (
+    "this rank accepts no injected faults: TASKD_FAULT_INJECTION is not on in its environment"
+)
 # the random numbers of the module `random` belong to the training script
 _dice = random.SystemRandom()
 # one instruction of the kernel's packet filter: return 0, accept no byte
@@ -37,6 +45,14 @@ class NotPossible(RuntimeError):
 def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
     """Inject the fault `what`. Returns (whether it was done, a description). Runs in the control
     thread."""
+    # the manager has checked this too; a rank does not rely on another process for it
+    allowed = settings.fault_injection(os.environ)
+    ok, text = _carry_out(job, what, options) if allowed else (False, NOT_ALLOWED)
+    log.warning("injected fault (%s %s): %s", what, options, text)
+    return ok, text
+
+
+def _carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
     known: dict[str, Callable[[Job, dict[str, str]], str]] = {
         "memory": _memory,
         "endpoints": _endpoints,

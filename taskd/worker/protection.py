@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.records import dumps
 from taskd.records.store import Entries
-from taskd.worker import control_thread
+from taskd.worker import control_thread, injection
 from taskd.worker.communication import buckets, comm_hooks, groups
 from taskd.worker.communication.abort import Aborter
-from taskd.worker.communication.channel import Channel
+from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.pipelines import Pipelines
+from taskd.worker.control_thread import Answers
 from taskd.worker.discovery import holders, reach, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
@@ -56,9 +58,9 @@ def protect(objects: dict[str, Any]) -> Job:
 
 
 def _protect(objects: dict[str, Any]) -> Job:
-    agent = os.environ.get("TASKD_AGENT")
+    supervised = "TASKD_AGENT" in os.environ
     state, obstacle, found = None, None, unseen.Found()
-    if agent is not None:
+    if supervised:
         found = unseen.find(objects, everything=not replacement.active())
     try:
         # report what cannot be protected in every run, not only under a manager
@@ -66,22 +68,20 @@ def _protect(objects: dict[str, Any]) -> Job:
         state.settings(), state.structure()  # raise for what cannot be recorded
     except NotProtectable as error:
         obstacle = str(error)
-    if agent is None:
+    if not supervised:
         return Job(None)
     logs.setup(f"worker-{os.environ['RANK']}")
     for name, value in [*found.objects.items(), *found.generators.items()]:
         log.info("also protected: %s (%s)", name, type(value).__name__)
     if state is not None:
         obstacle = found.obstacle or _obstacle(state)
-    incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
     belonging.attach()
-    channel = Channel(agent)
-    rank = int(os.environ["RANK"])
-    channel.send(from_rank.RankHello(rank, incarnation, os.getpid()))
+    agent = AgentClient(int(os.environ["RANK"]))
+    agent.connect()
     if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
         atexit.register(lambda: slot.progress(0, slot.DONE))
-        channel.close()
+        agent.channel.close()
         return Job(None)
     communicators, pipelines = Communicators(), Pipelines()
     state.small.update(comm_hooks.states(state.ddps))
@@ -99,14 +99,13 @@ def _protect(objects: dict[str, Any]) -> Job:
         int(os.environ["LOCAL_WORLD_SIZE"]),
     )
     session = RepairSession(
-        rank=rank,
-        incarnation=incarnation,
-        channel=channel,
+        rank=agent.rank,
+        agent=agent,
         communicators=communicators,
         state=state,
         stripes=Stripes(vault, local_rank, local_size) if settings.stripes(os.environ) else None,
-        entries=Entries(vault, local_rank, rank),
-        copies=Copies(vault, local_rank, incarnation),
+        entries=Entries(vault, local_rank, agent.rank),
+        copies=Copies(vault, local_rank, agent.incarnation),
         random=RandomState(_device(state)),
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
@@ -115,14 +114,19 @@ def _protect(objects: dict[str, Any]) -> Job:
             [*objects.values(), *found.objects.values(), *found.generators.values()],
             settings.refuses_carried(os.environ),
         ),
-        node=rank - local_rank,
+        node=agent.rank - local_rank,
         verifies=settings.verify(os.environ),
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])
     sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(session)
     stacks.offer(vault, local_rank)
-    control_thread.start(agent, rank, incarnation, job)
+    answers = Answers(
+        progress=lambda: (job.position, job.collectives()),
+        inject=partial(injection.carry_out, job),
+        profile=partial(_profile, job),
+    )
+    control_thread.start(agent, answers)
     if session.device.needs_abort:
         session.aborter = Aborter(session.device)
     # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
@@ -131,11 +135,16 @@ def _protect(objects: dict[str, Any]) -> Job:
     atexit.register(gloo_threads.settle, communicators.idle)
     assert job.loop is not None
     imports.save()
-    if incarnation:
+    if agent.incarnation:
         _return(job.loop)
     else:
         _join(job, job.loop)
     return job
+
+
+def _profile(job: Job, ranges: tuple[int, ...], agent: AgentClient) -> None:
+    if job.loop is not None:
+        job.loop.attempts.profile_steps(ranges, agent)
 
 
 def _leave(job: Job) -> None:
@@ -158,7 +167,7 @@ def _join(job: Job, loop: Loop) -> None:
     session = loop.session
     belonging.dies_with_launcher()
     found = _resumed_from(session.rank, session.communicators.world_size)
-    session.channel.send(from_rank.RankJoined(session.rank, session.incarnation))
+    session.agent.tell(from_rank.RankJoined)
     outcome = session.wait_for_orders(
         lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found)
     )

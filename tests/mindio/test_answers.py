@@ -27,7 +27,8 @@ class Rank(processor.Processor):
     been sent, before the rank does anything else."""
 
     def __init__(self, page: Page) -> None:
-        super().__init__(0, 1)
+        super().__init__(0)
+        self.agent.channel = self  # type: ignore[assignment]
         self.page = page
         self.generation, self.waiting = 1, True
         self.calls: list[str] = []

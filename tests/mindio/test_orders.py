@@ -12,6 +12,7 @@ from taskd.adaptor.mindio.handlers import Handlers
 from taskd.adaptor.mindio.orders import Orders
 from taskd.messages import to_rank
 from taskd.messages.values import Plan
+from taskd.worker.communication.agent_client import AgentClient
 
 SAVE = to_rank.SaveCheckpoint(interruption=1, generation=1, step=10, ranks=((0,),))
 
@@ -19,11 +20,10 @@ SAVE = to_rank.SaveCheckpoint(interruption=1, generation=1, step=10, ranks=((0,)
 @pytest.fixture
 def rank():
     """Rank 0, whose save handler raises `refusals` times."""
-    made = SimpleNamespace(
-        rank=0, incarnation=0, repair_step=0, changed=threading.Condition(), handlers=Handlers()
-    )
+    made = SimpleNamespace(repair_step=0, changed=threading.Condition(), handlers=Handlers())
     made.refusals, made.calls, made.sent = 0, [], []
-    made.send = made.sent.append
+    made.agent = AgentClient(0)
+    made.agent.channel = SimpleNamespace(send=made.sent.append)
 
     def save(step):
         made.calls.append(step)

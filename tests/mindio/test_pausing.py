@@ -19,6 +19,7 @@ from taskd.adaptor.mindio.updates import Stopped
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages import from_rank, to_rank
+from taskd.worker.communication.agent_client import AgentClient
 
 LIMIT = 60  # a guard against hanging, never a measure
 TEST = to_rank.StressTest(1, ((0, (0,)),))
@@ -29,10 +30,10 @@ class Rank:
 
     def __init__(self, page: Page) -> None:
         self.page = page
-        self.rank, self.incarnation, self.interrupted = 0, 0, False
+        self.agent, self.interrupted = AgentClient(0), False
         self.changed, self.handlers = threading.Condition(), Handlers()
         self.sent: queue.Queue[Any] = queue.Queue()
-        self.send = self.sent.put
+        self.agent.channel = SimpleNamespace(send=self.sent.put)  # type: ignore[assignment]
         self.pausing = Pausing(self)  # type: ignore[arg-type]
         self.ends: queue.Queue[str] = queue.Queue()
 

@@ -3,13 +3,16 @@ so."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from taskd.messages import to_rank
 from taskd.worker import control_thread, injection
+from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.channel import AgentGone
+from taskd.worker.control_thread import Answers
 
 
 class Line:
@@ -33,10 +36,12 @@ def test_a_fault_on_purpose(monkeypatch, value, allowed):
     if value is not None:
         monkeypatch.setenv("TASKD_FAULT_INJECTION", value)
     done = []
-    monkeypatch.setattr(injection, "carry_out", lambda *given: done.append(given) or (True, "done"))
-    session = Line(to_rank.Inject("r", 3, "memory", {"where": "heap"}))
-    control_thread._answer(session, 3, 0, None)
-    (answer,) = session.heard
+    monkeypatch.setattr(injection, "_memory", lambda *given: done.append(given) or "done")
+    agent = AgentClient(3)
+    agent.channel = Line(to_rank.Inject("r", 3, "memory", {"where": "heap"}))
+    answers = Answers(progress=lambda: (0, 0), inject=partial(injection.carry_out, None))
+    control_thread._answer(agent, answers)
+    (answer,) = agent.channel.heard
     assert (answer.request, answer.rank, answer.ok, len(done)) == ("r", 3, allowed, allowed)
     assert allowed or "TASKD_FAULT_INJECTION" in answer.text
 
@@ -50,6 +55,7 @@ def test_the_training_thread_asks_by_itself_once_the_agent_has_ended():
             seen.append(training.attended)
             raise AgentGone
 
-    loop = SimpleNamespace(session=SimpleNamespace(channel=training))
-    control_thread._attend(Ends(None), 3, 0, SimpleNamespace(loop=loop))
+    agent, beside = AgentClient(3), AgentClient(3)
+    agent.channel, beside.channel = training, Ends(None)
+    control_thread._attend(agent, beside, Answers(lambda: (0, 0), lambda *_: (False, "")))
     assert seen == [True] and training.attended is False

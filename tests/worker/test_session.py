@@ -11,7 +11,9 @@ import pytest
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-from taskd.worker.repair.outcomes import Continued, Resumed
+from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.repair import dumping
+from taskd.worker.repair.outcomes import Continued, LeftAlone, Resumed
 from taskd.worker.repair.restore import Restorer
 from taskd.worker.repair.session import RepairSession
 
@@ -52,8 +54,10 @@ def page(monkeypatch) -> SimpleNamespace:
 
 
 def rank(line: Line, memory: type[Restorer] = Memory) -> Rank:
+    agent = AgentClient(0)
+    agent.channel = line  # type: ignore[assignment]
     parts = {f.name: None for f in fields(Rank) if f.default is MISSING}
-    made = Rank(**parts | {"rank": 0, "incarnation": 0, "channel": line})  # type: ignore[arg-type]
+    made = Rank(**parts | {"rank": 0, "agent": agent})  # type: ignore[arg-type]
     made.restorer = memory(made)
     return made
 
@@ -126,3 +130,27 @@ def test_what_fails_is_told_and_the_rank_stays(page):
         from_rank.RankRestored,
     ]
     assert session.said[2].reason == "OSError: no memory"
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+def test_what_fails_in_a_dump_is_told_unless_it_is_overtaken(page, overtaken, monkeypatch):
+    """Its communicators are those from before the interruption, of a dump none are made."""
+
+    def fails(*given: Any) -> None:
+        page.interruption += overtaken
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(dumping, "record", fails)
+    line = Line()
+    line.orders = [
+        *repair(page, 1)[:2],
+        to_rank.RecordState(1, 1, 0, 7, stripes=False),
+        to_rank.Unprotected("the job ends"),
+    ]
+    assert isinstance(rank(line).wait_for_orders(position), LeftAlone)
+    first, second = line.said
+    assert first.interruption == 1
+    if overtaken:
+        assert second.interruption == 2
+    else:
+        assert second == from_rank.RankFailed(0, 0, 1, "OSError: the disk is full")

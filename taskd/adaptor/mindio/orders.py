@@ -12,17 +12,15 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taskd.adaptor.mindio import frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
+from taskd.adaptor.mindio.rank import Rank
 from taskd.adaptor.mindio.updates import TORN
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Plan, Position
-
-if TYPE_CHECKING:
-    from taskd.adaptor.mindio.processor import Processor
 
 log = logging.getLogger("taskd.worker")
 
@@ -44,8 +42,8 @@ class Unfit(RuntimeError):
 class Orders:
     """Runs in its own thread, see processor.py."""
 
-    def __init__(self, processor: Processor) -> None:
-        self._rank = processor
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._agent = rank, rank.agent
         self._answered = 0  # the last interruption answered
         self._built = False  # groups were rebuilt, or state copied, since the rank was last stopped
         self._stopped = False  # the training thread has left the training for this repair
@@ -67,23 +65,10 @@ class Orders:
             if carry_out is None:
                 continue
             try:
-                # after an interruption's number is in the state page, its order comes
-                if getattr(order, "interruption", 0) < slot.interruption():
-                    log.info("rank %d: %s was overtaken", self._rank.rank, type(order).__name__)
-                    continue
-                carry_out(order)
+                if not self._agent.overtaken(order):
+                    carry_out(order)
             except Exception as error:
-                self._failed(order, error)
-
-    def _failed(self, order: Any, error: Exception) -> None:
-        rank, name = self._rank, type(order).__name__
-        if slot.interruption() > getattr(order, "interruption", 0):
-            log.info("rank %d: %s was overtaken by an interruption", rank.rank, name)
-            return
-        log.warning("rank %d: %s failed", rank.rank, name, exc_info=error)
-        reason = f"{type(error).__name__}: {error}"[:500]
-        generation = getattr(order, "generation", 0)
-        rank.send(from_rank.RankFailed(rank.rank, rank.incarnation, generation, reason))
+                self._agent.failed(order, error)
 
     # -- stop and clean ----------------------------------------------------------------------------
 
@@ -108,21 +93,14 @@ class Orders:
         except Unfit as error:
             unfit = str(error)
         except Exception as error:
-            log.warning("rank %d cannot be kept", rank.rank, exc_info=error)
+            log.warning("rank %d cannot be kept", self._agent.rank, exc_info=error)
             unfit = f"{type(error).__name__}: {error}"
         rank.callbacks.stopped()
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
         # the order's own number: a newer interruption has another order, which is answered too
-        rank.send(
-            from_rank.RankInterrupted(
-                rank.rank,
-                rank.incarnation,
-                order.interruption,
-                Position(step, clean),
-                unfit[:128],
-            )
-        )
+        at = Position(step, clean)
+        self._agent.tell(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
 
     def _stop(self, order: to_rank.Interrupt) -> None:
         """Get the training thread out of the training, and the device ready. Raises Unfit, and what
@@ -132,7 +110,7 @@ class Orders:
         if self._stopped and not self._built:
             return
         if not rank.updates.close(limit):
-            log.warning("rank %d: its update has not ended within %.0f s", rank.rank, limit)
+            log.warning("rank %d: its update has not ended within %.0f s", self._agent.rank, limit)
         if rank.repair_type == "dump" and not frameworks.stops_before_dump(os.environ):
             return
         self._call_settled(handlers.STOP)
@@ -174,7 +152,7 @@ class Orders:
         elif not order.same or not frameworks.resumes_links():
             self._rebuild(order)
         sockets.renewed()
-        rank.send(from_rank.RankRebuilt(rank.rank, rank.incarnation, order.generation))
+        self._agent.tell(from_rank.RankRebuilt, order.generation)
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         rank = self._rank
@@ -201,12 +179,12 @@ class Orders:
             rank.handlers.call(handlers.ROLLBACK, plan.step)
         if sockets.torn():
             raise RuntimeError(f"{TORN}: the state is not whole")
-        rank.send(from_rank.RankRestored(rank.rank, rank.incarnation, order.generation, ""))
+        self._agent.tell(from_rank.RankRestored, order.generation, "")
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
         """What this rank's repair handler is given, and whether its model and optimizer have to be
         made anew: nothing, once, or, on a rank that gives and takes, twice."""
-        me = self._rank.rank
+        me = self._agent.rank
         everybody = sorted({r for _, d, s in plan.optimizers for r in (d, s)})
         gives = [p for p in plan.optimizers if p[2] == me]
         takes = [p for p in plan.optimizers if p[1] == me]
@@ -243,7 +221,7 @@ class Orders:
 
     def _saved(self, order: to_rank.SaveCheckpoint) -> None:
         rank = self._rank
-        if not any(rank.rank in ranks for ranks in order.ranks):
+        if not any(self._agent.rank in ranks for ranks in order.ranks):
             return
         rank.repair_step = order.step
         parts = [
@@ -259,8 +237,7 @@ class Orders:
         self._state_saved(order)
 
     def _state_saved(self, order: to_rank.SaveCheckpoint | to_rank.RenameCheckpoint) -> None:
-        rank = self._rank
-        rank.send(from_rank.StateSaved(rank.rank, rank.incarnation, order.interruption, ()))
+        self._agent.tell(from_rank.StateSaved, order.interruption, ())
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:

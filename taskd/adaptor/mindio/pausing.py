@@ -4,16 +4,13 @@ only there is the device's context, and nothing else uses the device."""
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from taskd.adaptor.mindio import handlers, tested
+from taskd.adaptor.mindio.rank import Rank
 from taskd.adaptor.mindio.updates import Stopped
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.worker.repair import device_tasks
-
-if TYPE_CHECKING:
-    from taskd.adaptor.mindio.processor import Processor
 
 Order = to_rank.Pause | to_rank.Continue | to_rank.SwitchNics | to_rank.StressTest
 
@@ -22,9 +19,9 @@ class Pausing:
     """The page says whether there is a pause; the orders, which come after it, when to look at the
     page again, and what to do meanwhile."""
 
-    def __init__(self, processor: Processor) -> None:
-        self._rank = processor
-        self._orders: deque[Order] = deque()  # under the processor's `changed`
+    def __init__(self, rank: Rank) -> None:
+        self._rank, self._agent = rank, rank.agent
+        self._orders: deque[Order] = deque()  # under the rank's `changed`
 
     # -- the thread that receives orders -----------------------------------------------------------
 
@@ -42,20 +39,19 @@ class Pausing:
     def wait(self, step: int) -> None:
         """Wait while a pause before `step` is ordered. Raises Stopped."""
         rank = self._rank
-        while _holds(step) and not rank.interrupted:
+        while self._agent.pauses(step) and not rank.interrupted:
             rank.handlers.call(handlers.SYNC)
             with rank.changed:
                 # the page is as new as any of these, and the report answers them
                 tasks = [o for o in self._orders if not isinstance(o, _ABOUT_THE_PAUSE)]
                 self._orders = deque(tasks)
             slot.progress(step, slot.PAUSED)
-            rank.send(from_rank.RankPaused(rank.rank, rank.incarnation, step))
+            self._agent.tell(from_rank.RankPaused, step)
             self._stay(step)
         if rank.interrupted:
             raise Stopped
         slot.progress(step, slot.COMPUTING)
-        if _holds(step):  # it was ordered after the look above
-            rank.send(from_rank.RankPassed(rank.rank, rank.incarnation, step))
+        self._agent.begun(step)
 
     def _stay(self, step: int) -> None:
         """Stay until the pause may be over, or has to be reported again: the boundary has moved, or
@@ -63,20 +59,15 @@ class Pausing:
         rank = self._rank
         while True:
             with rank.changed:
-                rank.changed.wait_for(lambda: rank.interrupted or self._orders or not _holds(step))
+                rank.changed.wait_for(
+                    lambda: rank.interrupted or self._orders or not self._agent.pauses(step)
+                )
                 if rank.interrupted or not self._orders:
                     return
                 order = self._orders.popleft()
             if isinstance(order, _ABOUT_THE_PAUSE):
                 return
-            results = device_tasks.carry_out(tested.device(), rank.rank, order)
-            if results:
-                rank.send(from_rank.TaskDone(rank.rank, rank.incarnation, order.task, results))
+            device_tasks.carry_out(self._agent, tested.device(), order)
 
 
 _ABOUT_THE_PAUSE = (to_rank.Pause, to_rank.Continue)
-
-
-def _holds(step: int) -> bool:
-    until = slot.pause_step()
-    return until is not None and step >= until

@@ -98,22 +98,22 @@ def waiting(init: Callable[..., Any]) -> Callable[..., Any]:
 def wait() -> None:
     """Report that this rank's process group exists; return when those of all ranks do."""
     from taskd.messages import from_rank, to_rank
-    from taskd.worker.communication.channel import AgentGone, Channel
+    from taskd.worker.communication.agent_client import AgentClient
+    from taskd.worker.communication.channel import AgentGone
 
-    agent, rank = os.environ.get("TASKD_AGENT"), os.environ.get("RANK_ID", "")
-    if agent is None or not (rank.isascii() and rank.isdigit()):
+    rank = os.environ.get("RANK_ID", "")
+    if "TASKD_AGENT" not in os.environ or not (rank.isascii() and rank.isdigit()):
         return
-    incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
+    agent = AgentClient(int(rank))
     try:
-        channel = Channel(agent)
+        agent.connect()
         try:
-            channel.send(from_rank.RankHello(int(rank), incarnation, os.getpid()))
-            channel.send(from_rank.GroupReady(int(rank), incarnation))
-            while (message := channel.receive(LIMIT)) is not None:
+            agent.tell(from_rank.GroupReady)
+            while (message := agent.channel.receive(LIMIT)) is not None:
                 if isinstance(message, to_rank.GroupsReady | to_rank.Unprotected):
                     return
         finally:
-            channel.close()
+            agent.channel.close()
     except (AgentGone, OSError) as error:
         _say(f"taskd's agent does not answer ({error}); rank {rank} goes on")
         return

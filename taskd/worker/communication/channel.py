@@ -15,7 +15,7 @@ class AgentGone(ConnectionError):
 
 
 class Channel:
-    """Sends and receives whole messages (SOCK_SEQPACKET), from one thread only."""
+    """Sends whole messages (SOCK_SEQPACKET), from any thread; receives them, in one thread."""
 
     def __init__(self, name: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from taskd.messages import to_rank
+from taskd.messages import from_rank, to_rank
 from taskd.messages.from_rank import NOT_DONE, WELL
 from taskd.messages.to_rank import TESTS
 from taskd.messages.values import Results
+from taskd.worker.communication.agent_client import AgentClient
 
 log = logging.getLogger("taskd.worker")
 
@@ -26,8 +27,17 @@ class Tested(Protocol):
     def stress_test(self, test: Any) -> int: ...
 
 
-def carry_out(device: Tested, rank: int, order: to_rank.SwitchNics | to_rank.StressTest) -> Results:
-    """Do the task; () if it is not for this rank. What the device raises is a result too."""
+Task = to_rank.SwitchNics | to_rank.StressTest
+
+
+def carry_out(agent: AgentClient, device: Tested, order: Task) -> None:
+    """Do the task and tell its results, if it is for this rank. What the device raises is a result
+    too."""
+    if results := _results(device, agent.rank, order):
+        agent.tell(from_rank.TaskDone, order.task, results)
+
+
+def _results(device: Tested, rank: int, order: Task) -> Results:
     if isinstance(order, to_rank.SwitchNics):
         log.warning("rank %d: network cards of ranks %s: %s", rank, order.ranks, order.backup)
         return ((0, *_result(partial(_switch, device, order))),)

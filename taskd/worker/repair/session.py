@@ -20,7 +20,7 @@ from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Position
 from taskd.worker.communication import comm_hooks
 from taskd.worker.communication.abort import Aborter
-from taskd.worker.communication.channel import Channel
+from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.repair import device_tasks, trials
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
@@ -32,6 +32,8 @@ log = logging.getLogger("taskd.worker")
 
 # seconds; below the coordinator's deadline for the phase, so that the rank reports the reason
 REBUILD_LIMIT = 15.0
+# orders in which ranks need each other
+TOGETHER = (to_rank.Rebuild, to_rank.Restore)
 
 
 @dataclass
@@ -48,11 +50,9 @@ class _Waits:
 
 @dataclass(kw_only=True)
 class RepairSession(ProtectedRank):
-    """A protected rank that carries out its agent's orders. `incarnation`: names this process in
-    every message, with the rank."""
+    """A protected rank that carries out its agent's orders."""
 
-    incarnation: int
-    channel: Channel
+    agent: AgentClient
     built_at: int = 0  # number of the interruption in which the current communicators were built
     answered: int = 0  # number of the last interruption answered
     aborter: Aborter | None = None  # for devices whose work has to be stopped
@@ -74,51 +74,31 @@ class RepairSession(ProtectedRank):
         waits = _Waits(position is None, release, on_formed, paused, self.built_at)
         self._position = position
         self.restorer.begin()
-        self._answer(slot.interruption())
         while True:
-            order = self.channel.receive()
+            self._answer()
+            order = self.agent.channel.receive()
+            handler = HANDLERS.get(type(order))
+            if handler is None or (isinstance(order, TOGETHER) and self.agent.overtaken(order)):
+                continue
             try:
-                outcome = self._carry_out(order, waits)
-            except Exception as error:  # reported; the coordinator decides what happens next
-                self._failed(order, error)
+                outcome = handler(self, order, waits)
+            except Exception as error:
+                self.agent.failed(order, error)
                 continue
             if outcome is not None:
                 return outcome
 
-    def _carry_out(self, order: Any, waits: _Waits) -> Outcome | None:
-        if isinstance(order, to_rank.Rebuild | to_rank.Restore):
-            newest = slot.interruption()
-            if order.interruption < newest:  # overtaken before it began
-                self._answer(newest)
-                return None
-        handler = HANDLERS.get(type(order))
-        return handler(self, order, waits) if handler is not None else None
-
-    def _failed(self, order: Any, error: Exception) -> None:
-        generation, name = getattr(order, "generation", 0), type(order).__name__
-        if slot.interruption() > self.built_at:
-            text = "rank %d: %s of generation %d was overtaken by an interruption"
-            log.info(text, self.rank, name, generation)
-            self._answer(slot.interruption())
-            return
-        log.warning("rank %d: %s failed", self.rank, name, exc_info=error)
-        reason = f"{type(error).__name__}: {error}"[:500]
-        self._send(from_rank.RankFailed(self.rank, self.incarnation, generation, reason))
-
     # -- orders ------------------------------------------------------------------------------------
-
-    def _interrupted(self, order: to_rank.Interrupt, waits: _Waits) -> None:
-        self._answer(order.interruption)
 
     def _rebuilt(self, order: to_rank.Rebuild, waits: _Waits) -> None:
         self._rebuild(order)
         if waits.on_formed is not None:
             waits.on_formed()
-        self._send(from_rank.RankRebuilt(self.rank, self.incarnation, order.generation))
+        self.agent.tell(from_rank.RankRebuilt, order.generation)
 
     def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
         waits.restored, digest = self.restorer.restore(order.plan)
-        self._send(from_rank.RankRestored(self.rank, self.incarnation, order.generation, digest))
+        self.agent.tell(from_rank.RankRestored, order.generation, digest)
 
     def _resumed(self, order: to_rank.Resume, waits: _Waits) -> Resumed | None:
         if order.interruption != self.built_at:
@@ -130,10 +110,19 @@ class RepairSession(ProtectedRank):
         from taskd.worker.repair import dumping
 
         dumping.record(self, order)
-        self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, ()))
+        self.agent.tell(from_rank.StateSaved, order.interruption, ())
 
     def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
-        self._save(order)
+        """Save the state at the start of the step, from memory or from the node's stripes, and the
+        parts of all ranks from their records."""
+        from taskd.worker.repair import dumping
+
+        if self.state.split:
+            raise RuntimeError("the state of ZeroRedundancyOptimizer cannot be saved by dump")
+        for_dump(self, order.step, order.stripes)
+        work = Path(settings.dump_path(os.environ)) / order.name
+        files = dumping.save(self.state, work, order)
+        self.agent.tell(from_rank.StateSaved, order.interruption, files)
 
     def _released(self, order: to_rank.Release, waits: _Waits) -> Released | None:
         over = waits.release is not None and order.step >= waits.release
@@ -148,9 +137,7 @@ class RepairSession(ProtectedRank):
 
     def _task(self, order: to_rank.SwitchNics | to_rank.StressTest, waits: _Waits) -> None:
         if waits.paused and slot.interruption() <= waits.entered:
-            results = device_tasks.carry_out(self.device, self.rank, order)
-            if results:
-                self._send(from_rank.TaskDone(self.rank, self.incarnation, order.task, results))
+            device_tasks.carry_out(self.agent, self.device, order)
 
     def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:
         return TakenUp() if waits.replacement else None
@@ -176,39 +163,19 @@ class RepairSession(ProtectedRank):
                 self.device.device,
             )
 
-    def _save(self, order: to_rank.SaveState) -> None:
-        """Save the state at the start of the step, from memory or from the node's stripes, and the
-        parts of all ranks from their records."""
-        from taskd.worker.repair import dumping
-
-        try:
-            if self.state.split:
-                raise RuntimeError("the state of ZeroRedundancyOptimizer cannot be saved by dump")
-            for_dump(self, order.step, order.stripes)
-            work = Path(settings.dump_path(os.environ)) / order.name
-            files = dumping.save(self.state, work, order)
-            self._send(from_rank.StateSaved(self.rank, self.incarnation, order.interruption, files))
-        except Exception as error:
-            log.warning("rank %d: the state could not be saved", self.rank, exc_info=True)
-            reason = f"{type(error).__name__}: {error}"[:500]
-            self._send(from_rank.RankFailed(self.rank, self.incarnation, order.generation, reason))
-
-    def _send(self, message: Any) -> None:
-        self.channel.send(message)
-
-    def _answer(self, interruption: int) -> None:
-        """Report this rank's position for interruption number `interruption`, once."""
+    def _answer(self) -> None:
+        """Report this rank's position for the last interruption, once."""
+        interruption = slot.interruption()
         if interruption <= self.answered or interruption <= self.built_at:
             return
         self.answered = interruption
         if self.aborter is not None:
-            self.aborter.wait(
-                interruption
-            )  # a late abort would hit the communicators that are built next
+            # a late abort would hit the communicators that are built next
+            self.aborter.wait(interruption)
         if self._position is None:
             return
         at, unfit = self.restorer.report(self._position)
-        self._send(from_rank.RankInterrupted(self.rank, self.incarnation, interruption, at, unfit))
+        self.agent.tell(from_rank.RankInterrupted, interruption, at, unfit)
 
     def attempt_failed(self) -> None:
         """Clear what the failed attempt has left in groups and wrappers."""
@@ -223,7 +190,6 @@ class RepairSession(ProtectedRank):
 
 
 HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {
-    to_rank.Interrupt: RepairSession._interrupted,
     to_rank.Rebuild: RepairSession._rebuilt,
     to_rank.Restore: RepairSession._restored,
     to_rank.Resume: RepairSession._resumed,

@@ -12,19 +12,17 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from taskd.messages.values import Plan
 from taskd.worker.communication import buckets
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
+from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, same_rows, scatter
-
-if TYPE_CHECKING:
-    from taskd.messages.values import Plan
-    from taskd.worker.state.entry import Entry
 
 log = logging.getLogger("taskd.worker")
 

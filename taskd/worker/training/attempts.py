@@ -8,24 +8,26 @@ by restoring these records (`repair/restore.py`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import functools
+from typing import Any
+
+import torch
 
 from taskd.cython_api import allocations, damage, slot
 from taskd.messages import from_rank
+from taskd.messages.values import Plan
+from taskd.profiling.rank import Profile
+from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.communication.channel import AgentGone
 from taskd.worker.repair import verify
+from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
 from taskd.worker.state.given import Refused
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.suspicion import Suspicion
 from taskd.worker.training.trigger import Trigger
-
-if TYPE_CHECKING:
-    import torch
-
-    from taskd.messages.values import Plan
-    from taskd.profiling.rank import Profile
-    from taskd.worker.repair.session import RepairSession
 
 
 class Attempts:
@@ -69,7 +71,7 @@ class Attempts:
         batch."""
         session, step = self._session, self.step
         # a replacement's parent is the zygote, so no signal reports that the launcher has ended
-        session.channel.check()
+        session.agent.channel.check()
         try:
             if not self._recorder.begin(step, before, after):
                 return False
@@ -83,9 +85,7 @@ class Attempts:
         self.open, self._gated, self._updates = True, False, 0
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
-        pause = slot.pause_step()
-        if pause is not None and step >= pause:  # it arrived after this step had begun
-            session.channel.send(from_rank.RankPassed(session.rank, session.incarnation, step))
+        session.agent.begun(step)
         if self._plan is not None:
             self._forward = Forward(session, self._plan, self._end_for)
         self.begun.fire()
@@ -140,14 +140,8 @@ class Attempts:
             self.profile.commits(self.step - 1)
         if not self._told:
             self._told = True
-            session.channel.send(
-                from_rank.StepCommitted(
-                    session.rank,
-                    session.incarnation,
-                    session.communicators.generation,
-                    self.step - 1,
-                )
-            )
+            generation = session.communicators.generation
+            session.agent.tell(from_rank.StepCommitted, generation, self.step - 1)
         return True
 
     def _failed(self, error: BaseException) -> bool:
@@ -171,20 +165,14 @@ class Attempts:
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
         if not isinstance(error, (GeneratorExit, Refused)):
             text = f"{type(error).__name__}: {error}"[:300]
-            session.channel.send(
-                from_rank.RankRaised(session.rank, session.incarnation, self.step, text)
-            )
+            session.agent.tell(from_rank.RankRaised, self.step, text)
         self.abandoned = True
         return False
 
     def refused(self, error: RuntimeError) -> None:
         """Going on would give other numbers: the job ends with the reason."""
-        session = self._session
-        session.channel.send(
-            from_rank.RankRaised(
-                session.rank, session.incarnation, self.step, str(error)[:2000], refused=True
-            )
-        )
+        text = str(error)[:2000]
+        self._session.agent.tell(from_rank.RankRaised, self.step, text, refused=True)
         self.abandoned = True
 
     def _close(self) -> None:
@@ -232,6 +220,23 @@ class Attempts:
         """End the attempt here and discard its results."""
         self._suspicion.doubt(self.step, why)
         raise Interrupted
+
+    # -- profiling ---------------------------------------------------------------------------------
+
+    def profile_steps(self, ranges: tuple[int, ...], agent: AgentClient) -> None:
+        """Switch the profile when the next attempt begins. From the control thread; `agent`: whom
+        the profile tells."""
+        if self.profile is None:
+
+            def told(step: int, steps: int, taken: float, waited: float) -> None:
+                with contextlib.suppress(AgentGone):  # in the profile's own thread
+                    agent.tell(from_rank.StepTimes, step, steps, taken, waited)
+
+            state = self._session.state
+            wrapped = {id(ddp.module) for ddp in state.ddps}
+            roots = [*state.ddps, *(m for m in state.modules.values() if id(m) not in wrapped)]
+            self.profile = Profile(agent.rank, roots, self._session.device.mark, told)
+        self.begun.add(functools.partial(self.profile.switch, ranges))
 
     # -- after a repair ----------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class Calls:
         Refused, RuntimeError."""
         session = self._loop.session
         # a job that goes on from a dump may have another end
-        ranges = session.variables.ranges if session.incarnation else None
+        ranges = session.variables.ranges if session.agent.incarnation else None
         self._loop.is_of(given, self._loop.plan(None, None), ranges)
         entry, recorder = given.entry, self._recorder
         if entry is None or given.kind == PROVISIONAL:

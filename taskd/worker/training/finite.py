@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import torch
 
+from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempt import Interrupted
 from taskd.worker.training.suspicion import Suspicion
-
-if TYPE_CHECKING:
-    from taskd.worker.repair.session import RepairSession
 
 log = logging.getLogger("taskd.worker")
 

@@ -78,8 +78,7 @@ class Loop:
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
-            planned = from_rank.StepsPlanned(session.rank, session.incarnation, self._end)
-            session.channel.send(planned)
+            session.agent.tell(from_rank.StepsPlanned, self._end)
         self.batches.clear()
         recorder.new_pass(
             session.random.take(),
@@ -107,8 +106,7 @@ class Loop:
                 if self._leave_pass():
                     return True
                 continue
-            pause = slot.pause_step()
-            if pause is not None and attempts.step >= pause:
+            if session.agent.pauses(attempts.step):
                 self._pause()
                 continue
             states = self._fetch()
@@ -233,7 +231,7 @@ class Loop:
         ending = self.attempts.ended(error)
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
-        if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.incarnation == 0:
+        if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.agent.incarnation == 0:
             self._carried.committed(
                 [
                     self._iterator,
@@ -337,7 +335,7 @@ class Loop:
         self.recorder.end_pass(step)
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
-        session.channel.send(from_rank.RankFinished(session.rank, session.incarnation, step))
+        session.agent.tell(from_rank.RankFinished, step)
         outcome = session.wait_for_orders(self._position, release=step)
         self._follow(outcome)
         if isinstance(outcome, Resumed):
@@ -352,7 +350,7 @@ class Loop:
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
         self.recorder.pause(step)
-        session.channel.send(from_rank.RankPaused(session.rank, session.incarnation, step))
+        session.agent.tell(from_rank.RankPaused, step)
 
         def position() -> tuple[Position, str]:
             # a repair: it, not the end of the pause, continues this rank

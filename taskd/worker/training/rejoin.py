@@ -77,7 +77,7 @@ class Rejoin:
         """Announce this replacement and take part in the repair; None: it belongs in a later pass.
         Raises RuntimeError if the repair was given up."""
         session = self._session
-        session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
+        session.agent.tell(from_rank.RankReady)
         while isinstance(outcome := session.wait_for_orders(None), TakenUp):
             session.entries.open()
             set_up.reload()
@@ -85,7 +85,7 @@ class Rejoin:
             self.aim()
             if self.target != aimed:
                 return None
-            session.channel.send(from_rank.RankReady(session.rank, session.incarnation))
+            session.agent.tell(from_rank.RankReady)
         if not isinstance(outcome, Resumed) or outcome.entry is None:
             raise RuntimeError(f"the repair of rank {session.rank} was given up: {outcome}")
         return outcome

@@ -3,14 +3,10 @@ committed, and an interruption will follow."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.cython_api import damage
 from taskd.devices import DeviceLost, Fault, FaultType
 from taskd.messages import from_rank
-
-if TYPE_CHECKING:
-    from taskd.worker.repair.session import RepairSession
+from taskd.worker.repair.session import RepairSession
 
 DAMAGED = 2  # a bit of damage.spoiled(): a memory page was lost
 
@@ -30,10 +26,7 @@ class Suspicion:
     def doubt(self, step: int, text: str, kind: int = from_rank.OTHER) -> None:
         """Report that the results of `step` must not be used."""
         self.present = True
-        session = self._session
-        session.channel.send(
-            from_rank.RankFaulted(session.rank, session.incarnation, step, kind, text)
-        )
+        self._session.agent.tell(from_rank.RankFaulted, step, kind, text)
 
     def spoiled(self, step: int) -> bool:
         """Return whether this rank's results cannot be used: a connection broke in the middle of a
@@ -42,7 +35,8 @@ class Suspicion:
         if spoiled and not self.present:
             self.present = True
             if not spoiled & DAMAGED:  # the agent reports a lost page
-                self._collective_failed(step, "a connection broke in the middle of a message")
+                broken = "a connection broke in the middle of a message"
+                self._session.agent.tell(from_rank.CollectiveFailed, step, broken)
         return bool(spoiled)
 
     def recognise(self, error: BaseException) -> Fault | None:
@@ -59,15 +53,9 @@ class Suspicion:
             self.present = True
         elif fault.type is FaultType.NETWORK:
             self.present = True
-            self._collective_failed(step, fault.text)
+            self._session.agent.tell(from_rank.CollectiveFailed, step, fault.text)
         else:
             self.doubt(step, f"{fault.name}: {fault.text}", int(fault.type))
-
-    def _collective_failed(self, step: int, text: str) -> None:
-        session = self._session
-        session.channel.send(
-            from_rank.CollectiveFailed(session.rank, session.incarnation, step, text)
-        )
 
     def clean_device(self) -> tuple[bool, str]:
         """Prepare the device for the repair. Returns (whether state in its memory is lost, why this

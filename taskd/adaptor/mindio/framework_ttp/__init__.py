@@ -70,7 +70,7 @@ def tft_init_processor(
         raise ValueError(f"world_size is {world_size!r}; it must be 1 to {MOST_RANKS}")
     if type(rank) is not int or not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank!r}; it must be 0 to {world_size - 1}")
-    processor.make(rank, world_size)
+    processor.make(rank)
 
 
 def tft_start_processor(master_ip: str, port: int, local_ip: str = "") -> None:

@@ -46,7 +46,7 @@ def _await_repair(me: Processor, error: Exception) -> None:
     state, code = exceptions.meaning(error)
     if state is ReportState.RS_UNKNOWN and me.explained():
         state = ReportState.RS_NORMAL
-    log.warning("rank %d: %s: %s: %s", me.rank, state.name, type(error).__name__, error)
+    log.warning("rank %d: %s: %s: %s", me.agent.rank, state.name, type(error).__name__, error)
     if state is ReportState.RS_UNKNOWN:
         me.report(state, f"{type(error).__name__}: {error}")
         raise error

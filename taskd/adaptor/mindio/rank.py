@@ -1,0 +1,73 @@
+"""What the threads of a rank share whose framework repairs itself."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from typing import Any
+
+from taskd import settings
+from taskd.adaptor.mindio.callbacks import Callbacks
+from taskd.adaptor.mindio.enums import Action, ReportState
+from taskd.adaptor.mindio.handlers import Handlers
+from taskd.adaptor.mindio.updates import Updates
+from taskd.cython_api import slot
+from taskd.messages import from_rank, to_rank
+from taskd.worker.communication.agent_client import AgentClient
+
+
+class Rank:
+    """`handlers`, `updates`, `callbacks`: see there. `changed` is notified of each change here.
+    `orders`: those that are carried out by handlers. Methods are for any thread."""
+
+    def __init__(self, rank: int) -> None:
+        self.agent = AgentClient(rank)
+        self.changed = threading.Condition()
+        self.updates = Updates(self.changed)
+        self.handlers = Handlers()
+        self.callbacks = Callbacks(self.request)
+        self.limit = settings.handler_limit(os.environ)
+        self.orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.orders_busy = False  # a handler that communicates is being called
+        self.resumed = slot.interruption()  # the last interruption that training went on after
+        self.replacement = self.agent.incarnation > 0
+        self.repair_type, self.repair_step = "unknown", 0
+        self.waiting = self.over = self.ready = self.prepared = False
+        self.reported = ReportState.RS_NORMAL
+        self.uce = False  # this rank's memory has failed
+        self.refusal = ""  # why the job has to end: what was asked for, and is not done
+        self.told = True  # the first update after a repair is reported
+        self.generation = 0
+        self.action: Action | None = None  # what the training thread does next, once it is known
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a repair is under way that this rank has to take part in."""
+        return bool(slot.interruption() > self.resumed)
+
+    def request(self, strategy: str) -> None:
+        """A callback of the framework ends the job."""
+        self.agent.tell(from_rank.StrategyRequested, strategy)
+
+    def refuse(self) -> None:
+        """Have the job end, if what it needs is not done."""
+        if self.refusal:
+            self.agent.tell(from_rank.StrategyRequested, "exit", self.refusal)
+
+    def act(self, action: Action) -> None:
+        """Let the training thread go on."""
+        with self.changed:
+            # at once, not when the thread wakes: it does not stand still for the next repair
+            self.action, self.waiting = action, False
+            self.changed.notify_all()
+
+    def resume(self, order: to_rank.Resume) -> None:
+        """The repair is done."""
+        with self.changed:
+            self.replacement = self.uce = self.prepared = self.ready = False
+            self.resumed, self.generation, self.told = order.interruption, order.generation, False
+            self.repair_type = "unknown"
+        self.updates.open(order.step, order.interruption)
+        if not self.over:
+            self.act(Action.RETRY)
