@@ -40,7 +40,6 @@ TOGETHER = (to_rank.Rebuild, to_rank.Restore)
 class _Waits:
     """The arguments of one `wait_for_orders`, and what has been restored during it."""
 
-    replacement: bool
     release: int | None
     on_formed: Callable[[], None] | None
     paused: bool
@@ -71,7 +70,7 @@ class RepairSession(ProtectedRank):
         its process cannot go on ("": it can); None in a replacement, which has nothing to report.
         `release`: return Released once no step before this one will be repeated. `on_formed`:
         called once the first communicators exist. `paused`: paused on request, without a fault."""
-        waits = _Waits(position is None, release, on_formed, paused, self.built_at)
+        waits = _Waits(release, on_formed, paused, self.built_at)
         self._position = position
         self.restorer.begin()
         while True:
@@ -140,7 +139,7 @@ class RepairSession(ProtectedRank):
             device_tasks.carry_out(self.agent, self.device, order)
 
     def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:
-        return TakenUp() if waits.replacement else None
+        return TakenUp() if self._position is None else None
 
     def _unprotected(self, order: to_rank.Unprotected, waits: _Waits) -> LeftAlone:
         return LeftAlone(order.reason)
@@ -155,13 +154,8 @@ class RepairSession(ProtectedRank):
         self.device.leave_collectives()
         comm_hooks.leave()
         with scratch():
-            self.communicators.rebuild(
-                order.generation,
-                *order.store,
-                order.interruption,
-                REBUILD_LIMIT,
-                self.device.device,
-            )
+            built = order.generation, *order.store, order.interruption
+            self.communicators.rebuild(*built, REBUILD_LIMIT, self.device.device)
 
     def _answer(self) -> None:
         """Report this rank's position for the last interruption, once."""

@@ -26,7 +26,7 @@ from taskd.worker.state.memory import gather, same_rows, scatter
 
 log = logging.getLogger("taskd.worker")
 
-LENGTH = 8  # bytes of a message's length field
+INDIVIDUAL = "rank %d: the forward of %s depends on state of its own and is not verified"
 
 
 class Different(RuntimeError):
@@ -93,25 +93,20 @@ class Forward:
     def _hand_over(
         self, module: torch.nn.Module, inputs: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        rank = self._rank
+        rank, data = self._rank, b""
         if rank.state.is_individual():
-            log.info(
-                "rank %d: the forward of %s depends on state of its own and is not verified",
-                rank.rank,
-                self._name,
-            )
-            self.stop()
-            _send(b"", self._had)
-            return
-        try:
-            data = plain.encode((inputs, keywords, rank.random.take(), gather(rank.state.private)))
-        except plain.Unrecordable as error:
-            text = (
-                "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
-                " verified"
-            )
-            log.warning(text, rank.rank, self._name, error)
-            data = b""
+            log.info(INDIVIDUAL, rank.rank, self._name)
+        else:
+            try:
+                handed = inputs, keywords, rank.random.take(), gather(rank.state.private)
+                data = plain.encode(handed)
+            except plain.Unrecordable as error:
+                text = (
+                    "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
+                    " verified"
+                )
+                log.warning(text, rank.rank, self._name, error)
+        if not data:
             self.stop()
         _send(data, self._had)
 
@@ -119,23 +114,15 @@ class Forward:
         self.stop()
         theirs = _receive(self._had)
         if not theirs:
-            log.info(
-                "rank %d: the forward of %s depends on state of its own and is not verified",
-                self._had,
-                self._name,
-            )
+            log.info(INDIVIDUAL, self._had, self._name)
         elif theirs != digest(output):
             self._failed(
                 f"the first forward of {self._name} differs between rank {self._given}, which was"
                 f" given its state, and rank {self._had}, which had it"
             )
         else:
-            log.info(
-                "verified: %s computes the same on rank %d and rank %d",
-                self._name,
-                self._given,
-                self._had,
-            )
+            text = "verified: %s computes the same on rank %d and rank %d"
+            log.info(text, self._name, self._given, self._had)
 
     def _repeat(self, module: torch.nn.Module, inputs: Any) -> None:
         self.stop()
