@@ -75,8 +75,7 @@ def test_a_scrape(manager):
         )
     )
     found = until(
-        manager,
-        lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f,
+        manager, lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f
     )
     assert found["taskd_agents", "running"] == 2 and found["taskd_agents", "missing"] == 0
     assert found["taskd_ranks", "computing"] == found["taskd_ranks", "updating"] == 1

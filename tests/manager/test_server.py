@@ -48,18 +48,7 @@ def test_an_incident_is_led_and_written_down(start, tmp_path):
     for agent, rank in ((a, 0), (b, 2), (b, 3)):
         agent.send(from_rank.RankInterrupted(rank, 0, interruption.interruption, position))
     a.send(from_rank.RankReady(1, 1))
-    for agent in (a, b):
-        generation = agent.expect(to_rank.Rebuild).generation
-        for rank in agent.ranks:
-            agent.send(from_rank.RankRebuilt(rank, int(rank == 1), generation))
-    for agent in (a, b):
-        assert agent.expect(to_rank.Restore).plan.step == 7
-        for rank in agent.ranks:
-            agent.send(from_rank.RankRestored(rank, int(rank == 1), generation, "same"))
-    for agent in (a, b):
-        assert agent.expect(to_rank.Resume).step == 7
-        for rank in agent.ranks:
-            agent.send(from_rank.StepCommitted(rank, int(rank == 1), generation, 7))
+    manager.repairs([a, b], 7, rank_1=1)
     manager.wait(lambda: repaired(tmp_path / "log"))
     (entry,) = repaired(tmp_path / "log")
     assert (entry["strategy"], entry["ranks"], entry["step"]) == ("recover-in-place", [1], 7)
@@ -84,7 +73,7 @@ def test_a_late_message_is_dropped(start):
     (agent,) = manager.protected(1)
     agent.send(from_agent.RankDied(0, 0, "an old message"), seq=agent.seq - 1)
     manager.dropped("late")
-    assert manager.server.coordinator.job.ranks[0].alive
+    assert manager.job.ranks[0].alive
 
 
 def test_a_message_of_an_unknown_agent_is_asked_to_register(start):
@@ -142,7 +131,7 @@ def test_an_agent_says_only_what_is_its_business(start, message, kind):
     agents[0].send(message)
     manager.dropped(kind)
     assert manager.server.outcome is None
-    assert all(r.alive for r in manager.server.coordinator.job.ranks.values())
+    assert all(r.alive for r in manager.job.ranks.values())
 
 
 @pytest.mark.parametrize(
