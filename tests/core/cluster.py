@@ -8,15 +8,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Position
-from tests.core.actors import (
-    COMMITTED,
-    ENDED,
-    FINISHED,
-    HELD,
-    Former,
-    Node,
-    Rank,
-)
+from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Rank
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -328,11 +320,7 @@ class Cluster:
         self.world.say(
             old,
             from_agent.NodeTaken(
-                old.number,
-                old.agent,
-                (f"node-{old.number}", 7001),
-                (old.agent, 8000),
-                left,
+                old.number, old.agent, (f"node-{old.number}", 7001), (old.agent, 8000), left
             ),
         )
 

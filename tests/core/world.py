@@ -22,13 +22,7 @@ from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
-from tests.core.actors import (
-    GUARDED,
-    UNHEARD,
-    Former,
-    Node,
-    Rank,
-)
+from tests.core.actors import GUARDED, UNHEARD, Former, Node, Rank
 from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
