@@ -18,7 +18,7 @@ from taskd.history.facts import End
 from taskd.history.model import of_records
 from taskd.history.reading import Record
 from taskd.history.status import model as models
-from taskd.history.status.model import SHOWN, Model, of_manager
+from taskd.history.status.model import SHOWN, of_manager
 from taskd.history.status.rendering import printable, render
 from taskd.messages import codec
 from taskd.messages.from_agent import NodeProgress
@@ -89,6 +89,7 @@ def of_journal(where, records, now):
 
 def test_a_job_that_trains():
     model = of_manager("10.0.0.1:9601", seen(), [incident()])
+    assert not model.over and of_manager("x", seen(state="over")).over
     assert text(model) == (
         """\
 job llm-7b  training
@@ -252,6 +253,7 @@ step 5 to 6 of 10, 2 s/step
 def test_the_state_that_the_journal_tells(more, state, detail):
     model = of_journal("x", [START, *more], 60.0)
     assert model.seen.state == state and detail in model.seen.detail, model.seen.detail
+    assert model.over == (state == "over")
 
 
 def test_nodes_that_are_lost_or_missing_by_the_journal():
@@ -343,8 +345,3 @@ def test_ten_thousand_ranks_stay_readable():
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_any_width_will_do(width):
     assert "recover-in-place" in text(of_manager("x", seen(), [incident()]), width)
-
-
-def test_a_model_is_of_its_source():
-    model = Model("manager", "x", 0.0, seen())
-    assert not model.over and Model("manager", "x", 0.0, seen(state="over")).over
