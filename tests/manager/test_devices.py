@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 
-import msgspec
 import pytest
 
 from taskd.manager.continuity import DEVICE, Continuity
@@ -116,13 +115,6 @@ def test_files_that_change_the_level_of_a_code_that_is_there(start, config):
     manager.wait(lambda: not rank.unusable)
     agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
     assert agent.expect(to_agent.Replace).rank == 1
-
-
-def test_an_agent_may_not_tell_levels(start):
-    manager = start(1)
-    (agent,) = manager.protected(1)
-    agent.say(msgspec.msgpack.encode({"type": "DeviceLevel", "rank": 1, "level": "SeparateNPU"}))
-    manager.dropped("not a message")
 
 
 def test_time_alone_brings_a_level(start, config):

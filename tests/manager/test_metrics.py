@@ -80,11 +80,9 @@ def test_a_scrape(manager):
     assert found["taskd_agents", "running"] == 2 and found["taskd_agents", "missing"] == 0
     assert found["taskd_ranks", "computing"] == found["taskd_ranks", "updating"] == 1
     assert found["taskd_ranks", "unseen"] == 2
-    assert (found[("taskd_step",)], found[("taskd_step_highest",)], found[("taskd_step_end",)]) == (
-        6,
-        7,
-        100,
-    )
+    assert found[("taskd_step",)] == 6
+    assert found[("taskd_step_highest",)] == 7
+    assert found[("taskd_step_end",)] == 100
     assert found[("taskd_step_seconds",)] == 0.02
     assert found[("taskd_manager_loop_seconds_count",)] > 0
     assert 0 <= found[("taskd_goodput_ratio",)] <= 1

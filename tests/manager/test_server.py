@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
 
-import msgspec
 import pytest
 
-from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.history.reading import repaired
 from taskd.manager import peers
@@ -150,25 +147,6 @@ def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
     agent = manager.agent(node, ranks)
     agent.join(**more)
     assert word in agent.expect(to_agent.Refused).reason
-    assert not manager.server.members.agents
-
-
-@pytest.mark.parametrize(
-    "event", [e.AgentLost(0, "x"), e.StandbyLost("x", "x"), e.FormerLost(0, "x", "x"), e.Tick()]
-)
-def test_what_the_manager_finds_out_by_itself_nobody_can_tell_it(start, event):
-    manager = start()
-    (agent,) = manager.protected(1)
-    agent.say(msgspec.msgpack.encode({"type": type(event).__name__, **asdict(event)}))
-    manager.dropped("not a message")
-    assert manager.server.outcome is None and set(manager.server.members.agents) == {0}
-
-
-@pytest.mark.parametrize("field", ["epoch", "generation", "interruption"])
-def test_a_registration_with_a_negative_number_is_none(start, field):
-    manager = start()
-    manager.agent().join(**{field: -1})
-    manager.dropped("not a message")
     assert not manager.server.members.agents
 
 

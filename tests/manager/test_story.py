@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 
 import pytest
 
-from taskd.core.job_name import name
 from taskd.history import files
 from taskd.history.reading import Reader
 from taskd.messages import (
@@ -22,7 +20,6 @@ from taskd.messages import (
 )
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal
 from taskd.messages.values import Position
-from taskd.settings import without_secrets
 
 AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
 
@@ -176,13 +173,6 @@ def test_a_manager_that_leaves_says_so(start, tmp_path):
     manager.protected(1)
     manager.stop("SIGTERM was received; the job goes on")
     assert records(tmp_path)[-1].kind == "leave"
-
-
-def test_no_secret_is_among_the_settings():
-    environ = {"TASKD_SECRET": "hunter2", "TASKD_PORT": "9601", "HOME": "/root", "TASKD_FORK": " "}
-    assert without_secrets(environ) == {"TASKD_PORT": "9601"}
-    environ["MINDX_TASK_ID"] = job_id = str(uuid.uuid4())  # it may be the key
-    assert without_secrets(environ) == {"TASKD_PORT": "9601", "MINDX_TASK_ID": name(job_id)}
 
 
 def test_a_journal_that_cannot_be_written_does_not_stop_the_manager(start, tmp_path, caplog):
