@@ -149,10 +149,8 @@ def test_a_manager_that_cannot_start(tmp_path):
         command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90
     )
     assert done.returncode == 2 and "trained" not in done.stdout
-    assert (
-        "ulimit -Hn=64 is refused" in done.stderr
-        and "no manager, so the job is not started" in done.stderr
-    )
+    assert "ulimit -Hn=64 is refused" in done.stderr
+    assert "no manager, so the job is not started" in done.stderr
     done = subprocess.run(
         command,
         env={**env, "TASKD_UNPROTECTED": "on"},
