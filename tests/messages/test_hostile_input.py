@@ -258,13 +258,7 @@ def test_a_field_too_many_or_too_few_is_refused(cls):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"seq": -1},
-        {"sender": -4},
-        {"term": -1},
-        {"process": "x" * 129},
-        {"sender": values.NODES},
-    ],
+    [{"seq": -1}, {"sender": -4}, {"term": -1}, {"process": "x" * 129}, {"sender": values.NODES}],
     ids=str,
 )
 def test_an_envelope_out_of_range_is_refused_and_the_field_named(changes):
