@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED as PAUSED_RECORD
 from taskd.messages import from_agent, from_rank, to_operator
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
+
+if TYPE_CHECKING:
+    from tests.core.world import World
 
 SETUP, TRAINING, HELD, PAUSED, FINISHED, ENDED = (
     "setup",
@@ -141,3 +144,12 @@ class Former:
 
     def keep(self, node: Node) -> None:
         self.node, self.ranks = dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]
+
+
+class Part:
+    """Of the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.chance, self.counts = world, world.chance, world.counts
+        self.after, self.later, self.likely = world.after, world.later, world.likely
+        self.say, self.tell = world.say, world.tell
