@@ -15,14 +15,8 @@ from tests.core.histories import after_steps
 if TYPE_CHECKING:
     from tests.core.world import World
 
-SETUP, TRAINING, HELD, PAUSED, FINISHED, ENDED = (
-    "setup",
-    "training",
-    "paused",
-    "standing",
-    "finished",
-    "ended",
-)
+SETUP, TRAINING, HELD, PAUSED = "setup", "training", "paused", "standing"
+FINISHED, ENDED = "finished", "ended"
 # no progress: HUNG does not answer progress probes, LOOPING still does
 HUNG, LOOPING = "hung", "looping"
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
@@ -30,26 +24,14 @@ PATIENCE = 15.0  # seconds after which the collective library gives up
 LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
 GUARDED = (
-    from_agent.RankDied
-    | from_rank.RankInterrupted
-    | from_agent.RankBusy
-    | from_rank.RankReady
-    | from_rank.RankRebuilt
-    | from_rank.RankRestored
-    | from_rank.StepCommitted
-)
-
+    from_agent.RankDied | from_agent.RankBusy | from_rank.RankInterrupted | from_rank.RankReady
+    | from_rank.RankRebuilt | from_rank.RankRestored | from_rank.StepCommitted
+)  # fmt: skip
 # commands that the world does not carry out
 UNHEARD = (
-    c.Note
-    | c.Entry
-    | c.MarkSubHealthy
-    | c.AskForStandby
-    | to_operator.Answer
-    | c.Refuse
-    | c.Challenge
-    | c.Resign
-)
+    c.Note | c.Entry | c.MarkSubHealthy | c.AskForStandby | to_operator.Answer | c.Refuse
+    | c.Challenge | c.Resign
+)  # fmt: skip
 
 
 @dataclass

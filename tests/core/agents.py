@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import commands as c
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from tests.core.actors import (
@@ -21,9 +19,6 @@ from tests.core.actors import (
     Part,
     Rank,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Agents(Part):
@@ -77,15 +72,9 @@ class Agents(Part):
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, to_agent.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
-            self.after(
-                0.01,
-                lambda: self.say(
-                    node,
-                    from_agent.Sealed(
-                        node.number, command.interruption, "" if why else "/dumps/step", why
-                    ),
-                ),
-            )
+            path = "" if why else "/dumps/step"
+            sealed = from_agent.Sealed(node.number, command.interruption, path, why)
+            self.after(0.01, lambda: self.say(node, sealed))
         elif isinstance(command, to_agent.TakeOver):
             node.moves_to = command.agent
         elif isinstance(command, to_agent.KeepSwitch):
@@ -214,18 +203,9 @@ class Agents(Part):
         if incarnation <= rank.incarnation:
             return
         node = self.world.nodes[rank.node]
-        fresh = Rank(
-            rank.number,
-            rank.node,
-            incarnation,
-            blank=True,
-            begun=True,
-            left=rank.left,
-            interrupted=node.interruption,
-            record=rank.record,
-            replica_set=rank.replica_set,
-        )
-        rank.__dict__.update(fresh.__dict__)
+        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True)
+        stays = {name: getattr(rank, name) for name in ("left", "record", "replica_set")}
+        rank.__dict__.update({**fresh.__dict__, **stays, "interrupted": node.interruption})
         if self.likely(0.01):
             rank.mode = HUNG
         elif self.likely(0.1):

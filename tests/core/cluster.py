@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Position
 from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
-
-if TYPE_CHECKING:
-    pass
 
 
 class Cluster(Part):
@@ -49,6 +44,8 @@ class Cluster(Part):
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive and not r.quit]
         new = [r for r in node.ranks if r.alive and r.blank]
+        living = [r for r in node.ranks if r.alive and not r.blank]
+        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
         return from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
@@ -56,13 +53,7 @@ class Cluster(Part):
             node.epoch,
             tuple(r.incarnation for r in node.ranks),
             joined,
-            tuple(
-                r.number
-                for r in node.ranks
-                if r.alive and not r.blank and r.mode in (HELD, FINISHED)
-            )
-            if node.protected
-            else (),
+            held if node.protected else (),
             tuple(r.number for r in dead),
             tuple(r.number for r in new),
             tuple(r.number for r in new if r.mode == HELD),
@@ -134,13 +125,8 @@ class Cluster(Part):
         rank enters the step's first collective."""
         begun = rank.stage != COMMITTED or self.chance.random() < 0.5
         last = rank.step if begun else rank.step - 1
-        return Position(
-            max(last, 0),
-            None,
-            frozenset(),
-            frozenset(s for s in range(last - 2, last + 1) if s >= 0),
-            replica_set=rank.replica_set,
-        )
+        steps = frozenset(s for s in range(last - 2, last + 1) if s >= 0)
+        return Position(max(last, 0), None, frozenset(), steps, replica_set=rank.replica_set)
 
     def lose_node(self, node: Node) -> None:
         """Kill a node's processes, or cut it off for a while."""
@@ -196,10 +182,8 @@ class Cluster(Part):
         if order.agent not in self.world.standbys or self.likely(0.05):
             return  # it is gone, or silent
         manager, prepared = self.world.manager, self.world.prepared.pop(order.agent, None)
-        ready = prepared is not None and (prepared.node, prepared.incarnations) == (
-            order.node,
-            order.incarnations,
-        )
+        asked = prepared and (prepared.node, prepared.incarnations)
+        ready = asked == (order.node, order.incarnations)
         assert ready or not order.former, "a node moves to a standby that is not ready for it"
         self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
 
@@ -278,32 +262,16 @@ class Cluster(Part):
                     at.step, None, at.final, at.provisional, replica_set=rank.replica_set
                 )
                 rank.record = found if rank.alive else None
-        fresh = Node(
-            old.number,
-            old.ranks,
-            order.epoch,
-            order.generation,
-            True,
-            order.interruption,
-            agent=order.agent,
-            joined=self.world.manager,
-        )
+        at = order.epoch, order.generation, True, order.interruption
+        fresh = Node(old.number, old.ranks, *at, agent=order.agent, joined=self.world.manager)
         whole = self.has_records(order, old)
         left = tuple(r.record if whole else None for r in old.ranks)
         self.world.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.world.now, "received": self.world.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
             kept = rank.record
-            rank.__dict__.update(
-                Rank(
-                    rank.number,
-                    rank.node,
-                    incarnation - 1,
-                    begun=True,
-                    alive=False,
-                    replica_set=rank.replica_set,
-                ).__dict__
-            )
+            gone = Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False)
+            rank.__dict__.update({**gone.__dict__, "replica_set": rank.replica_set})
             rank.record = rank.left = kept if whole else None
             self.world.agents.replace(rank, incarnation)
         self.say(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import events as e
 from taskd.messages import from_agent
 from tests.core.actors import ENDED, Former, Node, Part, Rank
-
-if TYPE_CHECKING:
-    pass
 
 
 class Handover(Part):

@@ -12,38 +12,14 @@ if TYPE_CHECKING:
     from tests.core.world import Rank, World
 
 KINDS = (
-    *["kill"] * 3,
-    "more",
-    "all",
-    "raise",
-    "link",
-    "broken link",
-    "network",
-    "page",
-    "same page",
-    "pages",
-    "other",
-    "unfit",
-    "hang",
-    "loop",
-    "hangs",
-    "stuck",
-    "manager",
-    "sleep",
-    "quit",
+    *["kill"] * 3, "more", "all", "raise", "link", "broken link", "network", "page", "same page",
+    "pages", "other", "unfit", "hang", "loop", "hangs", "stuck", "manager", "sleep", "quit",
     *["node"] * 3,
-)
+)  # fmt: skip
 OF_A_MOVE = (
-    to_agent.Prepare
-    | to_agent.TakeOver
-    | to_agent.StandDown
-    | to_agent.Fence
-    | to_agent.KeepRecords
-    | to_agent.AskSteps
-    | to_rank.Pause
-    | to_rank.Continue
-    | to_rank.Resume
-)
+    to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown | to_agent.Fence
+    | to_agent.KeepRecords | to_agent.AskSteps | to_rank.Pause | to_rank.Continue | to_rank.Resume
+)  # fmt: skip
 PAGES = (0x1000, 0x2000, 0)
 
 

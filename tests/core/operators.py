@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
 from taskd.mindcluster.levels import RESETS, TABLE, Level
 from tests.core.actors import Part
-
-if TYPE_CHECKING:
-    pass
 
 
 class Operators(Part):

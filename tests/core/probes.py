@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.messages import from_agent
 from tests.core.actors import (
     COMMITTED,
@@ -19,9 +17,6 @@ from tests.core.actors import (
     Part,
     Rank,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Probes(Part):

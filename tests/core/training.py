@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from taskd.messages import from_agent, from_rank
 from tests.core.actors import (
@@ -22,9 +21,6 @@ from tests.core.actors import (
     Part,
     Rank,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 class Training(Part):
