@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from taskd.core import commands as c
+from taskd.core.demand import Demand
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
+from taskd.mindcluster.levels import NAMED, TABLE
 from tests.core.actors import (
     COMMITTED,
     COMPUTING,
@@ -19,6 +21,8 @@ from tests.core.actors import (
     Part,
     Rank,
 )
+
+OF_THE_DEVICE = [word for word, level in NAMED.items() if TABLE[level].asks is Demand.RETRY]
 
 
 class Agents(Part):
@@ -205,6 +209,8 @@ class Agents(Part):
         node = self.world.nodes[rank.node]
         fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True)
         stays = {name: getattr(rank, name) for name in ("left", "record", "replica_set")}
+        # what its device has asked for stays: another process does not make it a better one
+        fresh.evidence.update({word: rank.evidence[word] for word in OF_THE_DEVICE})
         rank.__dict__.update({**fresh.__dict__, **stays, "interrupted": node.interruption})
         if self.likely(0.01):
             rank.mode = HUNG
