@@ -51,8 +51,8 @@ def page(monkeypatch) -> SimpleNamespace:
     return page
 
 
-def rank(session: Line) -> Rank:
-    return Rank(0, 0, session, *[None] * 7, device=None, pipelines=Pipelines(), variables=None)  # type: ignore[arg-type]
+def rank(session: Line, kind: type[Rank] = Rank) -> Rank:
+    return kind(0, 0, session, *[None] * 7, device=None, pipelines=Pipelines(), variables=None)
 
 
 def position() -> tuple[Position, str]:
@@ -115,10 +115,7 @@ def test_what_fails_is_told_and_the_rank_stays(page):
     session = Line()
     *begin, resume = repair(page, 1)
     session.orders = [*begin, begin[-1], resume]
-    failing = Failing(
-        0, 0, session, *[None] * 7, device=None, pipelines=Pipelines(), variables=None
-    )  # type: ignore[arg-type]
-    assert isinstance(failing.wait_for_orders(position), Resumed)
+    assert isinstance(rank(session, Failing).wait_for_orders(position), Resumed)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,
         from_rank.RankRebuilt,
