@@ -10,15 +10,10 @@ from taskd.history.notices.slow_ranks import BEGINS
 from taskd.history.reading import Record
 
 INCIDENT = {
-    "incident": 1,
-    "began": 5.0,
-    "seconds": 0.25,
-    "result": "repaired",
-    "strategy": "recover-in-place",
-    "faults": ["rank 1: killed by SIGKILL"],
-    "ranks": (1,),
+    "incident": 1, "began": 5.0, "seconds": 0.25, "result": "repaired",
+    "strategy": "recover-in-place", "faults": ["rank 1: killed by SIGKILL"], "ranks": (1,),
     "step": 35,
-}
+}  # fmt: skip
 
 
 class Told:
