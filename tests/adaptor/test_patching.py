@@ -191,10 +191,8 @@ def test_the_whole_life(site):
         "sed": 1,
     }
     gone = call(site, "--remove")
-    assert (
-        gone.exit_code == 0
-        and "removed; it was installed by `taskd patch`, and by sed (once)" in gone.output
-    )
+    assert gone.exit_code == 0
+    assert "removed; it was installed by `taskd patch`, and by sed (once)" in gone.output
     assert file.read_bytes() == before and names(site) - {"__pycache__"} == around
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     assert call(site, "--status").exit_code == 1
@@ -239,11 +237,9 @@ def test_one_that_was_installed_and_does_not_work_is_left(fake):
     broken(fake, "1/0")
     run_file(fake).write_bytes(patched(FAKE))
     done = call(fake, "--install")
-    assert (
-        done.exit_code == 1
-        and "was already installed and does not work" in done.output
-        and "ZeroDivisionError" in done.output
-    )
+    assert done.exit_code == 1
+    assert "was already installed and does not work" in done.output
+    assert "ZeroDivisionError" in done.output
     assert run_file(fake).read_bytes() == patched(FAKE)
 
 

@@ -15,16 +15,16 @@ import training
 TASKD = str(training.BIN / "taskd")
 
 
+def call(
+    command: list[str], folder: Path | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    more = {"env": env, "cwd": folder, "timeout": 90}
+    return subprocess.run(command, capture_output=True, text=True, **more)
+
+
 def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
     """Run `taskd run`, which must refuse before it starts anything; what it said."""
-    done = subprocess.run(
-        [TASKD, "run", *arguments],
-        env=training.environment(tmp_path, **env),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = call([TASKD, "run", *arguments], tmp_path, training.environment(tmp_path, **env))
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return " ".join(done.stderr.split())
@@ -74,9 +74,7 @@ def test_torchrun_itself_refuses_a_job_of_several_nodes_without_a_secret(tmp_pat
     if rendezvous == "c10d":
         options = ["--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
     command = [sys.executable, "-c", code, *options, "train.py"]
-    done = subprocess.run(
-        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90
-    )
+    done = call(command, tmp_path, env)
     assert (
         done.returncode == 1
         and "taskd: a job of 2 nodes needs a secret" in done.stderr
@@ -106,14 +104,7 @@ def test_a_second_job_on_the_port_of_the_first(tmp_path):
                 job.trains()
             else:
                 job.until("its manager listened", lambda: (first / "log" / "manager.log").exists())
-            done = subprocess.run(
-                [TASKD, "run", "mine.py"],
-                env=job.env,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=90,
-            )
+            done = call([TASKD, "run", "mine.py"], tmp_path, job.env)
             assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, (
                 f"{moment}: {done.stderr}"
             )
@@ -123,14 +114,7 @@ def test_a_second_job_on_the_port_of_the_first(tmp_path):
             )
         code = "import taskd.python.adaptor.patch; from torch.distributed.run import main; main()"
         env = {**job.env, "TASKD_PROCESS_ENABLE": "on"}
-        done = subprocess.run(
-            [sys.executable, "-c", code, "mine.py"],
-            env=env,
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=90,
-        )
+        done = call([sys.executable, "-c", code, "mine.py"], tmp_path, env)
         assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
         assert "give this job another port (--port, or TASKD_PORT" in done.stderr.splitlines()[-1]
         assert not (tmp_path / "started").exists()
@@ -145,22 +129,11 @@ def test_a_manager_that_cannot_start(tmp_path):
     script.write_text("print('trained')")
     env = training.environment(tmp_path)
     command = ["sh", "-c", 'ulimit -n 64; exec "$@"', "sh", TASKD, "run", str(script)]
-    done = subprocess.run(
-        command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=90
-    )
+    done = call(command, tmp_path, env)
     assert done.returncode == 2 and "trained" not in done.stdout
-    assert (
-        "ulimit -Hn=64 is refused" in done.stderr
-        and "no manager, so the job is not started" in done.stderr
-    )
-    done = subprocess.run(
-        command,
-        env={**env, "TASKD_UNPROTECTED": "on"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=90,
-    )
+    assert "ulimit -Hn=64 is refused" in done.stderr
+    assert "no manager, so the job is not started" in done.stderr
+    done = call(command, tmp_path, {**env, "TASKD_UNPROTECTED": "on"})
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     assert "TASKD_UNPROTECTED is on, the job trains without protection" in done.stderr
 
@@ -169,14 +142,7 @@ def test_a_log_directory_that_cannot_be_made(tmp_path):
     script = tmp_path / "ends.py"
     script.write_text("print('trained')")
     env = training.environment(tmp_path, TASKD_LOG_PATH="/dev/null/logs")
-    done = subprocess.run(
-        [TASKD, "run", str(script)],
-        env=env,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = call([TASKD, "run", str(script)], tmp_path, env)
     assert done.returncode == 0
     assert "trained" in done.stdout
     lines = [line for line in done.stderr.splitlines() if "/dev/null/logs" in line]
@@ -215,7 +181,7 @@ def test_a_wrong_secret(tmp_path):
 
 def test_an_object_that_cannot_be_carried_over(tmp_path):
     code = "import torch, taskd; taskd.protect(model=torch.nn.Linear(1, 1), thing=object())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = call([sys.executable, "-c", code])
     assert "protect(thing=...): a object has no state_dict() and load_state_dict()" in done.stderr
 
 
@@ -242,5 +208,5 @@ try:
 except KeyError:
     print("propagated")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = call([sys.executable, "-c", code])
     assert done.stdout == "propagated\n", done.stderr

@@ -51,16 +51,12 @@ def test_lint_says_file_place_value_and_what_is_allowed(faults, tmp_path):
     )
     done = faults("lint", file)
     assert done.exit_code == 1
-    assert (
-        f"{file}: FaultFrequency[0].TimeWindow is 59" in done.output
-        and "from 60 to 864000" in done.output
-    )
+    assert f"{file}: FaultFrequency[0].TimeWindow is 59" in done.output
+    assert "from 60 to 864000" in done.output
     (finding,) = json.loads(faults("lint", file, "--json").output)
-    assert (
-        finding["path"] == "FaultFrequency[0].TimeWindow"
-        and finding["value"] == "59"
-        and finding["severity"] == "warning"
-    )
+    assert finding["path"] == "FaultFrequency[0].TimeWindow"
+    assert finding["value"] == "59"
+    assert finding["severity"] == "warning"
 
 
 def test_lint_of_a_file_that_cannot_be_used(faults, tmp_path):
@@ -94,9 +90,8 @@ def test_explain(faults, tmp_path):
     raw["SubHealthFaultCodes"].append("DEADBEEF")
     (config / codes.NAME).write_text(json.dumps(raw))
     told = json.loads(faults("explain", "DEADBEEF", "--json", "--config", config).output)
-    assert told["level"] == "SubHealthFault" and told["what is done"].startswith(
-        "subHealthyStrategy ignore"
-    )
+    assert told["level"] == "SubHealthFault"
+    assert told["what is done"].startswith("subHealthyStrategy ignore")
 
 
 @pytest.mark.parametrize(

@@ -18,19 +18,11 @@ import training
 
 START = {"time": 1.0, "kind": "start", "job": "j", "nodes": 1, "ranks_per_node": 4}
 INCIDENT = {
-    "time": 2.0,
-    "kind": "incident",
-    "incident": 1,
-    "result": "repaired",
-    "strategy": "recover-in-place",
-    "faults": ["rank 3: killed by [SIGKILL]"],
-    "ranks": [3],
-    "step": 77,
-    "reached": 77,
-    "seconds": 0.08,
-    "phases": {"DETECT": 0.0, "INTERRUPT": 0.005},
+    "time": 2.0, "kind": "incident", "incident": 1, "result": "repaired",
+    "strategy": "recover-in-place", "faults": ["rank 3: killed by [SIGKILL]"], "ranks": [3],
+    "step": 77, "reached": 77, "seconds": 0.08, "phases": {"DETECT": 0.0, "INTERRUPT": 0.005},
     "began": 1.0,
-}
+}  # fmt: skip
 END = {"time": 3.0, "kind": "end", "ok": True, "reason": "every node ended well"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED as PAUSED_RECORD
@@ -12,14 +12,11 @@ from taskd.messages import from_agent, from_rank, to_operator
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
 
-SETUP, TRAINING, HELD, PAUSED, FINISHED, ENDED = (
-    "setup",
-    "training",
-    "paused",
-    "standing",
-    "finished",
-    "ended",
-)
+if TYPE_CHECKING:
+    from tests.core.world import World
+
+SETUP, TRAINING, HELD, PAUSED = "setup", "training", "paused", "standing"
+FINISHED, ENDED = "finished", "ended"
 # no progress: HUNG does not answer progress probes, LOOPING still does
 HUNG, LOOPING = "hung", "looping"
 COMPUTING, UPDATED, COMMITTED = 0, 1, 2
@@ -27,26 +24,14 @@ PATIENCE = 15.0  # seconds after which the collective library gives up
 LIMIT = 4.0  # seconds that a rank may stay in one place
 FIRST = 600.0  # in its first step
 GUARDED = (
-    from_agent.RankDied
-    | from_rank.RankInterrupted
-    | from_agent.RankBusy
-    | from_rank.RankReady
-    | from_rank.RankRebuilt
-    | from_rank.RankRestored
-    | from_rank.StepCommitted
-)
-
+    from_agent.RankDied | from_agent.RankBusy | from_rank.RankInterrupted | from_rank.RankReady
+    | from_rank.RankRebuilt | from_rank.RankRestored | from_rank.StepCommitted
+)  # fmt: skip
 # commands that the world does not carry out
 UNHEARD = (
-    c.Note
-    | c.Entry
-    | c.MarkSubHealthy
-    | c.AskForStandby
-    | to_operator.Answer
-    | c.Refuse
-    | c.Challenge
-    | c.Resign
-)
+    c.Note | c.Entry | c.MarkSubHealthy | c.AskForStandby | to_operator.Answer | c.Refuse
+    | c.Challenge | c.Resign
+)  # fmt: skip
 
 
 @dataclass
@@ -141,3 +126,12 @@ class Former:
 
     def keep(self, node: Node) -> None:
         self.node, self.ranks = dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]
+
+
+class Part:
+    """Of the world."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.chance, self.counts = world, world.chance, world.counts
+        self.after, self.later, self.likely = world.after, world.later, world.likely
+        self.say, self.tell = world.say, world.tell

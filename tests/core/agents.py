@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import commands as c
+from taskd.core.demand import Demand
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
+from taskd.mindcluster.levels import NAMED, TABLE
 from tests.core.actors import (
     COMMITTED,
     COMPUTING,
@@ -18,20 +18,19 @@ from tests.core.actors import (
     SETUP,
     TRAINING,
     Node,
+    Part,
     Rank,
 )
 
-if TYPE_CHECKING:
-    from tests.core.world import World
+OF_THE_DEVICE = [word for word, level in NAMED.items() if TABLE[level].asks is Demand.RETRY]
 
 
-class Agents:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Agents(Part):
     def obey(self, node: Node, command: c.Command) -> None:
         if node.gone:
             return
+        number = getattr(command, "rank", None)
+        mine = next((r for r in node.ranks if r.number == number), None)
         if isinstance(command, to_rank.Interrupt):
             if command.interruption > node.interruption:
                 node.moving = node.for_move
@@ -40,66 +39,46 @@ class Agents:
             for rank in node.ranks:
                 if rank.alive and rank.mode not in (ENDED,):
                     self.leave(rank, command.interruption)
-        elif isinstance(command, to_agent.Replace) and self.world.ranks[command.rank] in node.ranks:
-            self.replace(self.world.ranks[command.rank], command.incarnation)
-        elif isinstance(command, to_agent.Kill) and self.world.ranks[command.rank] in node.ranks:
-            rank = self.world.ranks[command.rank]
+        elif isinstance(command, to_agent.Replace) and mine:
+            self.replace(mine, command.incarnation)
+        elif isinstance(command, to_agent.Kill) and (rank := mine):
             if rank.incarnation == command.incarnation and not rank.immortal:
-                takes = self.world.chance.choice(
-                    [
-                        0.001,
-                        self.world.chance.uniform(0.0, 3.0),
-                        self.world.chance.uniform(3.0, 9.5),
-                    ]
+                takes = self.chance.choice(
+                    [0.001, self.chance.uniform(0.0, 3.0), self.chance.uniform(3.0, 9.5)]
                 )
-                self.world.after(
-                    takes,
-                    self.world.training.alive(
-                        rank, lambda: self.world.training.die(rank, "was killed by SIGKILL")
-                    ),
+                self.later(
+                    rank, takes, lambda: self.world.training.die(rank, "was killed by SIGKILL")
                 )
         elif isinstance(command, to_rank.Rebuild):
-            node.generation, node.interruption = (
-                command.generation,
-                max(node.interruption, command.interruption),
-            )
+            node.generation = command.generation
+            node.interruption = max(node.interruption, command.interruption)
             for rank in node.ranks:
                 self.rebuild(rank, command)
         elif isinstance(command, to_rank.Restore):
             for rank in node.ranks:
                 if rank.alive and rank.mode == HELD and rank.interrupted <= command.interruption:
-                    self.world.after(
-                        self.world.chance.uniform(0.01, 2.0),
-                        self.world.training.alive(rank, lambda r=rank: self.restore(r, command)),
+                    self.later(
+                        rank,
+                        self.chance.uniform(0.01, 2.0),
+                        lambda r=rank: self.restore(r, command),
                     )
         elif isinstance(command, to_rank.Resume):
             self.resume(node, command)
-        elif (
-            isinstance(command, to_rank.RecordState | to_rank.SaveState)
-            and self.world.ranks[command.rank] in node.ranks
-        ):
-            rank = self.world.ranks[command.rank]
-            self.world.after(
-                self.world.chance.choice([0.1, 20.0]),
-                self.world.training.alive(rank, lambda: self.world.cluster.save(rank, command)),
+        elif isinstance(command, to_rank.RecordState | to_rank.SaveState) and (rank := mine):
+            self.later(
+                rank,
+                self.chance.choice([0.1, 20.0]),
+                lambda: self.world.cluster.save(rank, command),
             )
         elif isinstance(command, to_agent.SaveRecords):
-            why = "[Errno 28] No space left on device" if self.world.likely(0.02) else ""
+            why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             saved = from_agent.RecordsSaved(node.number, command.interruption, (), why)
-            self.world.after(
-                self.world.chance.choice([0.01, 1.0]), lambda: self.world.say(node, saved)
-            )
+            self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, to_agent.Seal) and node.number == command.node:
-            why = "[Errno 28] No space left on device" if self.world.likely(0.02) else ""
-            self.world.after(
-                0.01,
-                lambda: self.world.say(
-                    node,
-                    from_agent.Sealed(
-                        node.number, command.interruption, "" if why else "/dumps/step", why
-                    ),
-                ),
-            )
+            why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
+            path = "" if why else "/dumps/step"
+            sealed = from_agent.Sealed(node.number, command.interruption, path, why)
+            self.after(0.01, lambda: self.say(node, sealed))
         elif isinstance(command, to_agent.TakeOver):
             node.moves_to = command.agent
         elif isinstance(command, to_agent.KeepSwitch):
@@ -109,9 +88,10 @@ class Agents:
         elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
-                    self.world.after(
-                        self.world.chance.uniform(0.0, 1.0),
-                        self.world.training.alive(rank, lambda r=rank: self.world.training.end(r)),
+                    self.later(
+                        rank,
+                        self.chance.uniform(0.0, 1.0),
+                        lambda r=rank: self.world.training.end(r),
                     )
             self.world.training.leave_well(node)
         elif isinstance(command, to_rank.ProbeProgress):
@@ -121,7 +101,7 @@ class Agents:
                 r.step + (r.mode in (TRAINING, HUNG, LOOPING) and r.stage != COMMITTED)
                 for r in node.ranks
             ]
-            self.world.say(node, from_agent.StepsBegun(node.number, max(begun)))
+            self.say(node, from_agent.StepsBegun(node.number, max(begun)))
         elif isinstance(command, to_rank.Pause | to_rank.Continue):
             node.passing = isinstance(command, to_rank.Pause) and command.passing
             node.for_move = node.passing and command.moving
@@ -131,9 +111,7 @@ class Agents:
             and dict(command.epochs).get(node.number) == node.epoch
         ):
             if node.epoch == 3:  # --max_restarts
-                self.world.say(
-                    node, from_agent.AgentLeft(node.number, False, "no restarts are left")
-                )
+                self.say(node, from_agent.AgentLeft(node.number, False, "no restarts are left"))
                 return
             node.epoch, node.between = node.epoch + 1, True
             for rank in node.ranks:
@@ -144,7 +122,7 @@ class Agents:
                 if node.agent == agent and not node.gone:
                     self.world.cluster.start(node)
 
-            self.world.after(self.world.chance.uniform(0.1, 2.0), start)
+            self.after(self.chance.uniform(0.1, 2.0), start)
 
     def stand(self, node: Node, pause: int | None) -> None:
         """Set the boundary, which ranks check when they begin a step; report ranks past it."""
@@ -160,16 +138,13 @@ class Agents:
                 and rank.stage != COMMITTED
                 and rank.step >= pause
             ):
-                self.world.say(node, from_rank.RankPassed(rank.number, rank.incarnation, rank.step))
+                self.tell(rank, from_rank.RankPassed, rank.step)
 
     def resume(self, node: Node, command: to_rank.Resume) -> None:
         node.protected = True
         if self.world.jam and command.generation > self.world.jammed:
-            self.world.jam, self.world.jammed, self.world.jam_from = (
-                self.world.jam - 1,
-                command.generation,
-                0,
-            )
+            self.world.jam -= 1
+            self.world.jammed, self.world.jam_from = command.generation, 0
         for rank in node.ranks:
             if (
                 rank.alive
@@ -177,13 +152,8 @@ class Agents:
                 and rank.interrupted <= command.interruption
                 and not rank.spoiled
             ):
-                rank.mode, rank.told, rank.blank, rank.interrupted, rank.deaf = (
-                    TRAINING,
-                    False,
-                    False,
-                    command.interruption,
-                    False,
-                )
+                rank.mode, rank.interrupted = TRAINING, command.interruption
+                rank.told = rank.blank = rank.deaf = False
                 self.world.training.begin(rank)
 
     def leave(self, rank: Rank, interruption: int) -> None:
@@ -206,89 +176,56 @@ class Agents:
                 and rank.mode == TRAINING
                 and rank.step < self.world.total
                 and not paused
-                and self.world.chance.random() < 0.5
+                and self.chance.random() < 0.5
             ):
                 rank.stage = COMPUTING  # the next step is begun before the interruption is seen
             first = rank.interrupted < interruption
-            rank.interrupted, rank.rebuilding, rank.mode, rank.entered = (
-                interruption,
-                0,
-                HELD,
-                False,
-            )
-            if first and self.world.likely(0.03):
-                self.world.counts["answers lost"] += 1
+            rank.interrupted, rank.rebuilding = interruption, 0
+            rank.mode, rank.entered = HELD, False
+            if first and self.likely(0.03):
+                self.counts["answers lost"] += 1
                 rank.interrupted, rank.deaf = interruption - 1, True
                 return
-            if not rank.unfit and self.world.likely(0.003):
+            if not rank.unfit and self.likely(0.003):
                 rank.unfit = "the device's context is gone"
-            self.world.say(
-                node,
-                from_rank.RankInterrupted(
-                    rank.number, rank.incarnation, interruption, rank.position(), rank.unfit
-                ),
-            )
+            self.tell(rank, from_rank.RankInterrupted, interruption, rank.position(), rank.unfit)
 
-        if rank.mode == TRAINING and self.world.likely(0.01):
+        if rank.mode == TRAINING and self.likely(0.01):
             rank.mode = HUNG
         if rank.slow > self.world.now:
-            self.world.counts["interrupted in user code"] += 1
-            self.world.say(
-                node,
-                from_agent.RankBusy(
-                    rank.number, rank.incarnation, interruption, rank.slow - self.world.now + 0.5
-                ),
-            )
-            self.world.after(rank.slow - self.world.now, self.world.training.alive(rank, out))
-        elif self.world.likely(0.05):
+            self.counts["interrupted in user code"] += 1
+            self.tell(rank, from_agent.RankBusy, interruption, rank.slow - self.world.now + 0.5)
+            self.later(rank, rank.slow - self.world.now, out)
+        elif self.likely(0.05):
             rank.deaf = True
-            self.world.say(
-                node, from_agent.RankBusy(rank.number, rank.incarnation, interruption, 30.0)
-            )
-            self.world.after(
-                self.world.chance.uniform(1.0, 40.0), self.world.training.alive(rank, out)
-            )
+            self.tell(rank, from_agent.RankBusy, interruption, 30.0)
+            self.later(rank, self.chance.uniform(1.0, 40.0), out)
         else:
-            self.world.after(
-                self.world.chance.choice([0.001, 0.005, 0.7]), self.world.training.alive(rank, out)
-            )
+            self.later(rank, self.chance.choice([0.001, 0.005, 0.7]), out)
 
     def replace(self, rank: Rank, incarnation: int) -> None:
         if incarnation <= rank.incarnation:
             return
         node = self.world.nodes[rank.node]
-        fresh = Rank(
-            rank.number,
-            rank.node,
-            incarnation,
-            blank=True,
-            begun=True,
-            left=rank.left,
-            interrupted=node.interruption,
-            record=rank.record,
-            replica_set=rank.replica_set,
-        )
-        rank.__dict__.update(fresh.__dict__)
-        if self.world.likely(0.01):
+        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True)
+        stays = {name: getattr(rank, name) for name in ("left", "record", "replica_set")}
+        # what its device has asked for stays: another process does not make it a better one
+        fresh.evidence.update({word: rank.evidence[word] for word in OF_THE_DEVICE})
+        rank.__dict__.update({**fresh.__dict__, **stays, "interrupted": node.interruption})
+        if self.likely(0.01):
             rank.mode = HUNG
-        elif self.world.likely(0.1):
-            self.world.after(
-                self.world.chance.uniform(0.1, 2.0),
-                self.world.training.alive(
-                    rank, lambda: self.world.training.die(rank, "left with exit code 3")
-                ),
+        elif self.likely(0.1):
+            self.later(
+                rank,
+                self.chance.uniform(0.1, 2.0),
+                lambda: self.world.training.die(rank, "left with exit code 3"),
             )
         else:
-            self.world.after(
-                self.world.chance.uniform(0.1, 3.0),
-                self.world.training.alive(rank, lambda: self.ready(rank)),
-            )
+            self.later(rank, self.chance.uniform(0.1, 3.0), lambda: self.ready(rank))
 
     def ready(self, rank: Rank) -> None:
         rank.mode = HELD
-        self.world.say(
-            self.world.nodes[rank.node], from_rank.RankReady(rank.number, rank.incarnation)
-        )
+        self.tell(rank, from_rank.RankReady)
 
     def rebuild(self, rank: Rank, command: to_rank.Rebuild) -> None:
         if (
@@ -297,73 +234,46 @@ class Agents:
             or rank.interrupted > command.interruption
         ):
             return
-        if self.world.likely(0.01):
+        if self.likely(0.01):
             rank.mode = HUNG
             return
-        if self.world.likely(0.02):
-            self.world.after(
-                0.05,
-                self.world.training.alive(
-                    rank, lambda: self.world.training.die(rank, "was killed by SIGKILL")
-                ),
-            )
+        if self.likely(0.02):
+            self.later(rank, 0.05, lambda: self.world.training.die(rank, "was killed by SIGKILL"))
         rank.rebuilding, rank.built_at = command.generation, command.interruption
         if all(r.alive and r.rebuilding == command.generation for r in self.world.ranks):
             for r in self.world.ranks:
-                self.world.after(
-                    self.world.chance.uniform(0.01, 0.2),
-                    self.world.training.alive(r, lambda r=r: self.rebuilt(r, command.generation)),
+                self.later(
+                    r,
+                    self.chance.uniform(0.01, 0.2),
+                    lambda r=r: self.rebuilt(r, command.generation),
                 )
-        self.world.after(
-            15.0,
-            self.world.training.alive(
-                rank, lambda: self.fail(rank, command.generation, command.generation)
-            ),
-        )
+        self.later(rank, 15.0, lambda: self.fail(rank, command.generation, command.generation))
 
     def rebuilt(self, rank: Rank, generation: int) -> None:
         if rank.rebuilding == generation:
             rank.rebuilding = 0
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.RankRebuilt(rank.number, rank.incarnation, generation),
-            )
+            self.tell(rank, from_rank.RankRebuilt, generation)
 
     def fail(self, rank: Rank, generation: int, still: int) -> None:
         if rank.rebuilding == still:
             rank.rebuilding = 0
             rank.evidence["failed"] += 1
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.RankFailed(
-                    rank.number, rank.incarnation, generation, "RuntimeError: it did not work"
-                ),
-            )
+            self.tell(rank, from_rank.RankFailed, generation, "RuntimeError: it did not work")
 
     def restore(self, rank: Rank, command: to_rank.Restore) -> None:
         if rank.mode != HELD or rank.interrupted > command.interruption:
             return
-        if self.world.likely(0.02):
+        if self.likely(0.02):
             self.world.training.die(rank, "was killed by SIGKILL")
         # or a replacement lost a page and has not reported it
-        elif self.world.likely(0.03) or (rank.blank and rank.spoiled):
+        elif self.likely(0.03) or (rank.blank and rank.spoiled):
             rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)
-        elif self.world.likely(0.005):
+        elif self.likely(0.005):
             rank.mode = HUNG
         else:
-            rank.step, rank.stage, rank.clean, rank.blank, rank.spoiled = (
-                command.plan.step,
-                COMPUTING,
-                True,
-                False,
-                False,
-            )
-            digest = (
-                "ffff" if self.world.likely(0.002) else f"{rank.replica_set}-{command.plan.step}"
-            )
+            rank.step, rank.stage = command.plan.step, COMPUTING
+            rank.clean, rank.blank, rank.spoiled = True, False, False
+            digest = "ffff" if self.likely(0.002) else f"{rank.replica_set}-{command.plan.step}"
             rank.evidence[f"digest {digest}"] += 1
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.RankRestored(rank.number, rank.incarnation, command.generation, digest),
-            )
+            self.tell(rank, from_rank.RankRestored, command.generation, digest)

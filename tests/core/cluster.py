@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Position
-from tests.core.actors import (
-    COMMITTED,
-    ENDED,
-    FINISHED,
-    HELD,
-    Former,
-    Node,
-    Rank,
-)
-
-if TYPE_CHECKING:
-    from tests.core.world import World
+from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
 
 
-class Cluster:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Cluster(Part):
     def start(self, node: Node) -> None:
         """The launcher starts all ranks of a node."""
         for rank in node.ranks:
             fresh = Rank(
-                rank.number,
-                rank.node,
-                replica_set=rank.replica_set,
-                immortal=self.world.likely(0.01),
+                rank.number, rank.node, replica_set=rank.replica_set, immortal=self.likely(0.01)
             )
             rank.__dict__.update(fresh.__dict__)
             self.world.invariants.newest[rank.number] = 0
-            self.world.after(
-                self.world.chance.uniform(0.5, 3),
-                self.world.training.alive(rank, lambda r=rank: self.world.training.join(r)),
+            self.later(
+                rank, self.chance.uniform(0.5, 3), lambda r=rank: self.world.training.join(r)
             )
         node.protected, node.generation, node.pause = False, 0, None
         node.between = False
@@ -50,22 +30,22 @@ class Cluster:
     def announce(self, node: Node) -> None:
         if node.between:
             return  # it registers when its processes start
-        self.world.say(node, self.announcement(node))
+        self.say(node, self.announcement(node))
         for rank in node.ranks:
             if rank.quit:
-                self.world.say(
-                    node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
-                )
+                self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
         ended = [r for r in node.ranks if r.mode == ENDED]
         for rank in ended:  # its earlier reports may have been lost
-            self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
+            self.tell(rank, from_agent.RankEnded)
         if len(ended) == len(node.ranks):
-            self.world.say(node, from_agent.AgentLeft(node.number, True))
+            self.say(node, from_agent.AgentLeft(node.number, True))
 
     def announcement(self, node: Node) -> from_agent.AgentJoined:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive and not r.quit]
         new = [r for r in node.ranks if r.alive and r.blank]
+        living = [r for r in node.ranks if r.alive and not r.blank]
+        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
         return from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
@@ -73,13 +53,7 @@ class Cluster:
             node.epoch,
             tuple(r.incarnation for r in node.ranks),
             joined,
-            tuple(
-                r.number
-                for r in node.ranks
-                if r.alive and not r.blank and r.mode in (HELD, FINISHED)
-            )
-            if node.protected
-            else (),
+            held if node.protected else (),
             tuple(r.number for r in dead),
             tuple(r.number for r in new),
             tuple(r.number for r in new if r.mode == HELD),
@@ -109,12 +83,12 @@ class Cluster:
             )
         each = self.world.settings.ranks_per_node
         self.world.deliver(from_agent.StandbyJoined(agent, each, ("", 0), prepares))
-        if self.world.likely(0.1) and not again:
-            self.world.after(self.world.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
+        if self.likely(0.1) and not again:
+            self.after(self.chance.uniform(0.0, 30.0), lambda: self.lose_standby(agent))
 
     def lose_standby(self, agent: str) -> None:
         if agent in self.world.standbys:
-            self.world.counts["standby lost"] += 1
+            self.counts["standby lost"] += 1
             self.world.standbys.discard(agent)
             self.world.prepared.pop(agent, None)
             self.world.deliver(e.AgentDisconnected(agent))
@@ -143,21 +117,16 @@ class Cluster:
         living = {n.agent for n in self.world.nodes if not n.gone}
         named = {host for host, _ in order.records}
         found = node.agent in named or bool(named & living & set(node.kept_by))
-        self.world.counts["records found" if found else "records lost"] += 1
+        self.counts["records found" if found else "records lost"] += 1
         return found
 
     def kept(self, rank: Rank) -> Position:
         """Return the keeper's record of a rank: the record of a step reaches the keeper before the
         rank enters the step's first collective."""
-        begun = rank.stage != COMMITTED or self.world.chance.random() < 0.5
+        begun = rank.stage != COMMITTED or self.chance.random() < 0.5
         last = rank.step if begun else rank.step - 1
-        return Position(
-            max(last, 0),
-            None,
-            frozenset(),
-            frozenset(s for s in range(last - 2, last + 1) if s >= 0),
-            replica_set=rank.replica_set,
-        )
+        steps = frozenset(s for s in range(last - 2, last + 1) if s >= 0)
+        return Position(max(last, 0), None, frozenset(), steps, replica_set=rank.replica_set)
 
     def lose_node(self, node: Node) -> None:
         """Kill a node's processes, or cut it off for a while."""
@@ -167,16 +136,16 @@ class Cluster:
         if former is not None and node.agent == former.node["agent"]:
             self.world.handover.lose(node.number, former)
             return
-        noticed = self.world.chance.choice([0.05, 1.2])
+        noticed = self.chance.choice([0.05, 1.2])
         manager, agent = self.world.manager, node.agent
-        if self.world.chance.random() < 0.5:
-            self.world.counts["node lost"] += 1
+        if self.chance.random() < 0.5:
+            self.counts["node lost"] += 1
             self.vanish(node)
         else:
-            self.world.counts["node cut"] += 1
+            self.counts["node cut"] += 1
             node.cut = True
-            self.world.after(
-                self.world.chance.choice([1.5, self.world.chance.uniform(1.0, 90.0)]),
+            self.after(
+                self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
             )
 
@@ -186,11 +155,11 @@ class Cluster:
                 lost = e.AgentLost(node.number, "its connection has ended")
                 self.world.wires[node.number].hear(lost)
 
-        self.world.after(noticed, notice)
+        self.after(noticed, notice)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:
-            self.world.counts["node comes back"] += 1
+            self.counts["node comes back"] += 1
             node.cut, node.sent = False, self.world.now
             node.received = self.world.now
             self.world.wires[node.number].begin()
@@ -205,29 +174,27 @@ class Cluster:
             former = Former(order.agent, self.world.manager)
             former.keep(self.world.nodes[order.node])
             self.world.formers[order.node] = former
-            if self.world.likely(0.6):
-                self.world.after(
-                    self.world.chance.uniform(0.0, 1.5),
+            if self.likely(0.6):
+                self.after(
+                    self.chance.uniform(0.0, 1.5),
                     lambda: self.world.handover.lose(order.node, former),
                 )
-        if order.agent not in self.world.standbys or self.world.likely(0.05):
+        if order.agent not in self.world.standbys or self.likely(0.05):
             return  # it is gone, or silent
         manager, prepared = self.world.manager, self.world.prepared.pop(order.agent, None)
-        ready = prepared is not None and (prepared.node, prepared.incarnations) == (
-            order.node,
-            order.incarnations,
-        )
+        asked = prepared and (prepared.node, prepared.incarnations)
+        ready = asked == (order.node, order.incarnations)
         assert ready or not order.former, "a node moves to a standby that is not ready for it"
-        self.world.after(self.world.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
+        self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
 
     def prepare(self, order: to_agent.Prepare) -> None:
-        if order.agent not in self.world.standbys or self.world.likely(0.05):
+        if order.agent not in self.world.standbys or self.likely(0.05):
             return
         assert order.agent not in self.world.prepared
         self.world.prepared[order.agent] = order
         self.world.ready.discard(order.agent)
         self.world.broken_off.pop(order.agent, None)
-        why = "rank 0 left with exit code 1" if self.world.likely(0.2) else ""
+        why = "rank 0 left with exit code 1" if self.likely(0.2) else ""
 
         def done() -> None:
             if (
@@ -239,7 +206,7 @@ class Cluster:
                 del self.world.prepared[order.agent]
             else:
                 self.world.ready.add(order.agent)
-            self.world.counts["not prepared" if why else "prepared"] += 1
+            self.counts["not prepared" if why else "prepared"] += 1
             told = (
                 from_agent.PreparationFailed(order.node, order.agent, why)
                 if why
@@ -247,9 +214,7 @@ class Cluster:
             )
             self.world.deliver(told)
 
-        self.world.after(
-            self.world.chance.choice([0.1, 0.1, self.world.chance.uniform(0.1, 5.0)]), done
-        )
+        self.after(self.chance.choice([0.1, 0.1, self.chance.uniform(0.1, 5.0)]), done)
 
     def stand_down(self, agent: str, number: int) -> None:
         """Let the standby wait again, and give the node back to its former agent."""
@@ -261,15 +226,15 @@ class Cluster:
             there = node.agent == agent and not node.gone and not node.cut
             self.world.handover.put_back(number)
             if there:
-                self.world.after(
+                self.after(
                     0.01, lambda: self.standby(agent) if agent not in self.world.fenced else None
                 )
-            self.world.counts["put back"] += 1
+            self.counts["put back"] += 1
 
     def admitted(self, command: c.Admit) -> None:
         former = self.world.formers.get(command.node)
         if former is not None and former.node["agent"] == command.agent:
-            self.world.counts["former gets its node back"] += 1
+            self.counts["former gets its node back"] += 1
             node = self.world.nodes[command.node]
             there = node.agent == former.assignee and not node.gone and not node.cut
             assert not there, f"{former.assignee} has node {command.node}, with its ranks' state"
@@ -297,63 +262,35 @@ class Cluster:
                     at.step, None, at.final, at.provisional, replica_set=rank.replica_set
                 )
                 rank.record = found if rank.alive else None
-        fresh = Node(
-            old.number,
-            old.ranks,
-            order.epoch,
-            order.generation,
-            True,
-            order.interruption,
-            agent=order.agent,
-            joined=self.world.manager,
-        )
+        at = order.epoch, order.generation, True, order.interruption
+        fresh = Node(old.number, old.ranks, *at, agent=order.agent, joined=self.world.manager)
         whole = self.has_records(order, old)
         left = tuple(r.record if whole else None for r in old.ranks)
         self.world.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.world.now, "received": self.world.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
             kept = rank.record
-            rank.__dict__.update(
-                Rank(
-                    rank.number,
-                    rank.node,
-                    incarnation - 1,
-                    begun=True,
-                    alive=False,
-                    replica_set=rank.replica_set,
-                ).__dict__
-            )
+            gone = Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False)
+            rank.__dict__.update({**gone.__dict__, "replica_set": rank.replica_set})
             rank.record = rank.left = kept if whole else None
             self.world.agents.replace(rank, incarnation)
-        self.world.say(
+        self.say(
             old,
             from_agent.NodeTaken(
-                old.number,
-                old.agent,
-                (f"node-{old.number}", 7001),
-                (old.agent, 8000),
-                left,
+                old.number, old.agent, (f"node-{old.number}", 7001), (old.agent, 8000), left
             ),
         )
 
     def save(self, rank: Rank, command: to_rank.RecordState | to_rank.SaveState) -> None:
         if rank.mode != HELD or rank.interrupted > command.interruption:
             return
-        if self.world.likely(0.1):
+        if self.likely(0.1):
             self.world.training.die(rank, "was killed by SIGKILL")
-        elif self.world.likely(0.05):
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.RankFailed(
-                    rank.number, rank.incarnation, command.generation, "OSError: disk full"
-                ),
-            )
+        elif self.likely(0.05):
+            self.tell(rank, from_rank.RankFailed, command.generation, "OSError: disk full")
         else:
             whole = isinstance(command, to_rank.SaveState)
-            self.world.counts["state saved" if whole else "state recorded"] += 1
+            self.counts["state saved" if whole else "state recorded"] += 1
             files = (("state/x", 1, "ab"),) if whole else ()
             rank.whole = command.step
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.StateSaved(rank.number, rank.incarnation, command.interruption, files),
-            )
+            self.tell(rank, from_rank.StateSaved, command.interruption, files)

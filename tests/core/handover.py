@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import events as e
 from taskd.messages import from_agent
-from tests.core.actors import ENDED, Former, Node, Rank
-
-if TYPE_CHECKING:
-    from tests.core.world import World
+from tests.core.actors import ENDED, Former, Node, Part, Rank
 
 
-class Handover:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Handover(Part):
     def new_manager(self) -> None:
         """The manager of the moves under way is gone. A standby whose ranks have their state keeps
         the node, any other one stands down."""
@@ -78,7 +70,7 @@ class Handover:
 
     def lose(self, number: int, former: Former) -> None:
         if self.world.formers.get(number) is former and not self.world.over:
-            self.world.counts["former lost"] += 1
+            self.counts["former lost"] += 1
             former.lost = True
             self.world.deliver(
                 e.FormerLost(number, former.node["agent"], "its connection has ended")

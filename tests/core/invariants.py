@@ -198,16 +198,12 @@ class Invariants:
             )
         if isinstance(command, to_rank.RecordState | to_rank.SaveState):
             rank = self.world.ranks[command.rank]
-            assert (
-                incident is not None
-                and incident.strategy == "dump"
-                and command.interruption == job.interruption
-            )
-            assert (
-                job.ranks[command.rank].alive
-                and command.rank not in incident.evicted
-                and not rank.blank
-            )
+            assert incident is not None
+            assert incident.strategy == "dump"
+            assert command.interruption == job.interruption
+            assert job.ranks[command.rank].alive
+            assert command.rank not in incident.evicted
+            assert not rank.blank
             whole = isinstance(command, to_rank.SaveState) and rank.whole == command.step
             if not command.stripes and rank.alive and not rank.spoiled and not whole:
                 assert rank.position().clean == command.step, (
@@ -240,9 +236,8 @@ class Invariants:
             assert all(r.alive for r in job.ranks.values())
         elif isinstance(command, c.Closed):
             self._floor, self._tellings = max(self._floor, command.step), []
-            assert (
-                command.seconds >= 0 and abs(sum(command.phases.values()) - command.seconds) < 1e-6
-            )
+            assert command.seconds >= 0
+            assert abs(sum(command.phases.values()) - command.seconds) < 1e-6
             assert command.tried[-1] == f"{command.strategy}: done"
             assert command.faults
             moved = any(" moves: " in fault for fault in command.faults)

@@ -12,38 +12,14 @@ if TYPE_CHECKING:
     from tests.core.world import Rank, World
 
 KINDS = (
-    *["kill"] * 3,
-    "more",
-    "all",
-    "raise",
-    "link",
-    "broken link",
-    "network",
-    "page",
-    "same page",
-    "pages",
-    "other",
-    "unfit",
-    "hang",
-    "loop",
-    "hangs",
-    "stuck",
-    "manager",
-    "sleep",
-    "quit",
+    *["kill"] * 3, "more", "all", "raise", "link", "broken link", "network", "page", "same page",
+    "pages", "other", "unfit", "hang", "loop", "hangs", "stuck", "manager", "sleep", "quit",
     *["node"] * 3,
-)
+)  # fmt: skip
 OF_A_MOVE = (
-    to_agent.Prepare
-    | to_agent.TakeOver
-    | to_agent.StandDown
-    | to_agent.Fence
-    | to_agent.KeepRecords
-    | to_agent.AskSteps
-    | to_rank.Pause
-    | to_rank.Continue
-    | to_rank.Resume
-)
+    to_agent.Prepare | to_agent.TakeOver | to_agent.StandDown | to_agent.Fence
+    | to_agent.KeepRecords | to_agent.AskSteps | to_rank.Pause | to_rank.Continue | to_rank.Resume
+)  # fmt: skip
 PAGES = (0x1000, 0x2000, 0)
 
 
@@ -90,20 +66,18 @@ class Nemesis:
                 self._soon(victim, lambda v: world.training.die(v, "was killed by SIGKILL"))
         elif kind == "raise":
             text = self.chance.choice(["ValueError: a", "OSError: b"])
-            world.say(node, from_rank.RankRaised(rank.number, rank.incarnation, rank.step, text))
+            world.tell(rank, from_rank.RankRaised, rank.step, text)
             world.training.die(rank, "left with exit code 1")
         elif kind == "link":
             for o in some:
-                world.after(
+                world.later(
+                    o,
                     self.chance.choice([0.0, 0.01]),
-                    world.training.alive(o, lambda o=o: world.training.lose_collective(o)),
+                    lambda o=o: world.training.lose_collective(o),
                 )
         elif kind == "broken link":
-            self.broken, self.ends, self.generation = (
-                self.chance.randint(1, 6),
-                tuple(o.number for o in others[:2]),
-                node.generation - 1,
-            )
+            self.broken, self.generation = self.chance.randint(1, 6), node.generation - 1
+            self.ends = tuple(o.number for o in others[:2])
         elif kind == "network":
             for o in some:
                 self._soon(o, self.lose_network)
@@ -197,21 +171,15 @@ class Nemesis:
 
     def _soon(self, rank: Rank, action) -> None:
         """Act a little later, in whatever phase the job is then."""
-        self.world.after(
-            self.chance.choice([0.0, 0.001, 0.3, 2.0]),
-            self.world.training.alive(rank, lambda: action(rank)),
-        )
+        self.world.later(rank, self.chance.choice([0.0, 0.001, 0.3, 2.0]), lambda: action(rank))
 
     def _hang(self, rank: Rank, how: str) -> None:
         """Hang a rank. If all ranks loop, that looks like a long step, so each is killed in the
         end."""
         if rank.mode == "training":
             rank.mode = how
-            self.world.after(
-                2000.0,
-                self.world.training.alive(
-                    rank, lambda: self.world.training.die(rank, "was killed by somebody")
-                ),
+            self.world.later(
+                rank, 2000.0, lambda: self.world.training.die(rank, "was killed by somebody")
             )
 
     def lose_page(self, rank: Rank, page: int) -> None:
@@ -234,6 +202,4 @@ class Nemesis:
             rank.evidence["fault"] += 1
         if rank.mode in ("training", "standing", "finished"):
             rank.mode = "paused"
-        self.world.say(
-            node, from_rank.RankFaulted(rank.number, rank.incarnation, rank.step, fault, text, page)
-        )
+        self.world.tell(rank, from_rank.RankFaulted, rank.step, fault, text, page)

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.messages import from_operator
 from taskd.mindcluster import levels
 from taskd.mindcluster.levels import RESETS, TABLE, Level
-
-if TYPE_CHECKING:
-    from tests.core.world import World
+from tests.core.actors import Part
 
 
-class Operators:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Operators(Part):
     def pause(self) -> None:
         self.world.asked += 1
         self.request(from_operator.PauseRequested(f"pause-{self.world.asked}"))
-        self.world.after(self.world.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
+        self.after(self.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
 
     def go_on(self) -> None:
         """Repeat the request until it succeeds or the job is over."""
         self.world.asked += 1
         request = f"continue-{self.world.asked}"
         self.request(from_operator.ContinueRequested(request))
-        self.world.after(
+        self.after(
             1.0,
             lambda: (
                 None if self.world.over or request in self.world.invariants.done else self.go_on()
@@ -38,19 +31,19 @@ class Operators:
         self.request(
             from_operator.NodeSubHealthy(
                 f"move-{self.world.asked}",
-                self.world.chance.randrange(len(self.world.nodes)),
+                self.chance.randrange(len(self.world.nodes)),
                 "it is hot",
             )
         )
 
     def device(self) -> None:
         """Report a fault code of any level on some rank's device."""
-        level = self.world.chance.choice(list(Level))
-        self.world.counts[level.word] += 1
+        level = self.chance.choice(list(Level))
+        self.counts[level.word] += 1
         unusable = "" if TABLE[level].usable else "it is separated"
-        rank = self.world.chance.choice(self.world.ranks)
+        rank = self.chance.choice(self.world.ranks)
         rank.evidence[level.word] += 1
-        if level in RESETS and rank.number not in self.world.resets and self.world.likely(0.5):
+        if level in RESETS and rank.number not in self.world.resets and self.likely(0.5):
             self.resets(rank.number)
         same = self.world.resets.get(rank.number) == self.world.nodes[rank.node].agent
         resetting = "it is being reset" if same else ""
@@ -64,10 +57,10 @@ class Operators:
         def done() -> None:
             agent = self.world.resets.pop(number)
             if agent == node.agent and not self.world.over:
-                self.world.counts["reset"] += 1
+                self.counts["reset"] += 1
                 self.world.deliver(levels.event(number, None, "it has been reset", ""))
 
-        self.world.after(self.world.chance.choice([1.0, 30.0, 150.0, 400.0]), done)
+        self.after(self.chance.choice([1.0, 30.0, 150.0, 400.0]), done)
 
     def request(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.messages import from_agent
 from tests.core.actors import (
     COMMITTED,
@@ -16,30 +14,25 @@ from tests.core.actors import (
     TRAINING,
     UPDATED,
     Node,
+    Part,
     Rank,
 )
 
-if TYPE_CHECKING:
-    from tests.core.world import World
 
-
-class Probes:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Probes(Part):
     def answer(self, node: Node, call: int) -> None:
         """Answer a progress probe, if the agent itself is alive; it answers for silent ranks."""
-        if self.world.likely(0.03):
-            self.world.counts["progress probe unanswered"] += 1
+        if self.likely(0.03):
+            self.counts["progress probe unanswered"] += 1
             return
         for rank in node.ranks:
             if rank.mode != ENDED:
                 answers = (
                     rank.alive
                     and rank.mode != HUNG
-                    and (rank.slow <= self.world.now or self.world.chance.random() < 0.5)
+                    and (rank.slow <= self.world.now or self.chance.random() < 0.5)
                 )
-                self.world.after(
+                self.after(
                     0.001 if answers else 0.25,
                     lambda r=rank, p=rank.process, a=answers: self.present(r, p, call, a),
                 )
@@ -48,7 +41,7 @@ class Probes:
         if process is not rank.process:
             return
         inside = rank.stage != COMMITTED and rank.mode in (TRAINING, HUNG, LOOPING)
-        self.world.say(
+        self.say(
             self.world.nodes[rank.node],
             from_agent.ProgressReport(
                 rank=rank.number,

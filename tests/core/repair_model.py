@@ -221,19 +221,9 @@ class World:
 
 
 STAGES = [
-    World.between,
-    World.enter,
-    World.entered,
-    World.stripe,
-    World.striped_,
-    World.compute,
-    World.reduce,
-    World.update,
-    World.updated,
-    World.tail,
-    World.commit,
-    World.committed,
-]
+    World.between, World.enter, World.entered, World.stripe, World.striped_, World.compute,
+    World.reduce, World.update, World.updated, World.tail, World.commit, World.committed,
+]  # fmt: skip
 AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
 # where a rank notices an interruption, or an interruption breaks its collective
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}

@@ -25,20 +25,19 @@ KINDS: dict[str, dict[str, Any]] = {
     "moves": {"trouble": 0.2, "moves": True},
     "lead": {"trouble": 0.3, "clusterd": "lead"},
     "follow": {"trouble": 0.3, "clusterd": "follow"},
+    "quiet": {"trouble": 0.0},
 }
 
 
-def play(
-    seed: int, trouble: float = 1.0, moves: bool = False, clusterd: str = "off"
-) -> tuple[World, str]:
-    """Play one history; return the world at its end, and how the job ended. The trace of one that
-    fails is printed."""
-    world = World(seed, trouble, moves, clusterd)
+def play(kind: str, seed: int) -> tuple[World, str]:
+    """Play one history; return the world at its end, and how the job ended. Of one that fails the
+    trace and the command that repeats it are printed."""
+    world = World(seed, **KINDS[kind])
     try:
         outcome = world.run()
         assert world.now < LIMIT, f"it takes {world.now:.0f} s of the world's time"
     except Exception:
-        print("\n".join(world.trace))
+        print("\n".join([*world.trace, again(kind, seed)]))
         raise
     return world, outcome
 
@@ -70,7 +69,7 @@ def main() -> None:
     if args.count < 1 or args.jobs < 1:
         parser.error(f"--count {args.count} --jobs {args.jobs}: both must be at least 1")
     if args.count == 1:
-        _, outcome = play(args.first, **KINDS[args.kind])
+        _, outcome = play(args.kind, args.first)
         print(f"{args.kind} {args.first} is clean: {outcome}")
         return
     began, failed = time.monotonic(), 0

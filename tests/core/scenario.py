@@ -70,19 +70,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from taskd.messages import from_agent, from_rank
+from taskd.core import events as e
+from taskd.messages import from_agent, from_operator, from_rank
 from tests.core import scenario_tasks as tasks
-from tests.core.scenario_play import (
-    Play,
-    ScenarioError,
-    fault,
-    generation,
-    origin,
-    pause_of,
-    present,
-    rank_event,
-)
-from tests.core.scenario_words import pairs, position
+from tests.core.scenario_play import Play, ScenarioError, event, fault, origin, present, rank_event
+from tests.core.scenario_words import pairs
 
 INDENT = "  "
 
@@ -120,6 +112,7 @@ def take(play: Play, line: str) -> list[str]:
 
 
 WHO = r"(?P<who>everybody|survivors|replacements|the rest|ranks? [\d,-]+) "
+NODE = r"node (?P<node>\d+) "
 
 INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"with notes", Play.with_notes),
@@ -134,61 +127,50 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         r"node (?P<node>\d+) leaves(?P<error> with an error(?:: (?P<why>.*))?)?(?P<stopped>, stopped)?",
         Play.node_leaves,
     ),
-    (r"node (?P<node>\d+) is lost: (?P<why>.*)", Play.node_lost),
+    (NODE + r"is lost: (?P<why>.*)", event(e.AgentLost)),
     (r"standby (?P<name>\w+) waits", Play.standby_waits),
-    (r"standby (?P<name>\w+) is lost: (?P<why>.*)", Play.standby_lost),
-    (r"node (?P<node>\d+) is sub-healthy: (?P<why>.*)", Play.sub_healthy),
-    (r"recovery is (?P<state>paused|on)", Play.recovery),
-    (r"clusterd (?P<state>connects|is lost)", Play.clusterd),
+    (r"standby (?P<agent>\w+) is lost: (?P<why>.*)", event(e.StandbyLost)),
+    (NODE + r"is sub-healthy: (?P<why>.*)", event(from_operator.NodeSubHealthy, request="A")),
+    (r"recovery is (?P<on>paused|on)", event(from_operator.RecoverySwitched, request="A")),
+    (r"clusterd (?P<on>connects|is lost)", event(e.AdvisorConnected)),
     (r"clusterd: (?P<kind>tests|switches) (?P<what>\S+)", tasks.of_clusterd),
     (r"clusterd: (?P<kind>[\w-]+) (?P<what>[\w-]+)", Play.cluster_signal),
     (r"the device of rank (?P<number>\d+) is (?P<level>\w+): (?P<why>.*)", Play.device),
     (r"the device of rank (?P<number>\d+) may be used", Play.device_well),
-    (r"standby (?P<name>\w+) is ready to be node (?P<node>\d+)", Play.prepared),
-    (r"standby (?P<name>\w+) cannot be node (?P<node>\d+): (?P<why>.*)", Play.not_prepared),
-    (r"(?P<name>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)", Play.former_lost),
+    (r"standby (?P<agent>\w+) is ready to be node (?P<node>\d+)", event(from_agent.NodePrepared)),
+    (
+        r"standby (?P<agent>\w+) cannot be node (?P<node>\d+): (?P<why>.*)",
+        event(from_agent.PreparationFailed),
+    ),
+    (
+        r"(?P<agent>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)",
+        event(e.FormerLost),
+    ),
     (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
-    (
-        r"node (?P<node>\d+) (?:has saved its records|could not save its records: (?P<why>.*))",
-        Play.records_saved,
-    ),
-    (
-        (
-            r"node (?P<node>\d+) (?:has sealed the dump at (?P<path>\S+)|could not seal the dump:"
-            r" (?P<why>.*))"
-        ),
-        Play.sealed,
-    ),
-    (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", Play.node_steps),
-    (r"request (?P<name>\w+): (?P<what>pause|continue)", Play.request),
+    (NODE + r"has saved its records", Play.records_saved),
+    (NODE + r"could not save its records: (?P<why>.*)", event(from_agent.RecordsSaved, files=())),
+    (NODE + r"has sealed the dump at (?P<path>\S+)", event(from_agent.Sealed, why="")),
+    (NODE + r"could not seal the dump: (?P<why>.*)", event(from_agent.Sealed, path="")),
+    (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", event(from_agent.StepsBegun)),
+    (r"request (?P<request>\w+): pause", event(from_operator.PauseRequested)),
+    (r"request (?P<request>\w+): continue", event(from_operator.ContinueRequested)),
     (r"request (?P<name>\w+): test ranks (?P<who>\S+) by (?P<what>\S+)", tasks.devices_tested),
     (r"request (?P<name>\w+): switch ranks (?P<what>\S+)", tasks.nics_switched),
     (WHO + r"(?:has|have) done task (?P<number>\d+): (?P<what>.*)", rank_event(tasks.done)),
-    (WHO + "joined", rank_event(lambda p, o, r, i: from_rank.RankJoined(r, i))),
-    (WHO + "ready", rank_event(lambda p, o, r, i: from_rank.RankReady(r, i))),
+    (WHO + "joined", event(from_rank.RankJoined)),
+    (WHO + "ready", event(from_rank.RankReady)),
     (
-        WHO + r"ended(?: before (?P<s>\d+)(?: @ (?P<at>.*))?)?",
-        rank_event(
-            lambda p, o, r, i, s, at: from_agent.RankEnded(
-                r, i, int(s or -1), position(at + " clean=none") if at else None
-            )
-        ),
+        WHO + r"ended(?: before (?P<step>\d+)(?: @ (?P<left>.*))?)?",
+        event(from_agent.RankEnded, step=-1, position=None),
     ),
     (
-        WHO + r"died: (?P<cause>[^@]*?)(?: \((?P<raised>\w+: .*)\))?(?: @ (?P<at>.*))?",
-        rank_event(
-            lambda p, o, r, i, cause, raised, at: from_agent.RankDied(
-                r, i, cause, position(at + " clean=none") if at else None, raised or ""
-            )
-        ),
+        WHO + r"died: (?P<cause>[^@]*?)(?: \((?P<raised>\w+: .*)\))?(?: @ (?P<left>.*))?",
+        event(from_agent.RankDied),
     ),
+    (WHO + r"raised in step (?P<step>\d+): (?P<text>.*)", event(from_rank.RankRaised)),
     (
-        WHO + r"raised in step (?P<s>\d+): (?P<text>.*)",
-        rank_event(lambda p, o, r, i, s, text: from_rank.RankRaised(r, i, int(s), text)),
-    ),
-    (
-        WHO + r"lost a collective in step (?P<s>\d+): (?P<text>.*)",
-        rank_event(lambda p, o, r, i, s, text: from_rank.CollectiveFailed(r, i, int(s), text)),
+        WHO + r"lost a collective in step (?P<step>\d+): (?P<text>.*)",
+        event(from_rank.CollectiveFailed),
     ),
     (
         WHO + r"(?:has|have) an? (?P<kind>memory|other|network|type \d+) fault in step (?P<s>\d+):"
@@ -196,10 +178,8 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         rank_event(fault),
     ),
     (
-        WHO + r"stalled for (?P<s>[\d.]+) s in step (?P<n>\d+)",
-        rank_event(
-            lambda p, o, r, i, s, n: from_agent.RankStalled(r, i, int(n), float(s), "stopped" in o)
-        ),
+        WHO + r"stalled for (?P<seconds>[\d.]+) s in step (?P<step>\d+)",
+        event(from_agent.RankStalled),
     ),
     (
         WHO + r"(?:is|are) at (?P<at>[\d.]+)(?: for (?P<s>[\d.]+) s)?(?P<flags>(?:, \w+)*)(?:, in"
@@ -207,59 +187,20 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         rank_event(present),
     ),
     (
-        WHO + r"interrupted @ (?P<at>[^;]*)(?:; unfit: (?P<why>.*))?",
-        rank_event(
-            lambda p, o, r, i, at, why: from_rank.RankInterrupted(
-                r, i, pause_of(p, o), position(at), why or ""
-            )
-        ),
+        WHO + r"interrupted @ (?P<position>[^;]*)(?:; unfit: (?P<unfit>.*))?",
+        event(from_rank.RankInterrupted),
     ),
-    (
-        WHO + r"(?:is|are) busy for (?P<s>[\d.]+) s",
-        rank_event(lambda p, o, r, i, s: from_agent.RankBusy(r, i, pause_of(p, o), float(s))),
-    ),
-    (
-        WHO + "(?:has|have) recorded the state",
-        rank_event(lambda p, o, r, i: from_rank.StateSaved(r, i, pause_of(p, o), ())),
-    ),
+    (WHO + r"(?:is|are) busy for (?P<allowance>[\d.]+) s", event(from_agent.RankBusy)),
+    (WHO + "(?:has|have) recorded the state", event(from_rank.StateSaved, files=())),
     (
         WHO + "(?:has|have) saved the state",
-        lambda play, options, who: play.each(
-            options,
-            who,
-            lambda r, i: from_rank.StateSaved(
-                r, i, pause_of(play, options), (("state/x", 5, "cd"),)
-            ),
-        ),
+        event(from_rank.StateSaved, files=(("state/x", 5, "cd"),)),
     ),
-    (
-        WHO + "rebuilt",
-        rank_event(lambda p, o, r, i: from_rank.RankRebuilt(r, i, generation(p, o))),
-    ),
-    (
-        WHO + r"restored (?P<digest>\w+)",
-        rank_event(
-            lambda p, o, r, i, digest: from_rank.RankRestored(r, i, generation(p, o), digest)
-        ),
-    ),
-    (
-        WHO + r"failed: (?P<why>.*)",
-        rank_event(lambda p, o, r, i, why: from_rank.RankFailed(r, i, generation(p, o), why)),
-    ),
-    (
-        WHO + r"committed (?P<s>\d+)",
-        rank_event(lambda p, o, r, i, s: from_rank.StepCommitted(r, i, generation(p, o), int(s))),
-    ),
-    (
-        WHO + r"finished before (?P<s>\d+)",
-        rank_event(lambda p, o, r, i, s: from_rank.RankFinished(r, i, int(s))),
-    ),
-    (
-        WHO + r"paused before (?P<s>\d+)",
-        rank_event(lambda p, o, r, i, s: from_rank.RankPaused(r, i, int(s))),
-    ),
-    (
-        WHO + r"had begun (?P<s>\d+)",
-        rank_event(lambda p, o, r, i, s: from_rank.RankPassed(r, i, int(s))),
-    ),
+    (WHO + "rebuilt", event(from_rank.RankRebuilt)),
+    (WHO + r"restored (?P<digest>\w+)", event(from_rank.RankRestored)),
+    (WHO + r"failed: (?P<reason>.*)", event(from_rank.RankFailed)),
+    (WHO + r"committed (?P<step>\d+)", event(from_rank.StepCommitted)),
+    (WHO + r"finished before (?P<step>\d+)", event(from_rank.RankFinished)),
+    (WHO + r"paused before (?P<step>\d+)", event(from_rank.RankPaused)),
+    (WHO + r"had begun (?P<step>\d+)", event(from_rank.RankPassed)),
 ]

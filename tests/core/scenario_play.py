@@ -9,7 +9,7 @@ from typing import Any
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
-from taskd.messages import from_agent, from_operator, from_rank
+from taskd.messages import from_agent, from_rank
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
@@ -153,9 +153,6 @@ class Play:
         ok = error is None and stopped is None
         return self.step(from_agent.AgentLeft(int(node), ok, why or "", stopped is not None))
 
-    def node_lost(self, options: dict[str, str], node: str, why: str) -> list[str]:
-        return self.step(e.AgentLost(int(node), why))
-
     def standby_waits(self, options: dict[str, str], name: str) -> list[str]:
         assert self.settings is not None
         each, prepares = self.settings.ranks_per_node, None
@@ -169,18 +166,6 @@ class Play:
             )
         room = int(options.get("ranks", each))
         return self.step(from_agent.StandbyJoined(name, room, ("", 0), prepares))
-
-    def standby_lost(self, options: dict[str, str], name: str, why: str) -> list[str]:
-        return self.step(e.StandbyLost(name, why))
-
-    def sub_healthy(self, options: dict[str, str], node: str, why: str) -> list[str]:
-        return self.step(from_operator.NodeSubHealthy("A", int(node), why))
-
-    def recovery(self, options: dict[str, str], state: str) -> list[str]:
-        return self.step(from_operator.RecoverySwitched("A", state == "on"))
-
-    def clusterd(self, options: dict[str, str], state: str) -> list[str]:
-        return self.step(e.AdvisorConnected(state == "connects"))
 
     def cluster_signal(self, options: dict[str, str], kind: str, what: str) -> list[str]:
         strategy = what if kind == "changeStrategy" else ""
@@ -206,15 +191,6 @@ class Play:
     def device_well(self, options: dict[str, str], number: str) -> list[str]:
         return self.step(levels.event(int(number), None, "it may be used", ""))
 
-    def prepared(self, options: dict[str, str], name: str, node: str) -> list[str]:
-        return self.step(from_agent.NodePrepared(int(node), name))
-
-    def not_prepared(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
-        return self.step(from_agent.PreparationFailed(int(node), name, why))
-
-    def former_lost(self, options: dict[str, str], name: str, node: str, why: str) -> list[str]:
-        return self.step(e.FormerLost(int(node), name, why))
-
     def node_taken(self, options: dict[str, str], name: str, node: str, at: str) -> list[str]:
         assert self.settings is not None
         left = [
@@ -227,30 +203,9 @@ class Play:
             from_agent.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left))
         )
 
-    def records_saved(self, options: dict[str, str], node: str, why: str | None) -> list[str]:
-        files = () if why else ((f"records/node-{node}", 10, "ab"),)
-        return self.step(
-            from_agent.RecordsSaved(int(node), pause_of(self, options), files, why or "")
-        )
-
-    def sealed(
-        self, options: dict[str, str], node: str, path: str | None, why: str | None
-    ) -> list[str]:
-        return self.step(
-            from_agent.Sealed(int(node), pause_of(self, options), path or "", why or "")
-        )
-
-    def node_steps(self, options: dict[str, str], node: str, step: str) -> list[str]:
-        return self.step(from_agent.StepsBegun(int(node), int(step)))
-
-    # -- operators
-
-    def request(self, options: dict[str, str], name: str, what: str) -> list[str]:
-        return self.step(
-            from_operator.PauseRequested(name)
-            if what == "pause"
-            else from_operator.ContinueRequested(name)
-        )
+    def records_saved(self, options: dict[str, str], node: str) -> list[str]:
+        files = ((f"records/node-{node}", 10, "ab"),)
+        return event(from_agent.RecordsSaved, files=files, why="")(self, options, node=node)
 
     # -- ranks
 
@@ -288,6 +243,44 @@ def rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
     def take(play: Play, options: dict[str, str], who: str, **groups: str) -> list[str]:
         return play.each(
             options, who, lambda rank, incarnation: make(play, options, rank, incarnation, **groups)
+        )
+
+    return take
+
+
+# the fields of an event that are no texts: in place of their words
+READ: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(("node", "step", "rank", "incarnation"), int),
+    **dict.fromkeys(("seconds", "allowance"), float),
+    "on": lambda text: text in ("on", "connects"),
+    "position": position,
+}
+CURRENT = {"interruption": lambda play: play.coordinator.job.interruption}
+CURRENT["generation"] = lambda play: play.coordinator.job.generation
+
+
+def event(kind: Any, **fixed: Any) -> Callable[..., list[str]]:
+    """An event whose fields are the groups of the line's pattern, for each rank if it says who.
+    `left`: the position of a rank that is gone."""
+    names = getattr(kind, "__struct_fields__", ())
+
+    def make(play: Play, options: dict[str, str], groups: dict[str, Any]) -> Any:
+        given = {n: int(options.get(n, now(play))) for n, now in CURRENT.items() if n in names}
+        given |= {"stopped": "stopped" in options} if kind is from_agent.RankStalled else {}
+        said = {n: READ.get(n, str)(text) for n, text in groups.items() if text is not None}
+        if left := said.pop("left", None):
+            said["position"] = position(left + " clean=none")
+        return kind(**{**fixed, **given, **said})
+
+    def take(play: Play, options: dict[str, str], who: str = "", **groups: Any) -> list[str]:
+        if not who:
+            return play.step(make(play, options, groups))
+        return play.each(
+            options,
+            who,
+            lambda rank, incarnation: make(
+                play, options, {**groups, "rank": rank, "incarnation": incarnation}
+            ),
         )
 
     return take
@@ -333,11 +326,3 @@ def present(
         float(options.get("queued", 0.0)),
         float(options.get("limit", 0.0)),
     )
-
-
-def pause_of(play: Play, options: dict[str, str]) -> int:
-    return int(options.get("interruption", play.coordinator.job.interruption))
-
-
-def generation(play: Play, options: dict[str, str]) -> int:
-    return int(options.get("generation", play.coordinator.job.generation))

@@ -112,11 +112,9 @@ def test_one_change_of_the_roster_at_a_time():
     candidate.want("s", True)
     candidate.want("t", True)
     first = candidate.advance()
-    assert (
-        first.members == frozenset("abcs")
-        and candidate.advance() is None
-        and not candidate.member("s")
-    )
+    assert first.members == frozenset("abcs")
+    assert candidate.advance() is None
+    assert not candidate.member("s")
     for name in "abc":
         candidate.kept(name, first.stamp)
     assert candidate.member("s") and not candidate.settled

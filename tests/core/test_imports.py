@@ -11,34 +11,20 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "taskd"
 
+
+def taskd(names):
+    return {f"taskd.{name}" for name in names.split()}
+
+
 # What each package may import from taskd. The packages above protocol share a few small modules.
-SHARED = {
-    f"taskd.{n}"
-    for n in (
-        "records",
-        "stacks",
-        "raised",
-        "start",
-        "cython_api",
-        "devices",
-        "logs",
-        "settings",
-    )
-}
-BELOW = {"taskd.core", "taskd.messages", "taskd.protocol"} | SHARED
-MIDDLE = {"taskd.manager", "taskd.agent", "taskd.worker", "taskd.mindcluster"}
+SHARED = taskd("records stacks raised start cython_api devices logs settings")
+BELOW = taskd("core messages protocol") | SHARED
+MIDDLE = taskd("manager agent worker mindcluster")
 ALLOWED = {
     "messages": {"taskd.messages"},
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
-    "manager": BELOW
-    | {
-        "taskd.history",
-        "taskd.kubernetes",
-        "taskd.manager",
-        "taskd.mindcluster",
-        "taskd.profiling",
-    },
+    "manager": BELOW | taskd("history kubernetes manager mindcluster profiling"),
     "history": {"taskd.core", "taskd.messages", "taskd.history"},
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
@@ -46,13 +32,7 @@ ALLOWED = {
     "profiling": BELOW | {"taskd.mindcluster", "taskd.profiling"},
     "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
-    "records": {
-        "taskd.core",
-        "taskd.cython_api",
-        "taskd.messages",
-        "taskd.protocol",
-        "taskd.records",
-    },
+    "records": taskd("core cython_api messages protocol records"),
     "devices": SHARED,
     "cython_api": SHARED,
     "settings": {"taskd.core", "taskd.mindcluster", "taskd.settings"},
@@ -67,21 +47,14 @@ ALLOWED = {
 # The rooms of a package, each above those that it may import; or a module beside them that they
 # share. "": all the others.
 FLOORS = {
+    # "": job, protection, control_thread, injection
     "worker": (
-        "state",
-        "communication",
-        "discovery",
-        "set_up",
-        "dump",
-        "repair",
-        "training",
-        "process",
-        "",  # job, protection, control_thread, injection
+        "state", "communication", "discovery", "set_up", "dump", "repair", "training", "process", ""
     ),
     "agent": ("ranks", "copies", "manager", ""),
     "history": ("", "status", "report", "metrics", "notices"),
     "manager": ("clocks", "line_file", "continuity", "following", "peers", "devices", ""),
-}
+}  # fmt: skip
 
 
 def modules(part):
@@ -123,7 +96,12 @@ def strangers(source, allowed, package=""):
 
 
 # Besides the standard library.
-ALONE = {"core": {"taskd.core", "taskd.messages"}, "messages": {"taskd.messages", "msgspec"}}
+ALONE = {
+    "core": taskd("core messages"),
+    "messages": {"taskd.messages", "msgspec"},
+    # a rank reads its settings before it has imported anything else
+    "settings": taskd("core settings mindcluster.sub_healthy"),
+}
 
 
 def outside(source, allowed, package=""):
@@ -138,7 +116,7 @@ def outside(source, allowed, package=""):
 
 
 @pytest.mark.parametrize("part", ALONE)
-def test_what_core_and_the_messages_import(part):
+def test_what_is_imported_besides_the_standard_library(part):
     assert len(modules(part)) >= 8
     found = {
         path.name: outside(path.read_text(), ALONE[part], package_of(path))
@@ -149,22 +127,9 @@ def test_what_core_and_the_messages_import(part):
 
 # Standard library, but not pure: clocks, threads, sockets, files, random numbers.
 IMPURE = {
-    "asyncio",
-    "io",
-    "logging",
-    "os",
-    "pathlib",
-    "random",
-    "select",
-    "selectors",
-    "shutil",
-    "signal",
-    "socket",
-    "subprocess",
-    "tempfile",
-    "threading",
-    "time",
-}
+    "asyncio", "io", "logging", "os", "pathlib", "random", "select", "selectors", "shutil",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time",
+}  # fmt: skip
 
 
 def test_core_and_the_messages_have_no_clock_thread_socket_or_file():
@@ -218,11 +183,7 @@ def test_the_check_sees_packages_of_others():
         "import os, numpy.linalg\nfrom zmq import Poller\nfrom taskd.core import ladder\nimport"
         " taskd.manager",
         {"taskd.core"},
-    ) == [
-        "numpy.linalg",
-        "taskd.manager",
-        "zmq",
-    ]
+    ) == ["numpy.linalg", "taskd.manager", "zmq"]
 
 
 def upward(package, name, source):

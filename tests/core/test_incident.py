@@ -69,10 +69,7 @@ def test_a_closed_incident_has_committed():
     ] == [(Phase.RESUME, Move.COMMITTED)]
     assert [
         (p, m) for p, moves in TABLE.items() for m, to in moves.items() if to is Phase.ENDED
-    ] == [
-        (Phase.DUMP, Move.SAVED),
-        (Phase.FAILED, Move.STOPPED),
-    ]
+    ] == [(Phase.DUMP, Move.SAVED), (Phase.FAILED, Move.STOPPED)]
 
 
 def test_no_way_from_a_fault_to_resume_but_through_pause_plan_rebuild_and_restore():

@@ -9,6 +9,7 @@ from taskd.core.pending import PendingSet
 
 def test_the_answer_is_that_of_looking_at_all():
     for seed in range(300):
+        print(f"seed {seed}")  # of the last one that was tried
         dice, stragglers = random.Random(seed), PendingSet()
         everybody, waiting = range(dice.randint(0, 12)), set()
         for _ in range(60):

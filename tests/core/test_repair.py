@@ -78,12 +78,7 @@ def jobs(draw, unknown=False):
         )
         nothing = unknown and draw(st.integers(0, 3)) == 0
         members.append(
-            Member(
-                rank,
-                rank % nodes,
-                draw(st.booleans()),
-                None if nothing else position,
-            )
+            Member(rank, rank % nodes, draw(st.booleans()), None if nothing else position)
         )
     return members
 
@@ -168,84 +163,66 @@ def test_nobody():
 # -- the words -------------------------------------------------------------------------------------
 
 
-def at(step, clean=None, final=(), provisional=(), stripes=(), drifted=()):
-    return Position(step, clean, *(frozenset(x) for x in (final, provisional, stripes, drifted)))
+def at(step, clean=None, final=(), provisional=(), stripes=(), of=0, doubted=False):
+    sets = (frozenset(x) for x in (final, provisional, stripes))
+    return Position(step, clean, *sets).but(replica_set=of, doubted=doubted)
 
 
-@pytest.mark.parametrize(
-    ("members", "words"),
-    [
-        (
-            [
-                Member(0, 0, True, at(5, 5, {4, 5})),
-                Member(1, 0, False, at(5, None, {4, 5})),
-                Member(2, 1, True, at(6, None, {5, 6})),
-            ],
-            (
-                "step 5 is the last that every rank has recorded: rank 2 ahead, taken back, rank 1"
-                " from rank 0; rank 2 from rank 0, rank 0 as they are"
-            ),
-        ),
-        (
-            [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
-            (
-                "at step 5 no rank holds the state of the job: no rank's memory is unchanged and no"
-                " node's stripes are complete; step 4 is the last before: ranks 0,1 ahead, taken"
-                " back, ranks 0,1 from the node's stripes"
-            ),
-        ),
-        (
-            [
-                Member(0, 0, True, at(5, 5, {5})),
-                Member(1, 1, True, at(5, 5, {5}).but(replica_set=1)),
-                Member(2, 1, False, at(5, None, {5})),
-                Member(3, 0, False, at(5, None, {5}).but(replica_set=1)),
-            ],
-            (
-                "step 5 is the last that every rank has recorded: rank 2 from rank 0; rank 3 from"
-                " rank 1, ranks 0,1 as they are"
-            ),
-        ),
-        (
-            [
-                Member(0, 0, True, at(5, 5, {5})),
-                Member(1, 0, False, at(5, None, {5}).but(replica_set=1)),
-                Member(2, 0, True, at(5, 5, {5})),
-                Member(3, 0, False, at(5, None, {5}).but(replica_set=1)),
-            ],
-            (
-                "at step 5 no rank holds the state of ranks 1,3: no rank's memory is unchanged and"
-                " no node's stripes are complete"
-            ),
-        ),
-        (
-            [
-                Member(0, 0, True, at(5, 5, {5}).but(doubted=True)),
-                Member(1, 0, True, at(5, 5, {5}).but(replica_set=1, doubted=True)),
-                Member(2, 0, True, at(5, 5, {5}).but(doubted=True)),
-                Member(3, 0, True, at(5, 5, {5}).but(replica_set=1)),
-            ],
-            (
-                "step 5 is the last that every rank has recorded: rank 1 from rank 3, ranks 0,2,3"
-                " as they are"
-            ),
-        ),
-        (
-            [Member(0, 0, True, at(5, 5, {5})), Member(1, 0, False, None)],
-            "rank 1 left no record of where it was",
-        ),
-        (
-            [Member(0, 0, False, None), Member(1, 0, False, None)],
-            "ranks 0,1 left no record of where they were",
-        ),
-        (
-            [Member(0, 0, True, at(5, 5, {5})), Member(1, 0, False, at(4, None))],
-            "no step has the entry state of every rank (rank 0: [5], rank 1: none)",
-        ),
-    ],
-)
+def clean_5(rank, node=0, **more):
+    return Member(rank, node, True, at(5, 5, {5}, **more))
+
+
+def dead_5(rank, node=0, **more):
+    return Member(rank, node, False, at(5, None, {5}, **more))
+
+
+LAST = "step 5 is the last that every rank has recorded: "
+NOBODY = "no rank's memory is unchanged and no node's stripes are complete"
+REASONS = [
+    (
+        [
+            Member(0, 0, True, at(5, 5, {4, 5})),
+            Member(1, 0, False, at(5, None, {4, 5})),
+            Member(2, 1, True, at(6, None, {5, 6})),
+        ],
+        f"{LAST}rank 2 ahead, taken back, rank 1 from rank 0; rank 2 from rank 0, rank 0 as they"
+        " are",
+    ),
+    (
+        [Member(r, 0, False, at(5, None, {4, 5}, (), {4} if r else {4, 5})) for r in (0, 1)],
+        f"at step 5 no rank holds the state of the job: {NOBODY}; step 4 is the last before: ranks"
+        " 0,1 ahead, taken back, ranks 0,1 from the node's stripes",
+    ),
+    (
+        [clean_5(0), clean_5(1, 1, of=1), dead_5(2, 1), dead_5(3, of=1)],
+        f"{LAST}rank 2 from rank 0; rank 3 from rank 1, ranks 0,1 as they are",
+    ),
+    (
+        [clean_5(0), dead_5(1, of=1), clean_5(2), dead_5(3, of=1)],
+        f"at step 5 no rank holds the state of ranks 1,3: {NOBODY}",
+    ),
+    (
+        [*(clean_5(r, of=r % 2, doubted=True) for r in (0, 1, 2)), clean_5(3, of=1)],
+        f"{LAST}rank 1 from rank 3, ranks 0,2,3 as they are",
+    ),
+    ([clean_5(0), Member(1, 0, False, None)], "rank 1 left no record of where it was"),
+    ([Member(r, 0, False, None) for r in (0, 1)], "ranks 0,1 left no record of where they were"),
+    (
+        [clean_5(0), Member(1, 0, False, at(4, None))],
+        "no step has the entry state of every rank (rank 0: [5], rank 1: none)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("members", "words"), REASONS)
 def test_reason(members, words):
     assert plan(members).reason == words
+
+
+def again(name, *arguments):
+    """Print how to repeat it alone; of a test that fails pytest shows the last."""
+    call = f"{name}({', '.join(map(repr, arguments))})"
+    print(f"python -c 'from tests.core.test_repair import {name}; {call}'")
 
 
 # ranks per node, nodes, replica sets
@@ -255,10 +232,11 @@ SETS = [((4, 1), 2), ((2, 2), 2), ((3, 2), 3), ((4, 2), 2)]
 @pytest.mark.parametrize("block", range(4))
 def test_killed_anywhere_the_ranks_train_on_as_if_nothing_had_been(block):
     for seed in range(block * 100, block * 100 + 100):
-        _killed_anywhere(seed)
+        killed_anywhere(seed)
 
 
-def _killed_anywhere(seed):
+def killed_anywhere(seed):
+    again("killed_anywhere", seed)
     chance = random.Random(seed)
     drifting = {s for s in range(1, 300) if chance.random() < chance.choice([0, 0.3, 1])}
     shape, sets = chance.choice([*[((2, 1), 1), ((3, 1), 1), ((2, 2), 1), ((1, 3), 1)], *SETS])
@@ -272,9 +250,13 @@ def _killed_anywhere(seed):
 
 def test_without_stripes_a_tail_that_was_cut_is_refused_and_never_guessed():
     for seed in range(60):
-        world = started(3, 1, set(), striped=False)
-        # the model asserts that no rank trains on a mixture
-        life(world, random.Random(seed), faults=8, steps=40)
+        without_stripes(seed)
+
+
+def without_stripes(seed):
+    again("without_stripes", seed)
+    # the model asserts that no rank trains on a mixture
+    life(started(3, 1, set(), striped=False), random.Random(seed), faults=8, steps=40)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])
@@ -283,10 +265,11 @@ def test_killed_at_every_stage(changed, every):
     """Of two ranks rank 1 is killed at each stage of step 4, rank 0 being at each possible one."""
     for first in range(len(STAGES)):
         for second in range(len(STAGES)):
-            _killed_at(first, second, changed, every)
+            killed_at(first, second, changed, every)
 
 
-def _killed_at(first, second, changed, every):
+def killed_at(first, second, changed, every):
+    again("killed_at", first, second, changed, every)
     world = started(2, 1, changed, every=every)
     for r in world.ranks:
         other = world.ranks[1 - r.number]

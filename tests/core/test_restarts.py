@@ -159,10 +159,3 @@ def test_a_scheduler_that_dies_while_ranks_meet():
     assert order.reason == (
         "the scheduler on node 0 exited with status 1 before all ranks had made their groups"
     )
-
-
-def test_nodes_whose_ranks_meet_by_themselves_are_left_to_their_launchers():
-    manager = Coordinator(Settings(nodes=1, ranks_per_node=2))
-    manager.step(from_agent.AgentJoined(0, (0, 1), ("", 0), agent="a"), 0.0)
-    said = manager.step(from_agent.RankDied(1, 0, "killed by SIGKILL"), 0.0)
-    assert not [c for c in said if isinstance(c, to_agent.RestartAll)]

@@ -82,10 +82,9 @@ def test_whoever_keeps_records_is_named_again_when_another_agent_has_its_node():
     assert topology.renew_keepers() == [0, 1]
     assert topology.renew_keepers() == []
     topology.join(1, (2, 3), STORE, 1, "standby", ("elsewhere", 1))
-    assert topology.renew_keepers() == [
-        0,
-        1,
-    ], "node 0 still sends its records to the agent that is gone"
+    assert topology.renew_keepers() == [0, 1], (
+        "node 0 still sends its records to the agent that is gone"
+    )
     assert topology.renew_keepers() == []
 
 
@@ -151,18 +150,14 @@ def test_an_agent_keeps_and_fetches_for_its_own_node_alone():
         for a in ("agent-0", "agent-1", "S", "")
     )
     topology.standbys["S"], topology.reserved["S"] = 2, 1  # prepares for node 1
-    assert (
-        topology.may_fetch(1, 1, "S")
-        and not topology.may_fetch(0, 0, "S")
-        and not topology.may_keep(0, 1, "S")
-    )
+    assert topology.may_fetch(1, 1, "S")
+    assert not topology.may_fetch(0, 0, "S")
+    assert not topology.may_keep(0, 1, "S")
     del topology.reserved["S"]
     topology.nodes[1].lost, topology.nodes[1].assignee = True, "S"
-    assert (
-        topology.may_fetch(0, 1, "S")
-        and not topology.may_fetch(0, 1, "agent-1")
-        and not topology.may_fetch(0, 1, "")
-    )
+    assert topology.may_fetch(0, 1, "S")
+    assert not topology.may_fetch(0, 1, "agent-1")
+    assert not topology.may_fetch(0, 1, "")
     assert not topology.may_keep(0, 1, "agent-1"), "a lost node's agent"
 
 

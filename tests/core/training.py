@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from taskd.messages import from_agent, from_rank
 from tests.core.actors import (
@@ -19,17 +18,12 @@ from tests.core.actors import (
     TRAINING,
     UPDATED,
     Node,
+    Part,
     Rank,
 )
 
-if TYPE_CHECKING:
-    from tests.core.world import World
 
-
-class Training:
-    def __init__(self, world: World) -> None:
-        self.world = world
-
+class Training(Part):
     def alive(self, rank: Rank, action: Callable[[], None]) -> Callable[[], None]:
         """Return `action` guarded: it runs only if the process is still the same."""
         process = rank.process
@@ -41,13 +35,11 @@ class Training:
         return act
 
     def join(self, rank: Rank) -> None:
-        if self.world.likely(0.01):
+        if self.likely(0.01):
             self.die(rank, "died while forming")
             return
         rank.begun = True
-        self.world.say(
-            self.world.nodes[rank.node], from_rank.RankJoined(rank.number, rank.incarnation)
-        )
+        self.tell(rank, from_rank.RankJoined)
 
     def die(self, rank: Rank, cause: str) -> None:
         if not rank.alive or rank.mode == ENDED:
@@ -58,15 +50,10 @@ class Training:
             rank.left = at.but(clean=None) if at else None
             rank.record = self.world.cluster.kept(rank) if at else rank.record
         rank.alive, rank.died = False, self.world.now
-        self.world.counts["deaths"] += 1
-        told = None if rank.blank and self.world.chance.random() < 0.5 else rank.left
-        self.world.say(node, from_agent.RankDied(rank.number, rank.incarnation, cause, told))
-        for other in self.world.ranks:
-            if other.alive and other.mode == TRAINING and self.world.chance.random() < 0.3:
-                self.world.after(
-                    self.world.chance.choice([0.0, 0.001, 5.0]),
-                    self.alive(other, lambda o=other: self.lose_collective(o)),
-                )
+        self.counts["deaths"] += 1
+        told = None if rank.blank and self.chance.random() < 0.5 else rank.left
+        self.tell(rank, from_agent.RankDied, cause, told)
+        self._others_lose_collectives()
 
     def quit(self, rank: Rank) -> None:
         """Exit the script in the middle of its loop."""
@@ -76,26 +63,23 @@ class Training:
         at = rank.position()
         rank.left, rank.record = at.but(clean=None), self.world.cluster.kept(rank)
         rank.alive, rank.quit = False, True
-        self.world.say(
-            node, from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
-        )
+        self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
+        self._others_lose_collectives()
+
+    def _others_lose_collectives(self) -> None:
         for other in self.world.ranks:
-            if other.alive and other.mode == TRAINING and self.world.chance.random() < 0.3:
-                self.world.after(
-                    self.world.chance.choice([0.0, 0.001, 5.0]),
-                    self.alive(other, lambda o=other: self.lose_collective(o)),
+            if other.alive and other.mode == TRAINING and self.chance.random() < 0.3:
+                self.later(
+                    other,
+                    self.chance.choice([0.0, 0.001, 5.0]),
+                    lambda o=other: self.lose_collective(o),
                 )
 
     def lose_collective(self, rank: Rank) -> None:
         if rank.mode == TRAINING and rank.stage != COMMITTED and rank.slow <= self.world.now:
             rank.mode = HELD
             rank.evidence["lost a collective"] += 1
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_rank.CollectiveFailed(
-                    rank.number, rank.incarnation, rank.step, "Connection closed by peer"
-                ),
-            )
+            self.tell(rank, from_rank.CollectiveFailed, rank.step, "Connection closed by peer")
 
     def begin(self, rank: Rank) -> None:
         """Run the top of the loop: its end, a pause, or the next step."""
@@ -103,47 +87,34 @@ class Training:
         if rank.step >= self.world.total:
             # the end of the pass is recorded like the start of a step
             rank.mode, rank.stage = FINISHED, COMPUTING
-            self.world.say(node, from_rank.RankFinished(rank.number, rank.incarnation, rank.step))
+            self.tell(rank, from_rank.RankFinished, rank.step)
         elif node.pause is not None and rank.step >= node.pause:
             rank.mode, rank.recorded = PAUSED, rank.step
-            self.world.say(node, from_rank.RankPaused(rank.number, rank.incarnation, rank.step))
+            self.tell(rank, from_rank.RankPaused, rank.step)
         else:
             self.world.invariants.begins(rank)
-            rank.mode, rank.stage, rank.entered, rank.since = (
-                TRAINING,
-                COMPUTING,
-                False,
-                self.world.now,
-            )
+            rank.mode, rank.stage, rank.entered = TRAINING, COMPUTING, False
+            rank.since = self.world.now
             self.world.nemesis.in_user_code(rank)
             self.move(rank)
-            self.next(rank, self.world.chance.uniform(0.01, 0.2))
+            self.next(rank, self.chance.uniform(0.01, 0.2))
 
     def next(self, rank: Rank, delay: float) -> None:
         """Train on after `delay`, unless rescheduled before."""
         rank.turn = turn = rank.turn + 1
-        self.world.after(
-            delay, self.alive(rank, lambda: self.train(rank) if rank.turn == turn else None)
-        )
+        self.later(rank, delay, lambda: self.train(rank) if rank.turn == turn else None)
 
     def move(self, rank: Rank) -> None:
         """Note progress; report the rank as stalled if it then makes none for too long."""
         rank.beat = beat = self.world.now
-        self.world.after(
-            LIMIT if rank.steps else FIRST, self.alive(rank, lambda: self.complain(rank, beat))
-        )
+        self.later(rank, LIMIT if rank.steps else FIRST, lambda: self.complain(rank, beat))
 
     def complain(self, rank: Rank, beat: float, times: int = 1) -> None:
         if rank.beat != beat or times > 25:  # the cause has been found by then
             return
         if self.world.nodes[rank.node].protected and rank.overdue(self.world.now):
-            self.world.say(
-                self.world.nodes[rank.node],
-                from_agent.RankStalled(
-                    rank.number, rank.incarnation, rank.step, self.world.now - rank.beat
-                ),
-            )
-        self.world.after(LIMIT, self.alive(rank, lambda: self.complain(rank, beat, times + 1)))
+            self.tell(rank, from_agent.RankStalled, rank.step, self.world.now - rank.beat)
+        self.later(rank, LIMIT, lambda: self.complain(rank, beat, times + 1))
 
     def arrived(self, rank: Rank) -> bool:
         """Whether all ranks have entered the collective."""
@@ -176,7 +147,7 @@ class Training:
                         and other.stage == COMPUTING
                         and other.step == rank.step
                     ):
-                        self.next(other, self.world.chance.choice([0.0001, 0.005]))
+                        self.next(other, self.chance.choice([0.0001, 0.005]))
                 return
         elif rank.stage == COMPUTING:
             if self.world.nemesis.link_is_broken(rank):
@@ -192,21 +163,12 @@ class Training:
             else:
                 waits = True
         elif rank.stage == UPDATED:
-            rank.step, rank.stage, rank.clean, rank.steps = (
-                rank.step + 1,
-                COMMITTED,
-                True,
-                rank.steps + 1,
-            )
+            rank.step, rank.steps = rank.step + 1, rank.steps + 1
+            rank.stage, rank.clean = COMMITTED, True
             rank.beat = self.world.now
             if not rank.told:
                 rank.told = True
-                self.world.say(
-                    node,
-                    from_rank.StepCommitted(
-                        rank.number, rank.incarnation, node.generation, rank.step - 1
-                    ),
-                )
+                self.tell(rank, from_rank.StepCommitted, node.generation, rank.step - 1)
         else:
             self.begin(rank)
             return
@@ -214,22 +176,19 @@ class Training:
             rank.cpu += 1.0
         self.world.nemesis.strike(rank)
         long = waits and self.world.now - rank.since > 1.0
-        self.next(
-            rank,
-            self.world.chance.uniform(0.2, 1.0) if long else self.world.chance.uniform(0.01, 0.2),
-        )
+        self.next(rank, self.chance.uniform(0.2, 1.0) if long else self.chance.uniform(0.01, 0.2))
 
     def leave_well(self, node: Node) -> None:
         if all(r.mode == ENDED or r.quit for r in node.ranks):
-            self.world.say(node, from_agent.AgentLeft(node.number, True))
+            self.say(node, from_agent.AgentLeft(node.number, True))
 
     def end(self, rank: Rank) -> None:
         if rank.mode != FINISHED:
             return
-        if self.world.likely(0.01):
+        if self.likely(0.01):
             self.die(rank, "left with exit code 1")
             return
         rank.mode = ENDED
         node = self.world.nodes[rank.node]
-        self.world.say(node, from_agent.RankEnded(rank.number, rank.incarnation))
+        self.tell(rank, from_agent.RankEnded)
         self.leave_well(node)

@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
@@ -22,13 +23,7 @@ from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
-from tests.core.actors import (
-    GUARDED,
-    UNHEARD,
-    Former,
-    Node,
-    Rank,
-)
+from tests.core.actors import GUARDED, UNHEARD, Former, Node, Rank
 from tests.core.agents import Agents
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
@@ -54,39 +49,16 @@ class World:
         self.chance = chance = random.Random(self.seed)
         nodes = chance.choice([2, 3] if self.moves else [1, 1, 2, 3])
         per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
-        both, three = (
-            ("retry", "recover-in-place", "exit"),
-            ("retry", "recover-in-place", "recover", "exit"),
-        )
-        ladders = [
-            both,
-            both,
-            three,
-            three,
-            ("recover-in-place", "exit"),
-            ("retry", "exit"),
-            ("retry", "dump", "exit"),
-        ]
-        ladders += [
-            ("recover", "exit"),
-            ("recover-in-place", "recover", "dump", "exit"),
-            ("dump", "exit"),
-        ]
-        ladder = chance.choice(ladders)
+        usual = ["retry,recover-in-place", "retry,recover-in-place,recover"]
+        ladders = [*usual[:1] * 2, *usual[1:] * 2, "recover-in-place", "retry", "retry,dump"]
+        ladders += ["recover", "recover-in-place,recover,dump", "dump"]
+        ladder = (*chance.choice(ladders).split(","), "exit")
         others = [] if self.moves else ["ignore", "save", "end"]
         sub_healthy = chance.choice([*["move"] * 8, *others])
         retries = chance.choice([0, 0, 0, 1])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
-        self.settings = Settings(
-            nodes,
-            per_node,
-            ladder,
-            sub_healthy,
-            retries=retries,
-            clusterd=self.clusterd,
-            advice=20.0,
-            **times,
-        )
+        about = {"retries": retries, "clusterd": self.clusterd, "advice": 20.0, **times}
+        self.settings = Settings(nodes, per_node, ladder, sub_healthy, **about)
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
@@ -137,6 +109,14 @@ class World:
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.order += 1
         heapq.heappush(self.queue, (self.now + delay, self.order, action))
+
+    def later(self, rank: Rank, delay: float, action: Callable[[], None]) -> None:
+        """Let a rank act after `delay`, if its process is still there."""
+        self.after(delay, self.training.alive(rank, action))
+
+    def tell(self, rank: Rank, kind: Any, *fields: Any) -> None:
+        """Send what a rank, or its agent, says of it."""
+        self.say(self.nodes[rank.node], kind(rank.number, rank.incarnation, *fields))
 
     def likely(self, probability: float) -> bool:
         return self.chance.random() < probability * self.trouble
@@ -369,10 +349,8 @@ class World:
             if node.passing and not node.gone:
                 node.passing = False
                 self.agents.stand(node, None)
-        self.coordinator, self._due = (
-            Coordinator(self.settings, self.electorate.election(), ClusterD),
-            None,
-        )
+        self.coordinator = Coordinator(self.settings, self.electorate.election(), ClusterD)
+        self._due = None
         self.asleep = None
         for wire in self.wires:
             wire.begin()

@@ -74,12 +74,10 @@ def test_codes_of_torch_npu(wheel):
     assert '"ERR{:0>2d}{:0>3d}"' in python
     for code, part, kind in (("ERR02200", "DIST", "HCCL"), ("ERR02011", "DIST", "TIMEOUT")):
         assert any(code in row.codes for row in NPU)
-        assert re.search(rf"\b{part} = {int(code[3:5])}\b", python) and re.search(
-            rf"\b{part} = {int(code[3:5])}\b", header
-        )
-        assert re.search(rf"\b{kind} = \({int(code[5:])},", python) and re.search(
-            rf"\b{kind} = {int(code[5:])}\b", header
-        )
+        assert re.search(rf"\b{part} = {int(code[3:5])}\b", python)
+        assert re.search(rf"\b{part} = {int(code[3:5])}\b", header)
+        assert re.search(rf"\b{kind} = \({int(code[5:])},", python)
+        assert re.search(rf"\b{kind} = {int(code[5:])}\b", header)
 
 
 def words(text):
@@ -96,11 +94,9 @@ def test_texts_stand_in_the_library(library):
     assert [
         t for t in ours if t.encode() + b"\0" not in library and t.encode() + b".\0" not in library
     ] == []
-    assert (
-        b" NPU function error: \0" in library
-        and b", error code is \0" in library
-        and b" HCCL function error: \0" in library
-    )
+    assert b" NPU function error: \0" in library
+    assert b", error code is \0" in library
+    assert b" HCCL function error: \0" in library
 
 
 def test_how_the_task_queue_and_the_compact_output_say_it(wheel, library):

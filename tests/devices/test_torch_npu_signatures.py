@@ -182,16 +182,12 @@ def test_methods_that_the_adapter_calls():
 @pytest.mark.parametrize(
     "source",
     [
-        "from torch_npu import npu",
-        "from torch_npu.npu import stop_device",
-        "import torch_npu.npu",
-        "import torch_npu as t",
-        "stop = torch_npu.npu.stop_device",
-        "getattr(torch_npu.npu, 'stop_device')(0)",
-        "torch.npu.stop_device(0)",
+        "from torch_npu import npu", "from torch_npu.npu import stop_device",
+        "import torch_npu.npu", "import torch_npu as t", "stop = torch_npu.npu.stop_device",
+        "getattr(torch_npu.npu, 'stop_device')(0)", "torch.npu.stop_device(0)",
         "importlib.import_module('torch_npu.npu')",
     ],
-)
+)  # fmt: skip
 def test_other_ways_to_use_it_are_seen(source):
     assert list(unseen(source))
 
@@ -256,15 +252,12 @@ def test_what_the_functions_do(wheel):
     """As far as Python shows it: which call of the device stands behind each, and what is given
     back."""
     stop = body(wheel, "torch_npu.npu.stop_device")
-    assert "result = torch_npu._C._npu_stopDevice(device_id)" in stop and stop.endswith(
-        "return result"
-    )
+    assert "result = torch_npu._C._npu_stopDevice(device_id)" in stop
+    assert stop.endswith("return result")
     assert "set_watchdog_status(WATCHDOG_STATUS_STOP)" in stop
     restart = body(wheel, "torch_npu.npu.restart_device")
-    assert (
-        "torch_npu._C._npu_restart_device(device_id)" in restart
-        and "set_watchdog_status(WATCHDOG_STATUS_RUN)" in restart
-    )
+    assert "torch_npu._C._npu_restart_device(device_id)" in restart
+    assert "set_watchdog_status(WATCHDOG_STATUS_RUN)" in restart
     assert body(wheel, "torch_npu.npu.check_uce_in_memory").endswith(
         "return torch_npu._C._npu_check_uce_in_memory(device_id)"
     )

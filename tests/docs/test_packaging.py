@@ -32,9 +32,7 @@ def wheel(tmp_path_factory):
     for name in SOURCES:
         if (ROOT / name).is_dir():
             shutil.copytree(
-                ROOT / name,
-                tree / name,
-                ignore=shutil.ignore_patterns("*.so", "__pycache__"),
+                ROOT / name, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__")
             )
         else:
             shutil.copy(ROOT / name, tree / name)

@@ -93,11 +93,9 @@ POD = {"MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "2222", "POD_IP": "10.0.0.1"}
 def test_what_torchrun_gets_of_a_pods_variables(started, variables, nodes, each, node):
     done = started(**variables)
     options = launched(done)
-    assert (options["nnodes"], options["nproc_per_node"], options["node_rank"]) == (
-        nodes,
-        each,
-        node,
-    )
+    assert options["nnodes"] == nodes
+    assert options["nproc_per_node"] == each
+    assert options["node_rank"] == node
     assert options["master_port"] == variables.get("MASTER_PORT", "29500")
     first = variables.get("POD_IP", "127.0.0.1")
     assert options["master_addr"] == (first if node == "0" else variables["MASTER_ADDR"])
@@ -146,10 +144,7 @@ def test_what_msrun_gets_of_a_pods_variables(started, variables, workers, each, 
         ({"WORLD_SIZE": "0", "LOCAL_WORLD_SIZE": "2"}, r"WORLD_SIZE='0' is refused: allowed is"),
         ({"WORLD_SIZE": "8"}, r"WORLD_SIZE='8' .*set that to the number of processes of a node"),
         ({"WORLD_SIZE": "9", "LOCAL_WORLD_SIZE": "4"}, r"WORLD_SIZE='9'.* 4 processes a node: "),
-        (
-            {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"},
-            r"correct it or LOCAL_WORLD_SIZE, or set",
-        ),
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"}, r"correct it or LOCAL_WORLD_SIZE, or set"),
         ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "0"}, r"LOCAL_WORLD_SIZE='0' is refused"),
         ({"LOCAL_WORLD_SIZE": "a[$(touch here)]"}, r"LOCAL_WORLD_SIZE='a\["),
         ({"GPUS_PER_NODE": "-1"}, r"GPUS_PER_NODE='-1' is refused: .* from 1 to 1024; set it to"),
@@ -162,14 +157,8 @@ def test_what_msrun_gets_of_a_pods_variables(started, variables, workers, each, 
         ({"RANK": "1", "NNODES": "2"}, r"MASTER_ADDR is missing: set it to"),
         ({"MASTER_PORT": "70000"}, r"MASTER_PORT='70000' .* from 1 to 65535; set it to a free"),
         ({**HOST, "MS_WORKER_NUM": "many"}, r"MS_WORKER_NUM='many' is refused: allowed is a whole"),
-        (
-            {**HOST, "MS_WORKER_NUM": "9", "MS_LOCAL_WORKER": "4"},
-            r"MS_LOCAL_WORKER='4': .*mult",
-        ),
-        (
-            {**HOST, "MS_WORKER_NUM": "8", "MS_LOCAL_WORKER": "4"},
-            r"MS_NODE_RANK is missing: .*1",
-        ),
+        ({**HOST, "MS_WORKER_NUM": "9", "MS_LOCAL_WORKER": "4"}, r"MS_LOCAL_WORKER='4': .*mult"),
+        ({**HOST, "MS_WORKER_NUM": "8", "MS_LOCAL_WORKER": "4"}, r"MS_NODE_RANK is missing: .*1"),
         (
             {**HOST, "MS_WORKER_NUM": "8", "MS_LOCAL_WORKER": "4", "MS_NODE_RANK": "2"},
             r"MS_NODE_RANK='2' is refused in a job of 2 nodes: allowed is 0 to 1; ",

@@ -121,11 +121,9 @@ def test_warnings_are_none_and_markup_is_text(tmp_path, monkeypatch):
     made = [Check("one", lambda: warning("one", "[bold]x[/nothing]", "do [this]"))]
     monkeypatch.setattr(examination, "checks", lambda *_: made)
     done = doctor(tmp_path)
-    assert (
-        done.exit_code == 0
-        and "[bold]x[/nothing]" in done.output
-        and "remedy: do [this]" in done.output
-    )
+    assert done.exit_code == 0
+    assert "[bold]x[/nothing]" in done.output
+    assert "remedy: do [this]" in done.output
     assert done.output.endswith("0 errors, 1 warning\n")
     made[0] = Check("one", lambda: error("one", "y", "z"))
     assert doctor(tmp_path).exit_code == 1

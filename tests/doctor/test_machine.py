@@ -84,18 +84,15 @@ def test_a_full_shared_memory(mounted):
 def test_a_read_only_shared_memory(mounted):
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     found = machine.room({}, mounted)
-    assert (
-        found.state == "warning" and "cannot be written to (Read-only file system)" in found.found
-    )
+    assert found.state == "warning"
+    assert "cannot be written to (Read-only file system)" in found.found
 
 
 def test_no_shared_memory(tmp_path):
     found = machine.room({}, tmp_path / "none")
-    assert (
-        found.state == "warning"
-        and "does not exist" in found.found
-        and "mount a tmpfs" in found.remedy
-    )
+    assert found.state == "warning"
+    assert "does not exist" in found.found
+    assert "mount a tmpfs" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -157,11 +154,7 @@ def test_a_directory_of_secrets_that_cannot_be_used(tmp_path, monkeypatch):
 def test_a_secret(environ, state, words):
     found = machine.secret(environ)
     assert found.state == state and words in found.found
-    assert "word" not in found.found
-
-
-def test_the_secret_is_not_shown():
-    assert "hush" not in str(machine.secret({"TASKD_SECRET": "hush"}))
+    assert "word" not in str(found)
 
 
 def test_a_container_that_forbids_pidfd():

@@ -93,11 +93,9 @@ def test_held_by_something_else(says, monkeypatch):
     with listener(*says) as number:
         found = network.port({"TASKD_PORT": str(number)})
         other = network.manager({"TASKD_MANAGER_ADDR": f"127.0.0.1:{number}"})
-    assert (
-        found.state == "error"
-        and "held by another program" in found.found
-        and "TASKD_PORT" in found.remedy
-    )
+    assert found.state == "error"
+    assert "held by another program" in found.found
+    assert "TASKD_PORT" in found.remedy
     assert other.state == "error" and "another program" in other.found
 
 
@@ -129,11 +127,9 @@ def test_a_manager(manager):
     assert network.manager(at).found == f"the manager of this job answers at 127.0.0.1:{number}"
     for wrong in ({"TASKD_SECRET": "another"}, {"MINDX_TASK_ID": "another"}, {"TASKD_SECRET": ""}):
         found = network.port({**manager, **wrong})
-        assert (
-            found.state == "error"
-            and "another job or with another secret" in found.found
-            and "TASKD_SECRET" in found.remedy
-        )
+        assert found.state == "error"
+        assert "another job or with another secret" in found.found
+        assert "TASKD_SECRET" in found.remedy
         assert network.manager({**at, **wrong}).state == "error"
 
 
@@ -157,11 +153,9 @@ def test_addresses(free, environ, state, words):
 
 def test_several_nodes_need_an_address(free):
     found = network.port({"TASKD_PORT": free}, nodes=2)
-    assert (
-        found.state == "warning"
-        and "other nodes cannot reach it" in found.found
-        and "POD_IP" in found.remedy
-    )
+    assert found.state == "warning"
+    assert "other nodes cannot reach it" in found.found
+    assert "POD_IP" in found.remedy
     assert network.port({"TASKD_PORT": free, "POD_IP": "0.0.0.0"}, nodes=2).state == "ok"
 
 
@@ -182,8 +176,6 @@ def test_a_machine_that_does_not_answer(monkeypatch):
 
     monkeypatch.setattr(socket, "create_connection", out_of_reach)
     found = network.manager({"TASKD_MANAGER_ADDR": "127.0.0.1"})
-    assert (
-        found.state == "warning"
-        and "cannot be reached" in found.found
-        and "open port 9601" in found.remedy
-    )
+    assert found.state == "warning"
+    assert "cannot be reached" in found.found
+    assert "open port 9601" in found.remedy

@@ -24,8 +24,7 @@ RUN = b"import os\n\n\ndef run(args):\n    pass\n\n\ndef main(args=None):\n    p
 
 
 @pytest.mark.parametrize(
-    ("version", "state"),
-    [((3, 9, 18), "error"), ((3, 10, 0, "final", 0), "ok")],
+    ("version", "state"), [((3, 9, 18), "error"), ((3, 10, 0, "final", 0), "ok")]
 )
 def test_python(version, state):
     found = software.interpreter(version)
@@ -85,9 +84,8 @@ def test_a_torch_without_them(tmp_path):
     )
     environ = {**ENVIRON, "PYTHONPATH": f"{tmp_path}:{Path(taskd.__file__).parents[1]}"}
     found = software.functions(environ)
-    assert (
-        found.state == "error" and "libcudart.so.12: cannot open shared object file" in found.found
-    )
+    assert found.state == "error"
+    assert "libcudart.so.12: cannot open shared object file" in found.found
     (tmp_path / "torch" / "__init__.py").write_text("import os; os.kill(os.getpid(), 11)")
     assert "killed by signal 11" in software.functions(environ).found
     (tmp_path / "torch" / "__init__.py").write_text("import time; time.sleep(600)")

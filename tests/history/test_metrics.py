@@ -15,15 +15,9 @@ from taskd.messages.from_agent import PHASES
 
 LADDER = ("retry", "recover-in-place", "recover", "dump", "exit")
 INCIDENT = {
-    "incident": 1,
-    "result": "repaired",
-    "strategy": "recover-in-place",
-    "seconds": 0.2,
-    "phases": {"INTERRUPT": 0.006, "REPLACE": 0.07},
-    "ranks": (1,),
-    "step": 3,
-    "reached": 3,
-}
+    "incident": 1, "result": "repaired", "strategy": "recover-in-place", "seconds": 0.2,
+    "phases": {"INTERRUPT": 0.006, "REPLACE": 0.07}, "ranks": (1,), "step": 3, "reached": 3,
+}  # fmt: skip
 FAULT = {"incident": 1, "began": 9.0, "text": "rank 1: gone"}
 
 

@@ -10,15 +10,10 @@ from taskd.history.notices.slow_ranks import BEGINS
 from taskd.history.reading import Record
 
 INCIDENT = {
-    "incident": 1,
-    "began": 5.0,
-    "seconds": 0.25,
-    "result": "repaired",
-    "strategy": "recover-in-place",
-    "faults": ["rank 1: killed by SIGKILL"],
-    "ranks": (1,),
+    "incident": 1, "began": 5.0, "seconds": 0.25, "result": "repaired",
+    "strategy": "recover-in-place", "faults": ["rank 1: killed by SIGKILL"], "ranks": (1,),
     "step": 35,
-}
+}  # fmt: skip
 
 
 class Told:
@@ -47,12 +42,10 @@ def test_an_incident_is_told_when_it_begins_and_when_it_is_over():
     }
     assert notices.take("fault", incident=1, began=5.0, text="rank 2: killed") == []
     (over,) = notices.take("incident", **INCIDENT)
-    assert (over["state"], over["result"], over["ranks"], over["replaced"]) == (
-        "over",
-        "repaired",
-        [1],
-        1,
-    )
+    assert over["state"] == "over"
+    assert over["result"] == "repaired"
+    assert over["ranks"] == [1]
+    assert over["replaced"] == 1
     assert len(notices.take("fault", incident=2, began=6.0, text="rank 1: killed")) == 1
 
 
@@ -87,11 +80,7 @@ def test_everything_else_is_not_told():
 
 def test_notices_are_small():
     notices = Told("j" * 256)
-    many = {
-        **INCIDENT,
-        "faults": ["x" * 4000] * 100,
-        "ranks": tuple(range(100_000)),
-    }
+    many = {**INCIDENT, "faults": ["x" * 4000] * 100, "ranks": tuple(range(100_000))}
     (notice,) = notices.take("incident", **many)
     assert len(notice["faults"]) == len(notice["ranks"]) == LISTED
     assert notice["replaced"] == 100_000

@@ -64,9 +64,7 @@ def test_the_time_to_repair_and_between_incidents():
 def test_who_is_to_blame():
     account = told([*STORY, END])
     # the collective that failed because rank 3 had died is nobody's fault
-    assert [(c.name, c.incidents) for c in account.nodes] == [
-        ("node 1 (10.0.0.2)", (1, 2, 3)),
-    ]
+    assert [(c.name, c.incidents) for c in account.nodes] == [("node 1 (10.0.0.2)", (1, 2, 3))]
     assert [(c.name, len(c.incidents)) for c in account.devices] == [
         ("node 1, device 1 (rank 3)", 1),
         ("node 1, device 0 (rank 2)", 1),
@@ -247,11 +245,7 @@ entries = st.builds(
     Record,
     st.sampled_from([*model._FOLLOW, *model.SAID, "of another version"]),
     st.one_of(st.floats(0, 10_000), st.floats(allow_nan=False, allow_infinity=False)),
-    st.dictionaries(
-        st.sampled_from(FIELDS),
-        values,
-        max_size=6,
-    ),
+    st.dictionaries(st.sampled_from(FIELDS), values, max_size=6),
 )
 
 

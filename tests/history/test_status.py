@@ -18,7 +18,7 @@ from taskd.history.facts import End
 from taskd.history.model import of_records
 from taskd.history.reading import Record
 from taskd.history.status import model as models
-from taskd.history.status.model import SHOWN, Model, of_manager
+from taskd.history.status.model import SHOWN, of_manager
 from taskd.history.status.rendering import printable, render
 from taskd.messages import codec
 from taskd.messages.from_agent import NodeProgress
@@ -26,54 +26,24 @@ from taskd.messages.to_operator import LISTED, WORST, IncidentSeen, NodeSeen, Ov
 
 
 def seen(**changes):
+    listed = RankSeen(0, 0, 121, "computing", 2.0), RankSeen(1, 0, 120, "fetching", 3.0, True)
     fields = {
-        "request": "",
-        "job": "llm-7b",
-        "time": 1000.0,
-        "state": "training",
-        "detail": "training, protected",
-        "nodes": 2,
-        "ranks": 4,
-        "generation": 3,
-        "term": 1,
-        "repairs": True,
-        "step": 120,
-        "highest": 121,
-        "total": 480,
-        "rate": 30.0,
-        "usual": 2.0,
-        "heard": 2.0,
-        "phases": {"computing": 3, "fetching": 1},
-        "listed": (
-            RankSeen(0, 0, 121, "computing", 2.0),
-            RankSeen(1, 0, 120, "fetching", 3.0, True),
-        ),
-        "troubled": (),
-        "troubles": 0,
-        "standbys": 1,
-        "incidents": (),
-        "incidents_seen": 0,
-    }
+        "request": "", "job": "llm-7b", "time": 1000.0, "state": "training",
+        "detail": "training, protected", "nodes": 2, "ranks": 4, "generation": 3, "term": 1,
+        "repairs": True, "step": 120, "highest": 121, "total": 480, "rate": 30.0, "usual": 2.0,
+        "heard": 2.0, "phases": {"computing": 3, "fetching": 1}, "listed": listed, "troubled": (),
+        "troubles": 0, "standbys": 1, "incidents": (), "incidents_seen": 0,
+    }  # fmt: skip
     return Overview(**{**fields, **changes})
 
 
 def incident(number=1, **changes):
     fields = {
-        "incident": number,
-        "began": 100.0 * number,
-        "seconds": 0.342,
-        "strategy": "recover-in-place",
-        "result": "repaired",
-        "phase": "",
-        "round": 0,
-        "step": 77,
-        "reached": 78,
-        "ranks": (3,),
-        "replaced": 1,
-        "faults": ("rank 3: killed by [SIGKILL]",),
-        "more": 1,
-        "phases": {"INTERRUPT": 0.005, "REPLACE": 0.3},
-    }
+        "incident": number, "began": 100.0 * number, "seconds": 0.342,
+        "strategy": "recover-in-place", "result": "repaired", "phase": "", "round": 0, "step": 77,
+        "reached": 78, "ranks": (3,), "replaced": 1, "faults": ("rank 3: killed by [SIGKILL]",),
+        "more": 1, "phases": {"INTERRUPT": 0.005, "REPLACE": 0.3},
+    }  # fmt: skip
     return IncidentSeen(**{**fields, **changes})
 
 
@@ -89,6 +59,7 @@ def of_journal(where, records, now):
 
 def test_a_job_that_trains():
     model = of_manager("10.0.0.1:9601", seen(), [incident()])
+    assert not model.over and of_manager("x", seen(state="over")).over
     assert text(model) == (
         """\
 job llm-7b  training
@@ -138,50 +109,27 @@ and 11 nodes more that do not run
     )
 
 
-START = Record(
-    "start",
-    10.0,
-    {"job": "llm-7b", "nodes": 2, "ranks_per_node": 2, "successor": False, "version": 1},
-)
+BEGUN = {"job": "llm-7b", "nodes": 2, "ranks_per_node": 2, "successor": False, "version": 1}
+START = Record("start", 10.0, BEGUN)
+PROGRESS = {"step": 5, "highest": 6, "total": 10, "rate": 30.0, "usual": 2.0}
+PROGRESS |= {"phases": {"computing": 4}, "slow": [[3, 1, 4.0]]}
 STORY = [
     START,
     Record("join", 11.0, {"node": 0}),
     Record("join", 11.0, {"node": 1}),
     Record("charge", 11.0, {"term": 4}),
     Record("protected", 20.0, {"generation": 1}),
-    Record(
-        "progress",
-        30.0,
-        {
-            "step": 5,
-            "highest": 6,
-            "total": 10,
-            "rate": 30.0,
-            "usual": 2.0,
-            "phases": {"computing": 4},
-            "slow": [[3, 1, 4.0]],
-        },
-    ),
+    Record("progress", 30.0, PROGRESS),
     Record("fault", 40.0, {"incident": 1, "began": 39.0, "text": "rank 1: killed by SIGKILL"}),
     Record("phase", 40.0, {"incident": 1, "round": 1, "strategy": "retry", "phase": "INTERRUPT"}),
     Record("phase", 40.5, {"incident": 1, "round": 1, "strategy": "retry", "phase": "DECIDE"}),
 ]
-OVER = Record(
-    "incident",
-    41.0,
-    {
-        "incident": 1,
-        "began": 39.0,
-        "seconds": 2.0,
-        "strategy": "retry",
-        "result": "repaired",
-        "step": 6,
-        "reached": 6,
-        "ranks": [],
-        "faults": ["rank 1: killed by SIGKILL"],
-        "phases": {"INTERRUPT": 0.5},
-    },
-)
+OVER_DATA = {
+    "incident": 1, "began": 39.0, "seconds": 2.0, "strategy": "retry", "result": "repaired",
+    "step": 6, "reached": 6, "ranks": [], "faults": ["rank 1: killed by SIGKILL"],
+    "phases": {"INTERRUPT": 0.5},
+}  # fmt: skip
+OVER = Record("incident", 41.0, OVER_DATA)
 END = Record("end", 50.0, {"ok": True, "reason": "every node ended well"})
 
 
@@ -252,6 +200,7 @@ step 5 to 6 of 10, 2 s/step
 def test_the_state_that_the_journal_tells(more, state, detail):
     model = of_journal("x", [START, *more], 60.0)
     assert model.seen.state == state and detail in model.seen.detail, model.seen.detail
+    assert model.over == (state == "over")
 
 
 def test_nodes_that_are_lost_or_missing_by_the_journal():
@@ -343,8 +292,3 @@ def test_ten_thousand_ranks_stay_readable():
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_any_width_will_do(width):
     assert "recover-in-place" in text(of_manager("x", seen(), [incident()]), width)
-
-
-def test_a_model_is_of_its_source():
-    model = Model("manager", "x", 0.0, seen())
-    assert not model.over and Model("manager", "x", 0.0, seen(state="over")).over

@@ -14,9 +14,8 @@ from taskd.kubernetes.separations import KEY, Separations, added
 from taskd.manager.continuity import Continuity
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
-from taskd.messages import from_agent, from_operator, to_operator, to_rank
-from taskd.messages.envelope import OPERATOR, STANDBY
-from tests.manager.conftest import fake_agent  # noqa: F401
+from taskd.messages import from_agent, from_operator, to_rank
+from taskd.messages.envelope import STANDBY
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 NAME = configmaps.PREFIX + "node-1"
@@ -36,12 +35,7 @@ def manage(start, environ, tmp_path):
             node_infos=node_info.make({**environ, "TASKD_DEVICE_INFO": way}),
             **more,
         )
-        if protected:
-            (agent,) = manager.protected(1)
-        else:
-            agent = manager.agent()
-            agent.join()
-            manager.serves(agent)
+        agent = manager.protected(1)[0] if protected else manager.joined()
         agent.send(from_agent.DevicesAt(0, "node-1", (4, 5)))
         manager.serves(agent)
         return manager, agent
@@ -49,19 +43,10 @@ def manage(start, environ, tmp_path):
     return make
 
 
-@pytest.fixture
-def occur(fake_agent):  # noqa: F811
+def occur(manager, code="80E01801", times=2):
     """A fault of rank 1's device, as an operator reports it."""
-
-    def report(manager, code="80E01801", times=2):
-        operator = fake_agent(manager.port, OPERATOR, ())
-        for number in range(times):
-            for kind in ("occur", "recover"):
-                request = f"{number} {kind}"
-                operator.send(from_operator.ReportCode(request, 1, code, kind, ""))
-                operator.expect(to_operator.Answer)
-
-    return report
+    for kind in ("occur", "recover") * times:
+        manager.ask(from_operator.ReportCode, 1, code, kind, "")
 
 
 def watched(cluster):
@@ -75,7 +60,7 @@ def names(cluster):
 def test_a_code_from_the_configmap_and_its_end(cluster, manage):
     cluster.config_map(NAME, configmap())
     manager, agent = manage(faults_on_purpose=False)
-    rank = manager.server.coordinator.job.ranks[1]
+    rank = manager.job.ranks[1]
     cluster.wait("it watches", lambda: watched(cluster))
     others = [fault("Ascend910-1", "80818C00")]
     cluster.config_map(NAME, configmap(fault("Ascend910-5", "80C98001"), *others))
@@ -91,7 +76,7 @@ def test_what_was_there_before_it_looked(cluster, manage):
     cluster.config_map("another", {"DeviceInfoCfg": "{"})
     cluster.config_map(NAME, configmap(separated="Ascend910-4"))
     manager, _ = manage()
-    manager.wait(lambda: manager.server.coordinator.job.ranks[0].unusable)
+    manager.wait(lambda: manager.job.ranks[0].unusable)
     lists = [each for each in cluster.asked if each[:2] == ("list", "configmaps")]
     assert len(lists) == 3
 
@@ -116,7 +101,7 @@ def test_a_node_that_another_pod_has_by_now(cluster, manage):
 def test_a_broken_configmap_leaves_what_was_known(cluster, manage, caplog):
     cluster.config_map(NAME, configmap(separated="Ascend910-4"))
     manager, _ = manage(protected=False)
-    ranks = manager.server.coordinator.job.ranks
+    ranks = manager.job.ranks
     manager.wait(lambda: ranks[0].unusable)
     cluster.config_map(NAME, {"DeviceInfoCfg": "{"})
     manager.wait(lambda: "device-info of node node-1 is not used: DeviceInfoCfg" in caplog.text)
@@ -128,7 +113,7 @@ def test_a_broken_configmap_leaves_what_was_known(cluster, manage, caplog):
 def test_a_configmap_that_is_absent_comes_and_goes(cluster, manage, caplog):
     cluster.config_map(NAME, configmap(), another="label")
     manager, _ = manage(protected=False)
-    ranks = manager.server.coordinator.job.ranks
+    ranks = manager.job.ranks
     manager.wait(lambda: f"there is no ConfigMap {NAME} with mx-consumer" in caplog.text)
     cluster.config_map(NAME, configmap(separated="Ascend910-4"))
     manager.wait(lambda: ranks[0].unusable)
@@ -144,7 +129,7 @@ def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
     manager, _ = manage()
     cluster.wait("it has asked twice", lambda: len(cluster.asked) > 3)
     cluster.broken = 0
-    manager.wait(lambda: manager.server.coordinator.job.ranks[0].unusable)
+    manager.wait(lambda: manager.job.ranks[0].unusable)
     assert caplog.text.count("ConfigMaps of device-info cannot be read") == 1
 
 
@@ -153,7 +138,7 @@ def test_a_watch_goes_on_where_it_ended_or_begins_anew(cluster, manage, monkeypa
     monkeypatch.setattr("taskd.kubernetes.watching.WATCH", 1)
     cluster.config_map(NAME, configmap())
     manager, _ = manage()
-    ranks = manager.server.coordinator.job.ranks
+    ranks = manager.job.ranks
     cluster.wait("it watches once more", lambda: watched(cluster) > 2)
     assert [each[0] for each in cluster.asked].count("list") == 1
     with cluster.changed:
@@ -172,7 +157,7 @@ def test_without_rights_the_job_goes_on(cluster, manage, caplog):
     manager.serves(agent)
 
 
-def test_a_device_that_taskd_separates_is_written_and_released_there(cluster, manage, occur):
+def test_a_device_that_taskd_separates_is_written_and_released_there(cluster, manage):
     cluster.config_map(NAME, {**configmap(separated="Ascend910-0, Ascend910-7"), "other": "kept"})
     manager, _ = manage("api-write", protected=False)
     devices = manager.server.devices
@@ -190,7 +175,7 @@ def test_a_device_that_taskd_separates_is_written_and_released_there(cluster, ma
     assert names(cluster) == "Ascend910-0,Ascend910-7"
 
 
-def test_what_another_has_written_meanwhile_is_kept(cluster, manage, occur):
+def test_what_another_has_written_meanwhile_is_kept(cluster, manage):
     cluster.config_map(NAME, configmap())
     manager, _ = manage("api-write", protected=False)
     cluster.wait("it watches", lambda: watched(cluster))
@@ -243,7 +228,7 @@ def test_what_ends_the_job_is_written(cluster, manage):
     assert names(cluster) == "Ascend910-5"
 
 
-def test_nothing_is_written_unless_asked(cluster, manage, occur):
+def test_nothing_is_written_unless_asked(cluster, manage):
     cluster.config_map(NAME, configmap())
     manager, _ = manage("api", protected=False)
     cluster.wait("it watches", lambda: watched(cluster))
@@ -252,7 +237,7 @@ def test_nothing_is_written_unless_asked(cluster, manage, occur):
     assert {each[0] for each in cluster.asked if each[1] == "configmaps"} == {"list", "watch"}
 
 
-def test_a_node_that_the_role_does_not_name(cluster, manage, occur, monkeypatch, caplog):
+def test_a_node_that_the_role_does_not_name(cluster, manage, monkeypatch, caplog):
     monkeypatch.setattr("taskd.kubernetes.watching.AGAIN", 0.05)
     cluster.allowed["kube-system", "", "configmaps", "get"] = {"another"}
     cluster.config_map(NAME, configmap())

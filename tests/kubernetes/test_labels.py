@@ -7,9 +7,7 @@ import pytest
 from taskd.kubernetes import lease
 from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.following import kubernetes
-from taskd.messages import from_agent, from_operator, to_agent, to_operator
-from taskd.messages.envelope import OPERATOR
-from tests.manager.conftest import fake_agent  # noqa: F401
+from taskd.messages import from_agent, from_operator, to_agent
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def test_the_label_of_the_pod_group_pauses_recovery(cluster, manage):
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="on")
     manager, agent = manage({"process-recover-enable": "on"})
-    job = manager.server.coordinator.job
+    job = manager.job
     for value, repairs in [("pause", False), ("on", True), ("off", False)]:
         cluster.pod_group("job-7", process_recover_enable=value, app="x")
         manager.wait(lambda wanted=repairs: job.repairs is wanted)
@@ -38,14 +36,12 @@ def test_the_label_of_the_pod_group_pauses_recovery(cluster, manage):
     assert {verb for verb, _, _ in cluster.asked} <= {"get", "watch", "list", "create", "update"}
 
 
-def test_a_sub_healthy_node_is_named_in_the_lease(cluster, manage, fake_agent):  # noqa: F811
+def test_a_sub_healthy_node_is_named_in_the_lease(cluster, manage):
     cluster.pod("job-master-0")
     manager, agent = manage()
     agent.send(from_agent.DevicesAt(0, "node-1", (0, 1)))
     manager.serves(agent)
-    operator = fake_agent(manager.port, OPERATOR, ())
-    operator.send(from_operator.NodeSubHealthy("1", 0, "its fan is slow"))
-    operator.expect(to_operator.Answer)
+    manager.ask(from_operator.NodeSubHealthy, 0, "its fan is slow")
     where = "coordination.k8s.io", "leases", lease.name("job")
 
     def notes():
@@ -59,7 +55,7 @@ def test_what_changed_before_it_looked(cluster, manage):
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", process_recover_enable="off", subHealthyStrategy="graceExit")
     manager, _ = manage({"process-recover-enable": "on"})
-    job = manager.server.coordinator.job
+    job = manager.job
     manager.wait(lambda: not job.repairs)
     manager.wait(lambda: job.sub_healthy == "save")
 
@@ -73,7 +69,7 @@ def test_the_next_manager_sees_no_change_where_there_was_none(cluster, manage, t
     # an operator has turned it on since, and the pod's label is an old one
     manager, _ = manage({"process-recover-enable": "on"})
     cluster.wait("it watches", lambda: any(verb == "watch" for verb, _, _ in cluster.asked))
-    assert manager.server.coordinator.job.repairs
+    assert manager.job.repairs
 
 
 def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
@@ -85,7 +81,7 @@ def test_an_api_that_is_away_comes_back(cluster, manage, monkeypatch, caplog):
     cluster.wait("it has asked twice", lambda: len(cluster.asked) > 3)
     cluster.broken = 0
     cluster.pod_group("job-7", process_recover_enable="off")
-    manager.wait(lambda: not manager.server.coordinator.job.repairs)
+    manager.wait(lambda: not manager.job.repairs)
     assert caplog.text.count("labels cannot be read") == 1
 
 
@@ -100,7 +96,7 @@ def test_a_watch_that_ends_begins_again(cluster, manage, monkeypatch):
 
     cluster.wait("it watches once more", lambda: watched() > 2)
     cluster.pod_group("job-7", process_recover_enable="off")
-    manager.wait(lambda: not manager.server.coordinator.job.repairs)
+    manager.wait(lambda: not manager.job.repairs)
 
 
 def test_without_rights_the_job_goes_on(cluster, manage, caplog):
@@ -108,7 +104,7 @@ def test_without_rights_the_job_goes_on(cluster, manage, caplog):
     cluster.allowed = {}
     manager, _ = manage()
     manager.wait(lambda: "role.yaml" in caplog.text)
-    assert manager.server.coordinator.job.repairs
+    assert manager.job.repairs
 
 
 def test_labels_that_only_the_pod_has(cluster, manage):
@@ -116,7 +112,7 @@ def test_labels_that_only_the_pod_has(cluster, manage):
     cluster.pod("job-master-0", "job-7")
     cluster.pod_group("job-7", app="x")
     manager, _ = manage({"process-recover-enable": "on", "subHealthyStrategy": "graceExit"})
-    job = manager.server.coordinator.job
+    job = manager.job
     cluster.wait("it watches", lambda: any(verb == "watch" for verb, _, _ in cluster.asked))
     assert job.repairs
     cluster.pod_group("job-7", process_recover_enable="pause")

@@ -16,6 +16,7 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,8 +30,8 @@ LIMIT = 60
 class Ranks:
     """Starts interpreters in slots of one page and leaves none behind."""
 
-    def __init__(self, page: str) -> None:
-        self.page = page
+    def __init__(self, page: str, prelude: str = "") -> None:
+        self.page, self.prelude = page, prelude
         self.processes: list[subprocess.Popen[str]] = []
 
     def environment(
@@ -52,7 +53,7 @@ class Ranks:
         self, code: str, *flags: str, slot: int | None = 0, page: str | None = None, **more: str
     ) -> subprocess.Popen[str]:
         return self.command(
-            [sys.executable, *flags, "-c", textwrap.dedent(code)], slot=slot, page=page, **more
+            [sys.executable, *flags, "-c", self.program(code)], slot=slot, page=page, **more
         )
 
     def command(
@@ -78,6 +79,19 @@ class Ranks:
         out, err = process.communicate(timeout=LIMIT)
         return process.returncode, out, err
 
+    def program(self, code: str) -> str:
+        return textwrap.dedent(self.prelude + code)
+
+    def ran(self, code: str, *flags: str, status: int = 0, **more: Any) -> str:
+        """What it printed; it ended like that."""
+        ended, out, err = self.run(code, *flags, **more)
+        assert ended == status, (ended, out, err)
+        return out
+
+    def bus_error(self, code: str, *flags: str, **more: Any) -> str:
+        """What it printed before it died of one."""
+        return self.ran(code, *flags, status=-signal.SIGBUS, **more)
+
     def stop(self) -> None:
         for process in self.processes:
             if process.poll() is None:
@@ -99,8 +113,9 @@ def page(page_path: str) -> Iterator[Page]:
 
 
 @pytest.fixture
-def ranks(page: Page) -> Iterator[Ranks]:
-    ranks = Ranks(page.path)
+def ranks(page: Page, request: pytest.FixtureRequest) -> Iterator[Ranks]:
+    """All programs of a module begin with its PRELUDE."""
+    ranks = Ranks(page.path, getattr(request.module, "PRELUDE", ""))
     yield ranks
     ranks.stop()
 

@@ -27,9 +27,3 @@ MEMORY = """
     def say(*words):
         print(*words, flush=True)
 """
-
-
-def ran(ranks, code, *flags, status=0, **more):
-    ended, out, err = ranks.run(MEMORY + code, *flags, **more)
-    assert ended == status, (ended, out, err)
-    return out

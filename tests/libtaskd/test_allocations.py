@@ -6,7 +6,6 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ pytest.importorskip("torch")
 
 HERE = Path(__file__).parent
 
-TORCH = """
+PRELUDE = """
     import ctypes, mmap, subprocess, threading
     import torch
     from taskd.cython_api import allocations, damage, poison, slot
@@ -52,16 +51,8 @@ TORCH = """
 """
 
 
-def ran(ranks, code, *flags, status=0, **more):
-    ended, out, err = ranks.run(TORCH + code, *flags, **more)
-    assert ended == status, (ended, out, err)
-    return out
-
-
 def test_what_is_followed(ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     one, small = tensor(), torch.empty(PAGE, dtype=torch.uint8)
     at = one.data_ptr()
     assert allocations.allocation_of(at) == allocations.allocation_of(at + 64 * PAGE - 1) == (at, 64 * PAGE, 0)
@@ -79,19 +70,16 @@ def test_what_is_followed(ranks):
     slot.detach()
     late = tensor()
     assert allocations.allocation_of(late.data_ptr()) is None
-    """,
-    )
+    """)
 
 
 def test_nothing_is_followed_without_preloading(page, ranks):
     code = f"slot.attach({page.path!r}, 0)\n    assert allocations.allocation_of(tensor().data_ptr()) is None"
-    ran(ranks, "\n    " + code, slot=None, LD_PRELOAD="")
+    ranks.ran("\n    " + code, slot=None, LD_PRELOAD="")
 
 
 def test_stamps(ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     def born(one):
         return allocations.allocation_of(one.data_ptr())[2]
     before = tensor()
@@ -108,14 +96,11 @@ def test_stamps(ranks):
     four = tensor()
     seen = [born(one) for one in (before, one, two, three, elsewhere[0], four)]
     assert seen == [0, 41, 2**63, allocations.SCRATCH, 2**63, 2**63], seen
-    """,
-    )
+    """)
 
 
 def test_gloos_own_buffers(ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     def work():
         allocations.attempt(3)
         at = libc.malloc(2 * PAGE)
@@ -136,16 +121,13 @@ def test_gloos_own_buffers(ranks):
         libc.free(None)
         libc.free(small)
     in_gloos_thread(work)
-    """,
-    )
+    """)
 
 
 def test_a_full_table(ranks):
     """What has no room is not followed, nothing else is different, and room that becomes free is
     used."""
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     def work():
         blocks = [libc.malloc(2 * PAGE) for _ in range(16384)]
         assert all(allocations.allocation_of(at) is not None for at in blocks[::1000]), "it has filled up too soon to be of use"
@@ -164,8 +146,7 @@ def test_a_full_table(ranks):
             at = libc.malloc(2 * PAGE)
             assert allocations.allocation_of(at) is not None
     in_gloos_thread(work)
-    """,
-    )
+    """)
 
 
 # ---- errors in them --------------------------------------------------------------------------------------------------
@@ -173,50 +154,39 @@ def test_a_full_table(ranks):
 
 @pytest.mark.usefixtures("poisonable")
 def test_a_tensor_loses_a_page(page, ranks):
-    out = ran(
-        ranks,
-        """
+    out = ranks.ran("""
     allocations.attempt(12)
     one = torch.ones(1 << 20)
     poison.page(one.data_ptr() + 5 * PAGE)
     assert one.sum() == (1 << 20) - PAGE / 4
     assert damage.spoiled() == 2
     say(one.data_ptr())
-    """,
-    )
+    """)
     [found] = page.damages(0)
-    assert (found["kind"], found["born"], found["base"], found["size"]) == (
-        "allocated",
-        12,
-        int(out),
-        4 << 20,
-    )
+    assert found["kind"] == "allocated"
+    assert found["born"] == 12
+    assert found["base"] == int(out)
+    assert found["size"] == 4 << 20
     assert 0 < found["addr"] - int(out) < 4 << 20
 
 
 @pytest.mark.usefixtures("poisonable")
 def test_the_page_that_a_tensor_shares_with_others_kills(page, ranks):
-    out = ran(
-        ranks,
-        """
+    out = ranks.bus_error("""
     one = tensor(1000)  # so large that it has a mapping of its own, and the page behind its last whole one is its own too
     last = one.data_ptr() + 1000 * PAGE - 8
     assert last // PAGE * PAGE + PAGE > one.data_ptr() + 1000 * PAGE
     poison.page(last)
     say(last)
     ctypes.c_char.from_address(last).value
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     [record] = page.records(0)
     assert (record["sig"], record["addr"], page.damages(0)) == (signal.SIGBUS, int(out), [])
 
 
 @pytest.mark.usefixtures("poisonable")
 def test_a_tensor_that_is_gone_kills(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.bus_error("""
     block = []
     def work():
         block.append(libc.malloc(1000 * PAGE))
@@ -229,17 +199,13 @@ def test_a_tensor_that_is_gone_kills(page, ranks):
     libc.free(block[0])
     poison.page(at)
     ctypes.c_char.from_address(at).value
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     assert (len(page.damages(0)), len(page.records(0))) == (1, 1)
 
 
 @pytest.mark.usefixtures("poisonable")
 def test_the_next_tensor(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     poison.next_allocation(poison.TENSOR)
     small = torch.empty(PAGE, dtype=torch.uint8)
     in_gloos_thread(lambda: libc.malloc(64 * PAGE))
@@ -256,16 +222,13 @@ def test_the_next_tensor(page, ranks):
     poison.next_allocation(0)
     tensor().fill_(1)
     assert (poison.poisoned(), damage.damaged()) == (1, 1)
-    """,
-    )
+    """)
     assert page.read(0).damaged == 1
 
 
 @pytest.mark.usefixtures("poisonable")
 def test_gloos_next_buffer(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     def work():
         at = libc.malloc(64 * PAGE)
         ctypes.memset(at, 1, 64 * PAGE)
@@ -276,8 +239,7 @@ def test_gloos_next_buffer(page, ranks):
     assert poison.poisoned() == 0
     in_gloos_thread(work)
     assert (poison.poisoned(), damage.damaged()) == (1, 1)
-    """,
-    )
+    """)
     assert page.damages(0)[0]["kind"] == "allocated"
 
 
@@ -309,7 +271,7 @@ def test_a_collective_over_a_lost_page(page, ranks, line):
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    argv = [sys.executable, "-c", textwrap.dedent(TORCH + code)]
+    argv = [sys.executable, "-c", ranks.program(code)]
     both = [ranks.command([*argv, str(rank), str(port)], slot=rank) for rank in (0, 1)]
     for process in both:
         out, err = process.communicate(timeout=60)
@@ -341,5 +303,5 @@ def test_another_allocator(page, ranks, compiled, order):
     assert subprocess.run(["true"]).returncode == 0
     say("done")
     """
-    assert ran(ranks, code, LD_PRELOAD=":".join(both)).strip() == "done"
+    assert ranks.ran(code, LD_PRELOAD=":".join(both)).strip() == "done"
     assert page.records(0) == []

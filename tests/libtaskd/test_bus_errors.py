@@ -6,12 +6,14 @@ import signal
 
 import pytest
 
-from tests.libtaskd.losing import PAGE, ran
+from tests.libtaskd.losing import MEMORY, PAGE
 
 pytestmark = pytest.mark.usefixtures("poisonable")
 
 
-TOLD = """
+PRELUDE = (
+    MEMORY
+    + """
     def tell(code, address, shift):
         info = struct.pack("iiiiQh", 7, 0, code, 0, address, shift).ljust(128, b"\\0")
         SYS_rt_tgsigqueueinfo = {"x86_64": 297, "aarch64": 240}[os.uname().machine]
@@ -21,6 +23,7 @@ TOLD = """
     memory, at = pages(3 * HUGE // PAGE)
     begin = (at + HUGE - 1) // HUGE * HUGE
 """
+)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +40,8 @@ TOLD = """
 def test_size_of_what_was_lost(page, ranks, code, shift, bytes_lost):
     if PAGE != 4096:
         pytest.skip(f"written for pages of 4096 bytes, here they have {PAGE}")
-    ran(
-        ranks,
-        TOLD
-        + f"""
+    ranks.ran(
+        f"""
     damage.register(damage.TENSORS, [(begin, HUGE)])
     poison.page(begin)
     tell({code}, begin + 24, {shift})
@@ -60,23 +61,16 @@ def test_size_of_what_was_lost(page, ranks, code, shift, bytes_lost):
 
 @pytest.mark.parametrize("code", [1, 3, 0, -1, -6])
 def test_other_kinds_of_bus_error_kill(page, ranks, code):
-    ran(
-        ranks,
-        TOLD
-        + f"""
+    ranks.bus_error(f"""
     damage.register(damage.TENSORS, [(at, 3 * HUGE)])
     poison.page(begin)
     tell({code}, begin, 12)
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     assert (page.read(0).damaged, page.records(0)[0]["code"]) == (0, code)
 
 
 def test_machine_code_is_no_number(page, ranks):
-    out = ran(
-        ranks,
-        """
+    out = ranks.bus_error("""
     PROT = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
     memory = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=PROT)
     at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -84,12 +78,7 @@ def test_machine_code_is_no_number(page, ranks):
     poison.page(at)
     say(at)
     ctypes.CFUNCTYPE(None)(at)()
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     [record] = page.records(0)
     assert record["addr"] == record["ip"] == int(out)
     assert page.read(0).damaged == 0
-
-
-# ---- what only the kernel touches ------------------------------------------------------------------------------------

@@ -22,12 +22,10 @@ def test_the_constructor_claims(page, ranks):
     status, out, err = ranks.run(WHO, slot=1, RANK="13", TASKD_INCARNATION="2")
     assert (status, out.split()) == (0, ["1", "True"]), err
     view = page.read(1)
-    assert (view.rank, view.incarnation, view.pid, view.attached) == (
-        13,
-        2,
-        ranks.processes[0].pid,
-        True,
-    )
+    assert view.rank == 13
+    assert view.incarnation == 2
+    assert view.pid == ranks.processes[0].pid
+    assert view.attached is True
     assert page.read(0).attached is False
 
 

@@ -11,18 +11,17 @@ from pathlib import Path
 import pytest
 
 from taskd.cython_api import poison
-from tests.libtaskd.losing import LOST, MEMORY, PAGE, ran
+from tests.libtaskd.losing import LOST, MEMORY, PAGE
 
 pytestmark = pytest.mark.usefixtures("poisonable")
 
-HERE = Path(__file__).parent
+PRELUDE, HERE = MEMORY, Path(__file__).parent
 
 
 @pytest.mark.parametrize("flags", [(), ("-X", "faulthandler")], ids=["plain", "faulthandler"])
 def test_registered_range(page, ranks, flags):
     bell = page.bell()
-    out = ran(
-        ranks,
+    out = ranks.ran(
         """
     memory, at = pages(4)
     damage.register(damage.TENSORS, [(at, 4 * PAGE)])
@@ -66,9 +65,7 @@ def test_registered_range(page, ranks, flags):
 
 @pytest.mark.parametrize("half", ["first", "last"])
 def test_a_page_that_is_only_half_ours_kills(page, ranks, half):
-    out = ran(
-        ranks,
-        f"""
+    out = ranks.bus_error(f"""
     memory, at = pages(3)
     damage.register(damage.TENSORS, [(at + PAGE // 2, 2 * PAGE)])
     poison.page(at + PAGE)
@@ -77,9 +74,7 @@ def test_a_page_that_is_only_half_ours_kills(page, ranks, half):
     poison.page(touched)
     say(touched)
     ctypes.c_char.from_address(touched).value
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     [record] = page.records(0)
     assert (record["kind"], record["sig"], record["addr"]) == ("signal", signal.SIGBUS, int(out))
     assert record["code"] in LOST and record["ip"] != 0
@@ -88,9 +83,7 @@ def test_a_page_that_is_only_half_ours_kills(page, ranks, half):
 
 def test_neighbours_are_one_range(ranks):
     """Many, unordered, overlapping and empty ones."""
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     import random
     memory, at = pages(8)
     spread = [(0x1000_0000_0000 + i * 10 * PAGE, PAGE) for i in range(20_000)]
@@ -110,30 +103,23 @@ def test_neighbours_are_one_range(ranks):
         raise AssertionError(wrong)
     poison.page(at)
     assert memory[0] == 0, "the list before a refused one stays"
-    """,
-    )
+    """)
 
 
 def test_a_list_that_was_replaced_does_not_count(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.bus_error("""
     memory, at = pages(4)
     damage.register(damage.TENSORS, [(at, 4 * PAGE)])
     damage.register(damage.TENSORS, [(at, PAGE)])
     poison.page(at + 2 * PAGE)
     memory[2 * PAGE]
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     assert page.records(0)[-1]["sig"] == signal.SIGBUS
 
 
 def test_registering_while_others_fault(ranks):
     # Short lists and several threads: a list is replaced many times while a handler reads it.
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     sys.setswitchinterval(1e-5)
     memory, at = pages(64)
     far = [(0x1000_0000_0000 + i * 2 * PAGE, PAGE) for i in range(60)]
@@ -152,13 +138,11 @@ def test_registering_while_others_fault(ranks):
     for thread in threads:
         thread.join()
     assert damage.damaged() == 5000
-    """,
-    )
+    """)
 
 
 def test_without_preloading(page, ranks):
-    ran(
-        ranks,
+    ranks.bus_error(
         f"""
     slot.attach({page.path!r}, 0)
     assert not library.preloaded()
@@ -169,7 +153,6 @@ def test_without_preloading(page, ranks):
     poison.page(at + PAGE)
     memory[PAGE]
     """,
-        status=-signal.SIGBUS,
         slot=None,
         LD_PRELOAD="",
     )
@@ -177,17 +160,13 @@ def test_without_preloading(page, ranks):
 
 
 def test_a_process_without_a_slot_dies(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.bus_error("""
     memory, at = pages(1)
     damage.register(damage.TENSORS, [(at, PAGE)])
     slot.detach()
     poison.page(at)
     memory[0]
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     assert (page.damages(0), page.records(0)) == ([], [])
 
 
@@ -203,18 +182,16 @@ def test_a_new_claim_has_no_damages(page, ranks):
     slot.attach(os.environ["TASKD_PAGE"], 0)
     assert (damage.damaged(), damage.damages(), damage.spoiled()) == (0, [], 0)
     """
-    ran(ranks, lose + again)
+    ranks.ran(lose + again)
     assert (page.read(0).damaged, page.damages(0)) == (0, [])
-    ran(ranks, lose)
+    ranks.ran(lose)
     assert page.read(0).damaged == 1
     page.reset(0)
     assert (page.read(0).damaged, page.damages(0)) == (0, [])
 
 
 def test_the_newest_are_listed(page, ranks):
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     memory, at = pages(100)
     damage.register(damage.TENSORS, [(at, 100 * PAGE)])
     for i in range(100):
@@ -222,8 +199,7 @@ def test_the_newest_are_listed(page, ranks):
         assert memory[i * PAGE] == 0
     assert [d["number"] for d in damage.damages()] == list(range(37, 101))
     assert [(d["addr"] - at) // PAGE for d in damage.damages()] == list(range(36, 100))
-    """,
-    )
+    """)
     assert page.read(0).damaged == 100
     assert [d["number"] for d in page.damages(0)] == [97, 98, 99, 100]
 
@@ -239,9 +215,7 @@ def test_threads_that_meet_on_one_page(page, ranks, compiled):
 def test_a_page_that_does_not_get_better(page, ranks):
     """Three times in a row can be chance. The fourth within a second is not, and the process is not
     kept in a loop."""
-    out = ran(
-        ranks,
-        """
+    out = ranks.bus_error("""
     memory, at = pages(2)
     damage.register(damage.TENSORS, [(at, 2 * PAGE)])
     say(at)
@@ -253,9 +227,7 @@ def test_a_page_that_does_not_get_better(page, ranks):
     for i in range(1_000_000):
         poison.page(at)
         memory[0]
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     [record] = page.records(0)
     assert (record["addr"], page.read(0).damaged >= 9) == (int(out), True)
     assert record["code"] in LOST
@@ -263,9 +235,7 @@ def test_a_page_that_does_not_get_better(page, ranks):
 
 def test_file_that_several_map(page, ranks, tmp_path):
     name = f"{page.path}-shared"
-    out = ran(
-        ranks,
-        f"""
+    out = ranks.bus_error(f"""
     fd = os.open({name!r}, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.unlink({name!r})
     os.truncate(fd, 4 * PAGE)
@@ -280,9 +250,7 @@ def test_file_that_several_map(page, ranks, tmp_path):
     os.truncate(fd, 2 * PAGE)
     say(at + 3 * PAGE)
     memory[3 * PAGE]  # the same signal and code, but there is nothing that could be given back
-    """,
-        status=-signal.SIGBUS,
-    )
+    """)
     [record] = page.records(0)
     assert (record["code"], record["addr"]) == (2, int(out))
     assert page.read(0).damaged == 1
@@ -290,9 +258,7 @@ def test_file_that_several_map(page, ranks, tmp_path):
 
 def test_locked_memory(ranks):
     """It refuses to be emptied and is replaced by a new mapping."""
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     memory, at = pages(3)
     damage.register(damage.TENSORS, [(at, 3 * PAGE)])
     poison.page(at + PAGE)
@@ -302,18 +268,14 @@ def test_locked_memory(ranks):
     assert memory[PAGE] == 0
     memory[PAGE] = 3
     assert bytes(memory) == b"\\7" * PAGE + b"\\3" + bytes(PAGE - 1) + b"\\7" * PAGE
-    """,
-    )
+    """)
 
 
-# A signal as the kernel sends it where it handles memory failures itself, with the size of what was
-# lost.
 def test_poison_what_is_not_there(page):
     with pytest.raises(OSError) as error:
         poison.page(PAGE)
-    assert error.value.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOENT) and hex(PAGE) in str(
-        error.value
-    )
+    assert error.value.errno in (errno.ENOMEM, errno.EINVAL, errno.ENOENT)
+    assert hex(PAGE) in str(error.value)
     with pytest.raises(ValueError):
         poison.next_allocation(3)
     poison.next_allocation(None)
@@ -325,16 +287,13 @@ def test_the_bell_wakes_a_waiter(page, ranks, line):
     seen = page.bell()
     thread = threading.Thread(target=lambda: heard.append(page.wait_bell(seen)))
     thread.start()
-    rank = ranks.start(
-        MEMORY
-        + """
+    rank = ranks.start("""
     memory, at = pages(1)
     damage.register(damage.TENSORS, [(at, PAGE)])
     poison.page(at)
     say(memory[0])
     input()
-    """
-    )
+    """)
     assert line(rank) == "0"
     thread.join(60)
     assert heard == [True]
@@ -342,8 +301,7 @@ def test_the_bell_wakes_a_waiter(page, ranks, line):
 
 
 def test_a_forked_child_dies_of_it(page, ranks):
-    ran(
-        ranks,
+    ranks.ran(
         """
     memory, at = pages(1)
     damage.register(damage.TENSORS, [(at, PAGE)])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
-
 import pytest
 
-from tests.libtaskd.losing import MEMORY, ran
+from tests.libtaskd.losing import MEMORY
 
 pytestmark = pytest.mark.usefixtures("poisonable")
 
-
-ENDS = """
-    if sys.argv[1:] == ["tcp"]:
+PRELUDE = (
+    MEMORY
+    + """
+    if os.environ.get("FAMILY") == "tcp":
         server = socket.create_server(("127.0.0.1", 0))
         one = socket.create_connection(server.getsockname())
         other = server.accept()[0]
@@ -21,11 +19,13 @@ ENDS = """
         one, other = socket.socketpair()
     memory, at = pages(4)
 """
+)
 
 
 @pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_receive_into_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
+def test_receive_into_a_lost_page(page, ranks, family, monkeypatch):
+    monkeypatch.setenv("FAMILY", family)
+    ranks.ran("""
     damage.register(damage.TENSORS, [(at, 4 * PAGE)])
     other.sendall(b"x" * 4 * PAGE)
     poison.page(at)
@@ -35,15 +35,14 @@ def test_receive_into_a_lost_page(page, ranks, family):
         got += one.recv_into(memoryview(memory)[got:])
     assert bytes(memory) == b"x" * 4 * PAGE
     assert damage.damaged() == 2, damage.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    """)
     assert page.read(0).damaged == 2
 
 
 @pytest.mark.parametrize("family", ["tcp", "unix"])
-def test_send_from_a_lost_page(page, ranks, family):
-    process = ranks.command([sys.executable, "-c", textwrap.dedent(MEMORY + ENDS + """
+def test_send_from_a_lost_page(page, ranks, family, monkeypatch):
+    monkeypatch.setenv("FAMILY", family)
+    ranks.ran("""
     damage.register(damage.TENSORS, [(at, 4 * PAGE)])
     poison.page(at + PAGE)
     poison.page(at + 3 * PAGE)
@@ -55,17 +54,12 @@ def test_send_from_a_lost_page(page, ranks, family):
         got += other.recv(4 * PAGE)
     assert got == (b"\\7" * PAGE + bytes(PAGE)) * 2
     assert damage.damaged() == 2, damage.damages()
-    """), family])  # fmt: skip
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    """)
     assert page.read(0).damaged == 2
 
 
 def test_a_bad_buffer_is_an_error_and_no_death(page, ranks):
-    ran(
-        ranks,
-        ENDS
-        + """
+    ranks.ran("""
     def number(call, *args):
         return ctypes.get_errno() if call(*args) < 0 else 0
     libc.recv.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -81,9 +75,5 @@ def test_a_bad_buffer_is_an_error_and_no_death(page, ranks):
     damage.register(damage.TENSORS, [(at, 4 * PAGE)])
     slot.detach()
     assert number(libc.recv, one.fileno(), at, PAGE, 0) == errno.EFAULT
-    """,
-    )
+    """)
     assert page.records(0) == []
-
-
-# ---- faults on purpose -----------------------------------------------------------------------------------------------

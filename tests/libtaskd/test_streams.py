@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-MESSAGES = """
+PRELUDE = """
     import os, socket, struct, threading
     from taskd.cython_api import sockets
 
@@ -29,26 +29,18 @@ MESSAGES = """
 """
 
 
-def ran(ranks, code: str) -> None:
-    status, _, err = ranks.run(MESSAGES + code)
-    assert status == 0, err
-
-
 @pytest.mark.parametrize(
     "parts", ["[header(100), bytes(100)]", "[header(0, 2)]", "[header(0), b'']"]
 )
 def test_a_message_to_a_broken_connection(page, ranks, parts):
-    ran(
-        ranks,
-        f"""
+    ranks.ran(f"""
     parts = {parts}
     assert os.writev(fd, parts) == sum(map(len, parts)) and not sockets.torn()
     one.shutdown(socket.SHUT_RDWR)
     assert os.writev(fd, parts) == sum(map(len, parts)) and sockets.torn()
     sockets.renewed()
     assert not sockets.torn()
-    """,
-    )
+    """)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +55,17 @@ def test_a_message_to_a_broken_connection(page, ranks, parts):
     ],
 )
 def test_what_is_no_message_of_gloo_fails_as_always(page, ranks, parts):
-    ran(
-        ranks,
-        f"""
+    ranks.ran(f"""
     parts = {parts}
     assert os.writev(fd, parts) == sum(map(len, parts))
     one.shutdown(socket.SHUT_RDWR)
     assert breaks(fd, parts) and not sockets.torn()
-    """,
-    )
+    """)
 
 
 def test_the_rest_of_a_message_of_which_a_part_is_written(page, ranks):
     """By the thread that has begun it, or by gloo's own, and by no other."""
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     one.setblocking(False)
     written = os.writev(fd, [header(1 << 26), bytes(1 << 26)])
     assert 48 < written < 1 << 26
@@ -100,15 +87,12 @@ def test_the_rest_of_a_message_of_which_a_part_is_written(page, ranks):
     thread = threading.Thread(target=loop)
     thread.start(); thread.join()
     assert found == [True, False] and sockets.torn()
-    """,
-    )
+    """)
 
 
 def test_a_covered_connection_and_one_beside_it(page, ranks):
     """Where connections are covered, those alone count."""
-    ran(
-        ranks,
-        """
+    ranks.ran("""
     sockets.begin(0)
     covered, its_other = pair()
     sockets.end()
@@ -117,5 +101,4 @@ def test_a_covered_connection_and_one_beside_it(page, ranks):
         line.shutdown(socket.SHUT_RDWR)
     assert breaks(fd, message) and not sockets.torn()
     assert not breaks(covered.fileno(), message) and sockets.torn()
-    """,
-    )
+    """)

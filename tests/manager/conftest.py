@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import zmq
 
 from taskd.core.settings import Settings
+from taskd.core.state import JobState
 from taskd.manager.continuity import Continuity
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
@@ -23,7 +25,7 @@ from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
 from taskd.manager.watch import Watch
-from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
+from taskd.messages import codec, from_agent, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
 
@@ -155,6 +157,44 @@ class Running:
             )
         )
 
+    def joined(self, node: int = 0, ranks: tuple[int, ...] = (0, 1)) -> FakeAgent:
+        agent = self.agent(node, ranks)
+        agent.join()
+        self.serves(agent)
+        return agent
+
+    def ask(self, kind: Any, *fields: Any) -> to_operator.Answer:
+        """What an operator is answered."""
+        operator = self.agent(OPERATOR, ())
+        operator.send(kind(request := uuid.uuid4().hex, *fields))
+        answer: to_operator.Answer = operator.expect(to_operator.Answer)
+        assert answer.request == request
+        return answer
+
+    @property
+    def job(self) -> JobState:
+        return self.server.coordinator.job
+
+    def stop(self, why: str = "the next one takes over") -> None:
+        self.server.stop(why)
+        self.outcome()
+
+    def repairs(self, agents: list[FakeAgent], step: int, **incarnations: int) -> None:
+        """The ranks do what they are ordered from REBUILD to the committed step. `rank_1=1`: the
+        incarnation of a replacement."""
+
+        def all_say(kind: Any, *fields: Any) -> None:
+            for agent in agents:
+                for rank in agent.ranks:
+                    agent.send(kind(rank, incarnations.get(f"rank_{rank}", 0), *fields))
+
+        generation = [agent.expect(to_rank.Rebuild) for agent in agents][0].generation
+        all_say(from_rank.RankRebuilt, generation)
+        assert {agent.expect(to_rank.Restore).plan.step for agent in agents} == {step}
+        all_say(from_rank.RankRestored, generation, "same")
+        assert {agent.expect(to_rank.Resume).step for agent in agents} == {step}
+        all_say(from_rank.StepCommitted, generation, step)
+
     def outcome(self) -> Outcome:
         self.thread.join(PATIENCE)
         assert self.result is not None, "the manager has not ended"
@@ -162,10 +202,7 @@ class Running:
 
     def protected(self, nodes: int) -> list[FakeAgent]:
         """A job of 2 ranks per node whose ranks are all in their loops."""
-        agents = [self.agent(n, (2 * n, 2 * n + 1)) for n in range(nodes)]
-        for agent in agents:
-            agent.join()
-            self.serves(agent)
+        agents = [self.joined(n, (2 * n, 2 * n + 1)) for n in range(nodes)]
         for agent in agents:
             for rank in agent.ranks:
                 agent.send(from_rank.RankJoined(rank))
@@ -200,32 +237,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         watch: Watch | None = None,
         **settings: Any,
     ) -> Running:
-        journal, more = (
-            Journal(str(tmp_path / "log"), "job"),
-            {
-                name: value
-                for name, value in (
-                    ("devices", devices),
-                    ("continuity", continuity),
-                    ("cluster", cluster),
-                    ("kubernetes", kubernetes),
-                    ("node_infos", node_infos),
-                    ("sources", sources),
-                    ("watch", watch),
-                )
-                if value is not None
-            },
-        )
-        given = (
-            Settings(nodes, 2, **settings),
-            "job",
-            KEYS,
-            "127.0.0.1",
-            free_port(),
-            journal,
-            limits or Limits(),
-        )
-        server = Server(*given, faults_on_purpose=faults_on_purpose, **more)
+        given = (Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port())
+        more = {"devices": devices, "continuity": continuity, "cluster": cluster, "watch": watch}
+        more |= {"kubernetes": kubernetes, "node_infos": node_infos, "sources": sources}
+        more = {name: value for name, value in more.items() if value is not None}
+        written = Journal(str(tmp_path / "log"), "job"), limits or Limits()
+        server = Server(*given, *written, faults_on_purpose=faults_on_purpose, **more)
         running.append(Running(server))
         return running[-1]
 

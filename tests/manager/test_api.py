@@ -38,9 +38,8 @@ def test_nothing_heavy_is_imported():
 
 
 def test_the_ten():
-    assert len(api.__all__) == 10 and all(
-        callable(getattr(api, name)) and getattr(api, name).__doc__ for name in api.__all__
-    )
+    assert len(api.__all__) == 10
+    assert all(callable(getattr(api, name)) and getattr(api, name).__doc__ for name in api.__all__)
 
 
 def test_manager(caplog):

@@ -14,13 +14,11 @@ GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}
 
 def test_the_documented_dict():
     config = parse(GOOD, {"HIGH_AVAILABILITY": "retry", "PROCESS_RECOVER": "on"})
-    assert (config.job, config.nodes, config.ranks_per_node, config.ladder, config.warnings) == (
-        "j",
-        2,
-        8,
-        ("retry", "exit"),
-        (),
-    )
+    assert config.job == "j"
+    assert config.nodes == 2
+    assert config.ranks_per_node == 8
+    assert config.ladder == ("retry", "exit")
+    assert config.warnings == ()
 
 
 def test_where_no_strategy_is_named_nothing_is_repaired_and_the_log_says_so():

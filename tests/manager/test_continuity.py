@@ -6,25 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import uuid
 
 import pytest
 
 from taskd.manager import continuity
 from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.devices.state import Devices
-from taskd.messages import from_agent, from_operator, to_agent, to_operator
-from taskd.messages.envelope import OPERATOR
-
-
-@pytest.fixture
-def ask(fake_agent):
-    def send(manager, kind, *fields):
-        operator = fake_agent(manager.port, OPERATOR, ())
-        operator.send(kind(uuid.uuid4().hex, *fields))
-        return operator.expect(to_operator.Answer)
-
-    return send
+from taskd.messages import from_agent, from_operator, to_agent
 
 
 def test_the_last_value_of_a_key_counts(tmp_path):
@@ -115,7 +103,7 @@ def test_a_full_disk_costs_one_warning_and_no_line_before(tmp_path, caplog, monk
     assert Continuity(tmp_path).read() == {"a": 1, "b": 2, "c": 3}
 
 
-def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_path):
+def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, tmp_path):
     def manager():
         kept = Continuity(tmp_path)
         return start(1, devices=Devices(None, kept), continuity=kept)
@@ -124,29 +112,26 @@ def test_the_counts_and_marks_of_a_device_outlive_its_manager(start, ask, tmp_pa
     first.protected(1)
     # two of the three times that separate it, and a mark on another device
     for _ in range(2):
-        assert ask(first, from_operator.ReportCode, 1, "80E18005", "once", "").ok
-    assert (
-        "PreSeparateNPU" in ask(first, from_operator.ReportCode, 0, "110001024", "occur", "").text
-    )
-    first.server.stop("the next one takes over")
-    first.outcome()
+        assert first.ask(from_operator.ReportCode, 1, "80E18005", "once", "").ok
+    assert "PreSeparateNPU" in first.ask(from_operator.ReportCode, 0, "110001024", "occur", "").text
+    first.stop()
 
     second = manager()
     (agent,) = second.protected(1)
-    assert "PreSeparateNPU" in second.server.coordinator.job.ranks[0].unusable
-    third = ask(second, from_operator.ReportCode, 1, "80E18005", "once", "").text
+    assert "PreSeparateNPU" in second.job.ranks[0].unusable
+    third = second.ask(from_operator.ReportCode, 1, "80E18005", "once", "").text
     assert "ManuallySeparateNPU" in third and "3 times" in third
 
 
-def test_agents_tell_the_next_manager_of_a_pause(start, ask, fake_agent):
+def test_agents_tell_the_next_manager_of_a_pause(start):
     """Also where the managers have no directory in common."""
     first = start(2)
     agents = first.protected(2)
-    assert ask(first, from_operator.RecoverySwitched, False).ok
+    assert first.ask(from_operator.RecoverySwitched, False).ok
     assert [agent.expect(to_agent.KeepSwitch).switches for agent in agents] == [1, 1]
 
     second = start(2)
-    job = second.server.coordinator.job
+    job = second.job
     # the other one had lost its connection when recovery was switched
     for node, switches in enumerate((0, 1)):
         agent = second.agent(node, (2 * node, 2 * node + 1))
@@ -159,21 +144,20 @@ def test_agents_tell_the_next_manager_of_a_pause(start, ask, fake_agent):
     assert late.expect(to_agent.KeepSwitch).switches == 1
 
 
-def test_a_pause_of_recovery_outlives_its_manager_until_the_job_ends(start, ask, tmp_path):
+def test_a_pause_of_recovery_outlives_its_manager_until_the_job_ends(start, tmp_path):
     first = start(1, continuity=(kept := Continuity(tmp_path)))
     first.protected(1)
-    assert ask(first, from_operator.RecoverySwitched, False).ok
+    assert first.ask(from_operator.RecoverySwitched, False).ok
     assert kept.read()[recovery_key("job")] == 1
-    first.server.stop("the next one takes over")
-    first.outcome()
+    first.stop()
 
     switches = (kept := Continuity(tmp_path)).read()[recovery_key("job")]
     second = start(1, continuity=kept, switches=switches)
     (agent,) = second.protected(1)
-    assert not second.server.coordinator.job.repairs
-    assert ask(second, from_operator.RecoverySwitched, True).ok
+    assert not second.job.repairs
+    assert second.ask(from_operator.RecoverySwitched, True).ok
     assert kept.read()[recovery_key("job")] == 2
-    assert ask(second, from_operator.RecoverySwitched, False).ok
+    assert second.ask(from_operator.RecoverySwitched, False).ok
     assert kept.read()[recovery_key("job")] == 3
     agent.send(from_agent.RankDied(1, 0, "was killed by SIGKILL"))
     assert agent.expect(to_agent.GiveUp)

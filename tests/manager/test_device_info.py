@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from taskd.manager.continuity import Continuity
 from taskd.manager.devices.state import Devices
-from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
-from taskd.messages.envelope import OPERATOR, STANDBY
+from taskd.messages import from_agent, from_operator, to_agent, to_rank
+from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.faults import configuration
 from taskd.mindcluster.faults.device import Device
 
@@ -32,12 +32,6 @@ def at(code, time):
     return from_agent.DeviceState({code: from_agent.Present(time)})
 
 
-def ask(manager, fake_agent, message):
-    operator = fake_agent(manager.port, OPERATOR, ())
-    operator.send(message)
-    return operator.expect(to_operator.Answer)
-
-
 def devices_at(tmp_path, kept=None, **more):
     return Devices(None, kept or Continuity(tmp_path), **more)
 
@@ -52,7 +46,7 @@ def test_a_code_interrupts_the_job_without_leave_for_faults_on_purpose(start):
 def test_before_a_reset_is_over_there_is_no_process(start):
     manager = start(1, faults_on_purpose=False)
     (agent,) = manager.protected(1)
-    rank = manager.server.coordinator.job.ranks[1]
+    rank = manager.job.ranks[1]
     told(agent, "", "80C98001")
     assert "RestartNPU" in agent.expect(to_rank.Interrupt).reason
     manager.wait(lambda: "RestartNPU" in rank.resetting)
@@ -68,10 +62,7 @@ def test_the_same_again_reports_nothing_and_a_later_time_is_another_fault(start,
     monkeypatch.setattr(
         Device,
         "report",
-        lambda self, code, kind, *more: (
-            seen.append(kind),
-            report(self, code, kind, *more),
-        )[1],
+        lambda self, code, kind, *more: (seen.append(kind), report(self, code, kind, *more))[1],
     )
     for time in (5, 5, 5, 6):
         told(agent, at("8C1F860B", time))
@@ -83,7 +74,7 @@ def test_no_gap_between_a_code_and_the_same_one_again(start):
     """The reset of a chip that fails again at once is not over in between."""
     manager = start(1)
     (agent,) = manager.protected(1)
-    rank, free = manager.server.coordinator.job.ranks[0], []
+    rank, free = manager.job.ranks[0], []
     feed = manager.server.devices._feed
     manager.server.devices._feed = lambda event, now: (
         free.append(not event.resetting),
@@ -97,14 +88,14 @@ def test_no_gap_between_a_code_and_the_same_one_again(start):
     assert len(free) >= 3 and not any(free)
 
 
-def test_an_operator_and_device_info_report_one_fault(start, fake_agent, tmp_path):
+def test_an_operator_and_device_info_report_one_fault(start, tmp_path):
     """80E01801 separates a device when it has come twice."""
     manager = start(1, devices=devices_at(tmp_path))
     (agent,) = manager.protected(1)
-    ask(manager, fake_agent, from_operator.ReportCode("r1", 1, "80E01801", "occur", ""))
+    manager.ask(from_operator.ReportCode, 1, "80E01801", "occur", "")
     told(agent, "", "80E01801")
     manager.serves(agent)
-    answer = ask(manager, fake_agent, from_operator.ReportCode("r2", 1, "80E01801", "occur", ""))
+    answer = manager.ask(from_operator.ReportCode, 1, "80E01801", "occur", "")
     assert "changes nothing" in answer.text
     assert not manager.server.devices.separated
     told(agent, "", "")
@@ -115,21 +106,19 @@ def test_an_operator_and_device_info_report_one_fault(start, fake_agent, tmp_pat
 def test_a_name_in_manually_separate_npu_until_it_is_deleted(start):
     manager = start(1)
     (agent,) = manager.protected(1)
-    rank = manager.server.coordinator.job.ranks[1]
+    rank = manager.job.ranks[1]
     told(agent, "", state(separated=True))
     assert "ManuallySeparateNPU" in agent.expect(to_agent.GiveUp).reason
     manager.outcome()
     assert "ManuallySeparateNPU in device-info" in rank.unusable
 
 
-def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, fake_agent, tmp_path):
+def test_a_deleted_name_releases_a_device_that_taskd_has_separated(start, tmp_path):
     manager = start(1, devices=devices_at(tmp_path))
-    agent = manager.agent()
-    agent.join()
-    manager.serves(agent)
+    agent = manager.joined()
     for kind in ("occur", "recover", "occur", "recover"):
-        ask(manager, fake_agent, from_operator.ReportCode(f"r{kind}", 1, "80E01801", kind, ""))
-    rank, devices = manager.server.coordinator.job.ranks[1], manager.server.devices
+        manager.ask(from_operator.ReportCode, 1, "80E01801", kind, "")
+    rank, devices = manager.job.ranks[1], manager.server.devices
     assert rank.unusable and devices.separated == {"0/1"}
     told(agent, "", "")  # it says nothing of it: nobody has released it
     manager.serves(agent)
@@ -157,10 +146,10 @@ def test_a_release_asks_for_nothing_anew():
 def test_a_chip_that_recovers_holds_its_rank_s_next_process(start):
     manager = start(1)
     (agent,) = manager.protected(1)
-    rank = manager.server.coordinator.job.ranks[0]
+    rank = manager.job.ranks[0]
     told(agent, state(recovering=True))
     manager.wait(lambda: "recovering" in rank.resetting)
-    assert manager.server.coordinator.job.protected
+    assert manager.job.protected
     told(agent, state())
     manager.wait(lambda: not rank.resetting)
 
@@ -171,17 +160,14 @@ def test_the_next_manager_knows_what_is_over(start, tmp_path):
     manager = start(1, devices=devices_at(tmp_path, kept), continuity=kept)
     (agent,) = manager.protected(1)
     told(agent, "", "80C98001 80DE0207")
-    manager.wait(lambda: manager.server.coordinator.job.ranks[1].resetting)
-    manager.server.stop("test")
-    manager.outcome()
+    manager.wait(lambda: manager.job.ranks[1].resetting)
+    manager.stop()
 
     second = start(1, devices=devices_at(tmp_path))
     arisen = []
     second.server.devices._arisen = lambda *args: arisen.append(args)
-    agent = second.agent()
-    agent.join()
-    second.serves(agent)
-    rank = second.server.coordinator.job.ranks[1]
+    agent = second.joined()
+    rank = second.job.ranks[1]
     assert rank.resetting
     told(agent, "", "80DE0207")
     second.wait(lambda: not rank.resetting)
@@ -193,9 +179,8 @@ def test_what_is_no_longer_followed_is_over(start, tmp_path):
     manager = start(1, devices=devices_at(tmp_path, kept), continuity=kept)
     (agent,) = manager.protected(1)
     told(agent, "", state("80C98001", separated=True))
-    manager.wait(lambda: manager.server.coordinator.job.ranks[1].unusable)
-    manager.server.stop("test")
-    manager.outcome()
+    manager.wait(lambda: manager.job.ranks[1].unusable)
+    manager.stop()
     assert "80C98001" in (tmp_path / "continuity.jsonl").read_text()
     second = start(1, devices=devices_at(tmp_path, followed=False))
     assert second.server.devices.unusable(0.0) == []
@@ -220,7 +205,7 @@ def test_an_agent_speaks_for_its_own_devices_alone(start):
     manager.dropped("foreign node", 2)
     told(one, "", "", "80E01801", "80E01801")  # more than it has ranks
     manager.serves(one)
-    assert not any(r.unusable or r.resetting for r in manager.server.coordinator.job.ranks.values())
+    assert not any(r.unusable or r.resetting for r in manager.job.ranks.values())
     assert manager.server.coordinator.deadline() is None or not one.socket.poll(100)
     assert other.node == 1
 
@@ -240,7 +225,7 @@ def test_a_standby_with_a_bad_device_is_not_used_until_it_is_well(start):
     standby = manager.agent(STANDBY, ())
     standby.send(from_agent.StandbyJoined(standby.incarnation, 2, ("10.0.0.9", 1)))
     manager.wait(lambda: fed == ["StandbyJoined"])
-    manager.server.coordinator.job.topology.standbys[standby.incarnation] = 2  # admitted
+    manager.job.topology.standbys[standby.incarnation] = 2  # admitted
     for states, event in [
         (("", "80818C00"), "StandbyLost"),
         (("", ""), "StandbyJoined"),
@@ -255,9 +240,7 @@ def test_a_standby_with_a_bad_device_is_not_used_until_it_is_well(start):
 
 def test_what_was_told_before_the_job_is_protected(start):
     manager = start(1)
-    agent = manager.agent()
-    agent.join()
-    manager.serves(agent)
+    agent = manager.joined()
     told(agent, "", "80818C00")
-    rank = manager.server.coordinator.job.ranks[1]
+    rank = manager.job.ranks[1]
     manager.wait(lambda: "SeparateNPU" in rank.unusable)

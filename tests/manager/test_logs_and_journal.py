@@ -10,7 +10,6 @@ import pytest
 
 from taskd import logs
 from taskd.core import job_name
-from taskd.manager.journal import Journal
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +100,3 @@ def test_a_bad_level_is_said_and_the_default_used(tmp_path):
     )
     text = (tmp_path / "manager.log").read_text()
     assert "TASKD_FILE_LOG_LEVEL='LOUD'" in text and "still there" in text
-
-
-def test_a_journal_that_cannot_be_written_is_one_warning(tmp_path, caplog):
-    journal = Journal(_file(tmp_path), "job")
-    journal.write("end", {"ok": True})
-    journal.write("end", {"ok": True})
-    assert [r.levelname for r in caplog.records] == ["WARNING"] and "TASKD_LOG_PATH" in caplog.text

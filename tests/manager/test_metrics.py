@@ -75,17 +75,14 @@ def test_a_scrape(manager):
         )
     )
     found = until(
-        manager,
-        lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f,
+        manager, lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f
     )
     assert found["taskd_agents", "running"] == 2 and found["taskd_agents", "missing"] == 0
     assert found["taskd_ranks", "computing"] == found["taskd_ranks", "updating"] == 1
     assert found["taskd_ranks", "unseen"] == 2
-    assert (found[("taskd_step",)], found[("taskd_step_highest",)], found[("taskd_step_end",)]) == (
-        6,
-        7,
-        100,
-    )
+    assert found[("taskd_step",)] == 6
+    assert found[("taskd_step_highest",)] == 7
+    assert found[("taskd_step_end",)] == 100
     assert found[("taskd_step_seconds",)] == 0.02
     assert found[("taskd_manager_loop_seconds_count",)] > 0
     assert 0 <= found[("taskd_goodput_ratio",)] <= 1

@@ -54,7 +54,7 @@ def test_the_label_pauses_recovery_and_turns_it_on(follow, pod):
     pod.write('process-recover-enable="on"')
     manager = follow()
     (agent,) = manager.protected(1)
-    job = manager.server.coordinator.job
+    job = manager.job
     for value, repairs in [("pause", False), ("on", True), ("off", False), ("on", True)]:
         pod.write(f'process-recover-enable="{value}"\napp="x"')
         manager.wait(lambda wanted=repairs: job.repairs is wanted)
@@ -70,13 +70,13 @@ def test_a_value_that_is_not_allowed_changes_nothing(follow, pod, caplog):
     manager.protected(1)
     pod.write('process-recover-enable="maybe"')
     manager.wait(lambda: "nothing is changed" in caplog.text)
-    assert not manager.server.coordinator.job.repairs and "'maybe'" in caplog.text
+    assert not manager.job.repairs and "'maybe'" in caplog.text
 
 
 def test_the_strategy_for_sub_healthy_nodes(follow, pod):
     manager = follow()
     manager.protected(1)
-    job = manager.server.coordinator.job
+    job = manager.job
     pod.write('subHealthyStrategy="graceExit"')
     manager.wait(lambda: job.sub_healthy == "save")
     pod.write("")
@@ -86,7 +86,7 @@ def test_the_strategy_for_sub_healthy_nodes(follow, pod):
 def test_a_variable_goes_before_the_label(follow, pod):
     manager = follow(False, sub_healthy="end")
     manager.protected(1)
-    job = manager.server.coordinator.job
+    job = manager.job
     pod.write('subHealthyStrategy="graceExit"\nprocess-recover-enable="pause"')
     manager.wait(lambda: not job.repairs)
     assert job.sub_healthy == "end"

@@ -15,6 +15,7 @@ import pytest
 from taskd.messages import from_agent
 
 ROOT = Path(__file__).resolve().parents[2]
+TWO = ("--nodes", "2", "--ranks-per-node", "2")
 
 
 def environment(tmp_path, **more):
@@ -82,17 +83,13 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
     [
         ((), {}, "--nodes"),
         (("--nodes", "0", "--ranks-per-node", "2"), {}, "node_nums"),
-        (("--nodes", "2", "--ranks-per-node", "2", "--port", "70000"), {}, "65535"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"POD_IP": "203.0.113.7"}, "POD_IP"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_PORT": "x"}, "TASKD_PORT"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_FAULT_ENGINE": "mindio"}, "mindio_ttp"),
-        (("--nodes", "2", "--ranks-per-node", "2"), {"TASKD_SECRET": " "}, "TASKD_SECRET"),
-        (
-            ("--nodes", "2", "--ranks-per-node", "2"),
-            {"TASKD_SECRET": None},
-            "a job of 2 nodes needs a secret",
-        ),
+        ((*TWO, "--port", "70000"), {}, "65535"),
+        (TWO, {"POD_IP": "203.0.113.7"}, "POD_IP"),
+        (TWO, {"TASKD_PORT": "x"}, "TASKD_PORT"),
+        (TWO, {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
+        (TWO, {"TASKD_FAULT_ENGINE": "mindio"}, "mindio_ttp"),
+        (TWO, {"TASKD_SECRET": " "}, "TASKD_SECRET"),
+        (TWO, {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
         (("--nodes", "0", "--ranks-per-node", "2"), {"TASKD_LOG_STDOUT": "False"}, "node_nums"),
     ],
 )
@@ -105,7 +102,7 @@ def test_what_cannot_be_used_is_refused_with_status_2(manager, arguments, variab
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_cleanly(manager, fake_agent, port, number):
-    process = manager("--nodes", "2", "--ranks-per-node", "2")
+    process = manager(*TWO)
     agent = fake_agent(port, 5, (0, 1))
     agent.join()
     agent.receive()  # refused: so the manager is in its loop
@@ -148,17 +145,7 @@ def registered(tmp_path, node):
 def test_it_ends_with_its_starter_where_no_agent_has_come(manager, starter):
     launcher, fd = starter
     heard, told = os.pipe()
-    process = manager(
-        "--nodes",
-        "2",
-        "--ranks-per-node",
-        "2",
-        "--starter",
-        str(fd),
-        "--ready",
-        str(told),
-        fds=(fd, told),
-    )
+    process = manager(*TWO, "--starter", str(fd), "--ready", str(told), fds=(fd, told))
     os.close(told)
     assert os.read(heard, 9) == b"1"  # it listens, and does not keep the pipe
     assert os.read(heard, 9) == b""
@@ -171,16 +158,7 @@ def test_it_ends_with_its_starter_where_no_agent_has_come(manager, starter):
 
 def test_one_that_cannot_start_closes_the_pipe_without_a_word(manager):
     heard, told = os.pipe()
-    process = manager(
-        "--nodes",
-        "2",
-        "--ranks-per-node",
-        "2",
-        "--ready",
-        str(told),
-        fds=(told,),
-        POD_IP="203.0.113.7",
-    )
+    process = manager(*TWO, "--ready", str(told), fds=(told,), POD_IP="203.0.113.7")
     os.close(told)
     assert os.read(heard, 9) == b""
     os.close(heard)
@@ -201,7 +179,7 @@ def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(
     manager, starter, fake_agent, port, tmp_path
 ):
     launcher, fd = starter
-    process = manager("--nodes", "2", "--ranks-per-node", "2", "--starter", str(fd), fds=(fd,))
+    process = manager(*TWO, "--starter", str(fd), fds=(fd,))
     agents = [fake_agent(port, 0, (0, 1)), fake_agent(port, 1, (2, 3))]
     for agent in agents:
         agent.join()

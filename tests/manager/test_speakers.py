@@ -37,14 +37,10 @@ def test_nobody_speaks_in_the_name_of_another_agent(start, message):
     liar.node = STANDBY
     speak_as(liar, agent, from_agent.Heartbeat(1))
     manager.dropped("another's name", 2)
-    assert (
-        manager.server.members.agents[0].agent == agent.incarnation
-        and manager.server.members.agents[0].seq == agent.seq
-    )
-    assert (
-        all(r.alive for r in manager.server.coordinator.job.ranks.values())
-        and manager.server.outcome is None
-    )
+    assert manager.server.members.agents[0].agent == agent.incarnation
+    assert manager.server.members.agents[0].seq == agent.seq
+    assert all(r.alive for r in manager.job.ranks.values())
+    assert manager.server.outcome is None
     assert liar.socket.poll(100) == 0, "who speaks in another's name gets no answer"
     agent.send(from_agent.RankDied(0, 0, "SIGKILL"))  # it was not shut out by the forged number
     agent.expect(to_rank.Interrupt)
@@ -67,14 +63,14 @@ def test_a_key_holder_does_not_become_a_node_that_another_agent_has(start):
     assert liar.expect(to_agent.Fence).agent == liar.incarnation
     liar.send(from_agent.RankDied(2, 0, "forged"))
     manager.dropped("fenced")
-    assert manager.server.coordinator.job.ranks[2].alive
+    assert manager.job.ranks[2].alive
     assert manager.server.members.agents[1].agent == agents[1].incarnation
 
 
 def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     manager = start(3, ladder=("retry", "recover", "exit"))
     agents = manager.protected(3)
-    job = manager.server.coordinator.job
+    job = manager.job
     topology = job.topology
     topology.nodes[1].keepers = (2,)
     a, b, keeper = agents
@@ -91,11 +87,9 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     assert not answer(keeper, 0, b.incarnation, False), "for another node than its own"
     assert not answer(a, 1, b.incarnation, False), "at another node than its keeper"
     assert not answer(keeper, 7, b.incarnation, False), "a node that there is not"
-    assert (
-        not answer(keeper, 1, a.incarnation, True)
-        and not answer(keeper, 1, b.incarnation, True)
-        and not answer(b, 1, stranger, True)
-    )
+    assert not answer(keeper, 1, a.incarnation, True)
+    assert not answer(keeper, 1, b.incarnation, True)
+    assert not answer(b, 1, stranger, True)
     topology.reserved["S" * 32] = 1  # told to be ready: the records come from the node itself
     assert answer(b, 1, "S" * 32, True) and answer(keeper, 1, "S" * 32, True)
     assert not answer(a, 1, "S" * 32, True) and not answer(keeper, 0, "S" * 32, True)
@@ -140,7 +134,7 @@ def test_an_operator_does_not_speak_as_an_agent(start, message):
     (agent,) = manager.protected(1)
     manager.agent(OPERATOR).send(message)
     manager.dropped("not a message")
-    assert manager.server.coordinator.job.ranks[0].alive and manager.server.outcome is None
+    assert manager.job.ranks[0].alive and manager.server.outcome is None
 
 
 def test_an_operator_asks_what_the_job_does(start):
@@ -149,11 +143,9 @@ def test_an_operator_asks_what_the_job_does(start):
     operator = manager.agent(OPERATOR)
     operator.send(from_operator.StatusAsked("r"))
     answer = operator.expect(to_operator.Answer)
-    assert (
-        answer.ok
-        and answer.text.startswith("training, protected; ")
-        and "node 0: ranks 0-" in answer.text
-    )
+    assert answer.ok
+    assert answer.text.startswith("training, protected; ")
+    assert "node 0: ranks 0-" in answer.text
     agent.send(from_agent.RankDied(0, 0, "killed by SIGKILL"))
     agent.expect(to_rank.Interrupt)
     operator.send(from_operator.StatusAsked("s"))

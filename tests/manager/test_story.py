@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 
 import pytest
 
-from taskd.core.job_name import name
 from taskd.history import files
 from taskd.history.reading import Reader
 from taskd.messages import (
@@ -22,7 +20,6 @@ from taskd.messages import (
 )
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal
 from taskd.messages.values import Position
-from taskd.settings import without_secrets
 
 AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
 
@@ -119,18 +116,7 @@ def test_moments_of_ranks_are_on_one_clock_however_far_the_agents_clocks_are_off
     for agent, rank, at in ((a, 0, now + 1e6), (a, 1, 0.0), (b, 2, 1.0), (b, 3, AHEAD + 1e6)):
         # of the future, unknown, of long ago: none of that is believed
         say(agent, from_rank.RankInterrupted(rank, 0, interruption, position), at)
-    for agent in (a, b):
-        generation = agent.expect(to_rank.Rebuild).generation
-        for rank in agent.ranks:
-            agent.send(from_rank.RankRebuilt(rank, 0, generation))
-    for agent in (a, b):
-        agent.expect(to_rank.Restore)
-        for rank in agent.ranks:
-            agent.send(from_rank.RankRestored(rank, 0, generation, "same"))
-    for agent in (a, b):
-        agent.expect(to_rank.Resume)
-        for rank in agent.ranks:
-            agent.send(from_rank.StepCommitted(rank, 0, generation, 7))
+    manager.repairs([a, b], 7)
     manager.wait(lambda: records(tmp_path, "incident"))
     (incident,) = (r.data for r in records(tmp_path, "incident"))
     (round_,) = incident["rounds"]
@@ -185,16 +171,8 @@ def test_the_job_begins_joins_and_ends_in_the_journal(start, tmp_path):
 def test_a_manager_that_leaves_says_so(start, tmp_path):
     manager = start(1)
     manager.protected(1)
-    manager.server.stop("SIGTERM was received; the job goes on")
-    manager.outcome()
+    manager.stop("SIGTERM was received; the job goes on")
     assert records(tmp_path)[-1].kind == "leave"
-
-
-def test_no_secret_is_among_the_settings():
-    environ = {"TASKD_SECRET": "hunter2", "TASKD_PORT": "9601", "HOME": "/root", "TASKD_FORK": " "}
-    assert without_secrets(environ) == {"TASKD_PORT": "9601"}
-    environ["MINDX_TASK_ID"] = job_id = str(uuid.uuid4())  # it may be the key
-    assert without_secrets(environ) == {"TASKD_PORT": "9601", "MINDX_TASK_ID": name(job_id)}
 
 
 def test_a_journal_that_cannot_be_written_does_not_stop_the_manager(start, tmp_path, caplog):

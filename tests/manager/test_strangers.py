@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
+import random
 import socket
 
 import pytest
@@ -55,7 +55,7 @@ def test_nothing_is_delivered_from_or_to_a_stranger(start, name):
         b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f",  # the first part of a ZMTP/3 greeting
         b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x03\x00NULL" + b"\x00" * 48 + b"\x04\x05READY",
         b"\xff" + b"\x00" * 7 + b"\x01\x7f\x03\x01CURVE" + b"\x00" * 47 + b"\x04\xff" * 200,
-        os.urandom(4096),
+        random.Random(1).randbytes(4096),
         b"",
     ],
     ids=["http", "zmtp1", "half greeting", "null greeting", "curve garbage", "random", "nothing"],

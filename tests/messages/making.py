@@ -57,6 +57,8 @@ def value(kind):
             return st.binary(max_size=20)
         case msgspec.inspect.BoolType():
             return st.booleans()
+        case msgspec.inspect.LiteralType():
+            return st.sampled_from(kind.values)
         case msgspec.inspect.NoneType():
             return st.none()
         case msgspec.inspect.UnionType():

@@ -188,6 +188,7 @@ def spoiled(message, **fields):
 DIED = from_agent.RankDied(0, 0, "x")
 JOINED = from_agent.AgentJoined(0, (0, 1), ("host", 1))
 STALLED = from_agent.RankStalled(0, 0, 3, 1.0)
+RESTART = to_agent.RestartAll(((0, 0),), "x", ("host", 1), 1)
 AT = msgpack.unpackb(codec.encode(INTERRUPTED))["position"]
 
 
@@ -234,7 +235,7 @@ AT = msgpack.unpackb(codec.encode(INTERRUPTED))["position"]
         (from_agent.VoterState(0, "", (0, 0), {}, True), "members", {"a": STANDBY - 1}),
         (from_agent.VoterState(0, "", (0, 0), {}, True), "members", {1: 1}),
         (to_rank.Inject("r", 0, "memory", {}), "options", {str(n): "" for n in range(65)}),
-        (to_agent.RestartAll(((0, 0),), "x"), "epochs", [[0, -1]]),
+        (RESTART, "epochs", [[0, -1]]),
     ],
     ids=lambda value: repr(value)[:40] if not isinstance(value, values.Message) else None,
 )
@@ -258,13 +259,7 @@ def test_a_field_too_many_or_too_few_is_refused(cls):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"seq": -1},
-        {"sender": -4},
-        {"term": -1},
-        {"process": "x" * 129},
-        {"sender": values.NODES},
-    ],
+    [{"seq": -1}, {"sender": -4}, {"term": -1}, {"process": "x" * 129}, {"sender": values.NODES}],
     ids=str,
 )
 def test_an_envelope_out_of_range_is_refused_and_the_field_named(changes):

@@ -8,11 +8,7 @@ from typing import Any
 
 
 def fault(
-    name: str,
-    codes: str,
-    time: Any = 0,
-    level: str = "RestartNPU",
-    kind: str = "CardUnhealthy",
+    name: str, codes: str, time: Any = 0, level: str = "RestartNPU", kind: str = "CardUnhealthy"
 ) -> dict[str, Any]:
     """One entry of the list of faults. `codes`: as in the list, with commas."""
     times = {

@@ -64,10 +64,15 @@ def connected(seen):
     return e.AdvisorConnected(True) in seen
 
 
-def test_signals_arrive_in_order_and_reports_are_told(cluster, connect):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
+@pytest.fixture
+def line(cluster, connect):
+    made = connect(f"127.0.0.1:{cluster.port}")
+    made.until(connected)
     cluster.wait("Subscribe")
+    return made
+
+
+def test_signals_arrive_in_order_and_reports_are_told(cluster, line):
     for number in range(50):
         cluster.send("keep-alive", uuid=str(number))
     line.until(lambda seen: len(seen) == 51)
@@ -147,10 +152,7 @@ def test_any_task_is_an_event_or_refused_with_the_reason(message):
         assert all(0 <= op < 2**63 for _, ops in task.tests for op in ops)
 
 
-def test_a_stream_that_ends_is_opened_again(cluster, connect):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
-    cluster.wait("Subscribe")
+def test_a_stream_that_ends_is_opened_again(cluster, line):
     cluster.cut()
     line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
     assert [s.on for s in line.seen] == [True, False, True]
@@ -169,10 +171,7 @@ def test_a_clusterd_that_starts_later_is_found(connect):
         second.close()
 
 
-def test_a_report_of_an_earlier_stream_is_dropped(cluster, connect, caplog):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
-    cluster.wait("Subscribe")
+def test_a_report_of_an_earlier_stream_is_dropped(cluster, line, caplog):
     cluster.cut()
     cluster.wait("Subscribe", 2)  # the manager does not know of this stream yet
     line.client.tell(c.TellAdvisor("ReportStopComplete"))
@@ -184,9 +183,7 @@ def test_a_report_of_an_earlier_stream_is_dropped(cluster, connect, caplog):
 
 
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, connect, monkeypatch, code):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
+def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, monkeypatch, code):
 
     class Failed(grpc.RpcError):
         def code(self):
@@ -211,10 +208,7 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, connect, 
     assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
 
 
-def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, connect, caplog):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
-    cluster.wait("Subscribe")
+def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, line, caplog):
     for uuid in ("a", "b"):
         cluster.send("keep-alive", uuid=uuid)
     heard = []
@@ -230,10 +224,7 @@ def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, con
     assert heard == ["a", "b"] and "a defect" in caplog.text
 
 
-def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, connect):
-    line = connect(f"127.0.0.1:{cluster.port}")
-    line.until(connected)
-    cluster.wait("Subscribe")
+def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, line):
     for _ in range(20):
         cluster.send("keep-alive", again=WAITING)
     assert line.client._signals.qsize() <= WAITING
@@ -327,8 +318,7 @@ NUMBERS = st.one_of(st.integers(-5, 300_000).map(str), st.text(max_size=12))
         signalType=st.text(max_size=300),
         actions=st.lists(st.text(max_size=300), max_size=3),
         faultRanks=st.lists(
-            st.builds(interface.CLASSES["FaultRank"], rankId=NUMBERS, faultType=NUMBERS),
-            max_size=3,
+            st.builds(interface.CLASSES["FaultRank"], rankId=NUMBERS, faultType=NUMBERS), max_size=3
         ),
         timeout=st.integers(-(2**63), 2**63 - 1),
         nodeRankIds=st.lists(NUMBERS, max_size=3),

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from taskd.messages.from_agent import DeviceState, Present
 from taskd.mindcluster.faults import device_info
 from taskd.mindcluster.faults.configuration import Configuration
-from taskd.mindcluster.faults.device import (
-    MOST_CODES,
-    NOTHING,
-    OCCUR,
-    RECOVER,
-    Device,
-    changes,
-)
+from taskd.mindcluster.faults.device import MOST_CODES, NOTHING, OCCUR, RECOVER, Device, changes
 from taskd.mindcluster.faults.device_info import (
     DEVICES,
     MOST_BYTES,
@@ -201,20 +194,14 @@ CHIPS = st.builds(DeviceState, FAULTS, st.booleans(), st.booleans())
 def test_changes_of_one_chip():
     before = DeviceState(codes("80E01801", "81078603"))
     after = DeviceState(codes("80E01801") | codes("80DE0207", minor=True))
-    assert changes(before, after) == (
-        ("81078603", RECOVER, ""),
-        ("80DE0207", OCCUR, "minor"),
-    )
+    assert changes(before, after) == (("81078603", RECOVER, ""), ("80DE0207", OCCUR, "minor"))
 
 
 def test_a_later_time_is_another_occurrence_and_an_unknown_one_is_none():
     def at(time):
         return DeviceState(codes("80E01801", time=time))
 
-    assert changes(at(3), at(4)) == (
-        ("80E01801", RECOVER, ""),
-        ("80E01801", OCCUR, ""),
-    )
+    assert changes(at(3), at(4)) == (("80E01801", RECOVER, ""), ("80E01801", OCCUR, ""))
     for before, after in [(3, 3), (4, 3), (0, 3), (3, 0)]:
         assert changes(at(before), at(after)) == ()
 

@@ -59,10 +59,8 @@ def test_the_shipped_customization():
     assert len(rules.frequency) == 43
     assert rules.frequency["80E18005"].times == 3
     assert rules.frequency["81078603"].release == 172_800
-    assert (
-        rules.duration["81078603"].timeout == 20
-        and rules.duration["81078603"].level is Level.PRE_SEPARATE
-    )
+    assert rules.duration["81078603"].timeout == 20
+    assert rules.duration["81078603"].level is Level.PRE_SEPARATE
 
 
 def test_a_file_with_a_code_in_two_levels_and_a_code_twice_in_one():
@@ -109,10 +107,8 @@ def test_codes_of_the_network():
         "PreSeparateNPUCodes": ["110001024"],
     }
     table, report = parsed(raw)
-    assert (
-        "cannot be RestartNPU: read as NotHandleFault" in texts(report)[0]
-        and len(report.findings) == 1
-    )
+    assert "cannot be RestartNPU: read as NotHandleFault" in texts(report)[0]
+    assert len(report.findings) == 1
     assert [table.rate(c).level for c in ("81078603", "12345678", "110001024")] == [1, 2, 7]
 
 
@@ -189,11 +185,9 @@ def test_a_bad_entry_is_left_out_alone_and_said_where(field, value, allowed):
     rules, report = customized({"FaultFrequency": [entry(**{field: value}), entry(EventId=["1"])]})
     assert list(rules.frequency) == ["00000001"]
     (finding,) = report.findings
-    assert (
-        finding.path == f"FaultFrequency[0].{field}"
-        and allowed in finding.allowed
-        and finding.value
-    )
+    assert finding.path == f"FaultFrequency[0].{field}"
+    assert allowed in finding.allowed
+    assert finding.value
 
 
 def test_of_several_entries_for_a_code_the_first_good_one_counts():

@@ -83,10 +83,8 @@ def test_a_directory_with_the_file(tmp_path):
     (tmp_path / codes.SWITCHES).write_text(json.dumps({"SeparateFaultCodes": [CODE]}))
     loaded = load(tmp_path)
     rated = loaded.codes.rate(parse_code(CODE))
-    assert (rated.level, rated.rule) == (
-        Level.SEPARATE,
-        f"{CODE} is in SeparateFaultCodes of {codes.SWITCHES}",
-    )
+    assert rated.level == Level.SEPARATE
+    assert rated.rule == f"{CODE} is in SeparateFaultCodes of {codes.SWITCHES}"
     arisen = Device("host/0", loaded).report(CODE, OCCUR, 0.0)
     assert arisen is not None and arisen.now.unusable
     # what no list has is not handled, as in the device plugin

@@ -16,8 +16,6 @@ from taskd.cli.env import command
 from taskd.core.incident import ladder
 from taskd.settings.injected import TABLE
 
-PATH = os.environ["PATH"]
-
 
 def printed(*arguments: str) -> str:
     result = CliRunner().invoke(command, arguments)
@@ -25,16 +23,13 @@ def printed(*arguments: str) -> str:
     return result.output
 
 
-def sourced(text: str) -> dict[str, str]:
-    """What bash has in its environment after it."""
-    done = subprocess.run(
-        ["bash", "-euc", text + "\nenv -0"],
-        env={"PATH": PATH},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+def bash(script: str) -> str:
+    command = ["bash", "-euc", script]
+    return subprocess.check_output(command, env={"PATH": os.environ["PATH"]}, text=True)
+
+
+def variables(text: str) -> dict[str, str]:
+    return dict(entry.split("=", 1) for entry in text.split("\0") if entry)
 
 
 def subsets(framework: str) -> list[tuple[str, ...]]:
@@ -46,22 +41,10 @@ def subsets(framework: str) -> list[tuple[str, ...]]:
 def test_every_subset(framework):
     """In one bash: each in a shell of its own would be 190 processes."""
     asked = subsets(framework)
-    parts = [
-        f"({printed('--framework', framework, '--strategy', ','.join(s))}\nenv -0; printf"
-        " '=end\\0')"
-        for s in asked
-    ]
-    done = subprocess.run(
-        ["bash", "-euc", "\n".join(parts)],
-        env={"PATH": PATH},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    environments = done.stdout.split("=end\0")[:-1]
-    assert len(environments) == len(asked)
-    for columns, text in zip(asked, environments, strict=True):
-        environ = dict(entry.split("=", 1) for entry in text.split("\0") if entry)
+    said = (printed("--framework", framework, "--strategy", ",".join(s)) for s in asked)
+    found = bash("\n".join(f"({text}\nenv -0; printf '=end\\0')" for text in said))
+    for columns, text in zip(asked, found.split("=end\0")[:-1], strict=True):
+        environ = variables(text)
         assert settings.ladder_from(environ) == tuple(
             s for s in ladder.STRATEGIES if s in columns or s == "exit"
         ), columns
@@ -101,10 +84,8 @@ def test_every_subset(framework):
 )
 def test_the_table(framework, strategies, environ):
     assert settings.environment(framework, strategies.split(",")) == environ
-    assert (
-        environ.items()
-        <= sourced(printed("--framework", framework, "--strategy", strategies)).items()
-    )
+    text = printed("--framework", framework, "--strategy", strategies)
+    assert environ.items() <= variables(bash(text + "\nenv -0")).items()
 
 
 def test_yaml_and_json():

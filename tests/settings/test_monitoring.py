@@ -70,12 +70,17 @@ def test_what_is_no_target_is_refused_without_being_shown(text):
     assert "exec:/ABSOLUTE/PATH" in str(error.value) and "(not shown)" in str(error.value)
 
 
-def test_urls_are_secret():
+def test_urls_and_ids_that_may_be_the_key_are_secret():
     assert settings.without_secrets({"TASKD_NOTIFY": "https://hooks.example/abc"}) == {}
     assert settings.without_secret_values({"TASKD_NOTIFY": "x", "TASKD_SECRET": "y", "A": "b"}) == {
         "A": "b"
     }
-    job_id = str(uuid.uuid4())  # it may be the key
+    environ = {"TASKD_SECRET": "hunter2", "TASKD_PORT": "9601", "HOME": "/root", "TASKD_FORK": " "}
+    assert settings.without_secrets(environ) == {"TASKD_PORT": "9601"}
+    job_id = str(uuid.uuid4())
+    environ["MINDX_TASK_ID"] = job_id
+    shown = {"TASKD_PORT": "9601", "MINDX_TASK_ID": job_name.name(job_id)}
+    assert settings.without_secrets(environ) == shown
     assert settings.without_secret_values({"MINDX_TASK_ID": job_id}) == {
         "MINDX_TASK_ID": job_name.name(job_id)
     }

@@ -10,33 +10,25 @@ from taskd.core.incident import ladder
 
 def test_nothing_set():
     assert settings.check({}) == ()
-    assert (settings.port({}), settings.bind_address({}), settings.job_id({})) == (
-        9601,
-        "127.0.0.1",
-        "default",
-    )
+    assert settings.port({}) == 9601
+    assert settings.bind_address({}) == "127.0.0.1"
+    assert settings.job_id({}) == "default"
     assert settings.manager_address({}) == ("127.0.0.1", 9601)
     assert (settings.enabled({}), settings.patches({})) == (True, False)
     assert settings.ladder_from({}) == ("exit",)  # as the guides have it
     assert settings.ladder_of_run({}) == ladder.DEFAULT
     assert settings.log_settings({}) == settings.Logging("./taskd_log", "INFO", "WARNING", True)
-    assert (
-        settings.manager_wait({}),
-        settings.stripes({}),
-        settings.preload({}),
-        settings.standby({}),
-    ) == (60.0, True, True, False)
-    assert (settings.hang_limit({}), settings.link_limit({}), settings.reschedule_timeout({})) == (
-        2.0,
-        2.0,
-        270.0,
-    )
+    assert settings.manager_wait({}) == 60.0
+    assert settings.stripes({}) is True
+    assert settings.preload({}) is True
+    assert settings.standby({}) is False
+    assert settings.hang_limit({}) == 2.0
+    assert settings.link_limit({}) == 2.0
+    assert settings.reschedule_timeout({}) == 270.0
     assert (settings.sub_healthy_strategy({}), settings.retry_times({})) == ("ignore", 0)
-    assert (settings.dump_path({}), settings.resume_path({}), settings.log_path({})) == (
-        "./taskd_dump",
-        None,
-        "./taskd_log",
-    )
+    assert settings.dump_path({}) == "./taskd_dump"
+    assert settings.resume_path({}) is None
+    assert settings.log_path({}) == "./taskd_log"
 
 
 @pytest.mark.parametrize(
@@ -74,10 +66,7 @@ def test_nothing_set():
             {"MS_ENABLE_TFT": "{ARF:1}", "ENABLE_RESTART_FAULT_PROCESS": "on"},
             ("recover-in-place", "recover", "exit"),
         ),
-        (
-            {"HIGH_AVAILABILITY": "retry", "ENABLE_RESTART_FAULT_PROCESS": "on"},
-            ("retry", "exit"),
-        ),
+        ({"HIGH_AVAILABILITY": "retry", "ENABLE_RESTART_FAULT_PROCESS": "on"}, ("retry", "exit")),
         ({"MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}"}, ("retry", "recover", "dump", "exit")),
         ({"MS_ENABLE_TFT": "{ARF:0,HCCE:1}"}, ("retry", "exit")),
         ({"MS_ENABLE_TFT": "{RSC:1}"}, ("exit",)),

@@ -13,27 +13,9 @@ from taskd.settings import BadSetting, ProcessRecovery
 from taskd.settings import kinds as k
 
 WORDS = (
-    "on",
-    "off",
-    "ON",
-    "1",
-    "0",
-    "2",
-    "-1",
-    "grace",
-    "hotSwitch",
-    "{",
-    "}",
-    ":",
-    ",",
-    "ARF",
-    "UCE:1",
-    "nan",
-    "inf",
-    "1e3",
-    "[",
-    "]",
-)
+    "on", "off", "ON", "1", "0", "2", "-1", "grace", "hotSwitch", "{", "}", ":", ",", "ARF",
+    "UCE:1", "nan", "inf", "1e3", "[", "]",
+)  # fmt: skip
 TEXT = st.text(max_size=20) | st.lists(
     st.sampled_from((*WORDS, *ladder.STRATEGIES, " ", "9601", "::1")), max_size=6
 ).map("".join)
@@ -90,12 +72,10 @@ def test_any_text(name, text):
     try:
         value = parameter.read({name: text})
     except BadSetting as error:
-        assert (
-            error.name == name
-            and error.value == shown
-            and error.allowed == parameter.kind.allowed
-            and error.remedy
-        )
+        assert error.name == name
+        assert error.value == shown
+        assert error.allowed == parameter.kind.allowed
+        assert error.remedy
         assert repr(shown) in str(error)
         return
     assert (

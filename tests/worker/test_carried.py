@@ -111,9 +111,8 @@ def test_a_loader_that_the_script_steps():
         return script.step()
 
     (text,) = script.found(body, batches=batches)
-    assert (
-        text.startswith("main.batches (a DataLoader's iterator)") and "job.batches(loader)" in text
-    )
+    assert text.startswith("main.batches (a DataLoader's iterator)")
+    assert "job.batches(loader)" in text
     assert script.found(body, own=[batches], batches=batches) == []
 
 

@@ -58,10 +58,8 @@ def test_a_held_rank_keeps_the_record_of_the_step_before(tmp_path):
     assert entries.read(7) == (PAUSED, b"seven, paused again")
     entries.write(7, FINAL, b"seven, with its batch")
     assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
-    assert entries.read(7) == (FINAL, b"seven, with its batch") and entries.read(6) == (
-        FINAL,
-        b"six",
-    )
+    assert entries.read(7) == (FINAL, b"seven, with its batch")
+    assert entries.read(6) == (FINAL, b"six")
 
 
 def test_what_a_held_rank_leaves_is_final(tmp_path):

@@ -62,10 +62,7 @@ def carried(source: str, passes: int = 1, **variables) -> set[str]:
     body = textwrap.dedent(source)
     names = "".join(f"    {name} = {name}_\n" for name in variables)
     function = f"def loop(steps, {', '.join(f'{n}_' for n in variables)}):\n" + names
-    for text, call in (
-        (function + textwrap.indent(body, "    "), True),
-        (body, False),
-    ):
+    for text, call in ((function + textwrap.indent(body, "    "), True), (body, False)):
         steps = Steps(passes)
         space = {"__name__": "script", "steps": steps, **variables}
         exec(compile(text, "script", "exec"), space)
@@ -93,6 +90,15 @@ def test_what_is_read_before_it_is_assigned():
     assert carried(source, batch=1, mean=0.0, best=9, total=0, loss=0, last=0) == names
 
 
+def played(script: str, *arguments: object, passes: int = 1, **space: object) -> Steps:
+    """What was seen of the function `loop` of a script."""
+    steps = Steps(passes)
+    space |= {"__name__": __name__, "steps": steps, "Meter": Meter}
+    exec(compile(script, "script", "exec"), space)
+    space["loop"](steps, *arguments)
+    return steps
+
+
 GIVEN = [
     "update(meter)",
     "update(meter, step)",
@@ -107,9 +113,10 @@ GIVEN = [
     "call(meter.grow)",
     "call(update, what=meter)",
 ]
+NOT_GIVEN = ["len((update, meter))", "update(Meter())", "update(meter.other)"]
 
 
-@pytest.mark.parametrize("call", GIVEN)
+@pytest.mark.parametrize("call", [*GIVEN, *NOT_GIVEN])
 def test_what_a_function_changes_in_its_arguments(call):
     script = f"""
 def update(what, by=1):
@@ -124,11 +131,9 @@ def loop(steps, meter):
         with attempt as step:
             {call}
 """
-    steps, meter = Steps(), Meter()
-    space = {"__name__": __name__, "steps": steps}
-    exec(compile(script, "script", "exec"), space)
-    space["loop"](steps, meter)
-    assert steps.carried == {"meter.value"}
+    meter = Meter()
+    meter.other = Meter()
+    assert played(script, meter).carried == ({"meter.value"} if call in GIVEN else set())
 
 
 def test_a_parameter_that_is_assigned_anew_says_nothing():
@@ -150,30 +155,7 @@ def loop(steps, meter, other):
             transfer(other, None)
             transfer(None, other)
 """
-    steps = Steps()
-    space = {"__name__": __name__, "steps": steps, "Meter": Meter}
-    exec(compile(script, "script", "exec"), space)
-    space["loop"](steps, Meter(), Meter())
-    assert steps.carried == {"meter.value", "other.value"}
-
-
-@pytest.mark.parametrize("call", ["len((update, meter))", "update(Meter())", "update(meter.other)"])
-def test_what_it_is_not_given_it_does_not_change(call):
-    script = f"""
-def update(what):
-    what.value = 1
-
-def loop(steps, meter):
-    for attempt in steps:
-        with attempt as step:
-            {call}
-"""
-    steps, meter = Steps(), Meter()
-    meter.other = Meter()
-    space = {"__name__": __name__, "steps": steps, "Meter": Meter}
-    exec(compile(script, "script", "exec"), space)
-    space["loop"](steps, meter)
-    assert steps.carried == set()
+    assert played(script, Meter(), Meter()).carried == {"meter.value", "other.value"}
 
 
 ONCE = [
@@ -207,11 +189,9 @@ def add(what):
 
 def loop(steps, total, best, history, table):
 """
-    steps, meter = Steps(3), Meter()
-    space = {"__name__": __name__, "steps": steps, "meter": meter, "print": lambda *_: None}
-    exec(compile(script + textwrap.indent(body, "    "), "script", "exec"), space)
-    space["loop"](steps, 1, 1, [1], {"n": 0})
-    assert steps.once == names
+    script += textwrap.indent(body, "    ")
+    space = {"meter": Meter(), "print": lambda *_: None}
+    assert played(script, 1, 1, [1], {"n": 0}, passes=3, **space).once == names
 
 
 class Meter:

@@ -49,8 +49,7 @@ def test_a_pass_begins_with_a_record():
 
 
 @given(
-    every=st.integers(1, 5),
-    moves=st.lists(st.sampled_from(["step", "pass", "back"]), max_size=40),
+    every=st.integers(1, 5), moves=st.lists(st.sampled_from(["step", "pass", "back"]), max_size=40)
 )
 def test_what_may_be_repeated_is_among_the_two_newest_records(every, moves):
     pace, step, records = Pace(every), 0, []

@@ -51,11 +51,9 @@ def test_it_comes_back_as_it_was():
     for (i, name, tensor), (j, other, expected) in zip(
         found.gradients, ENTRY.gradients, strict=True
     ):
-        assert (
-            (i, name) == (j, other)
-            and torch.equal(tensor, expected)
-            and tensor.dtype == expected.dtype
-        )
+        assert (i, name) == (j, other)
+        assert torch.equal(tensor, expected)
+        assert tensor.dtype == expected.dtype
 
 
 @pytest.mark.parametrize(
