@@ -85,35 +85,26 @@ class Supervisor:
     def begin(self, context: Any, ranks: list[int], store: MakeStore, nodes: int) -> None:
         """Watch the processes, which run or are to be forked, and notify the manager. `store` is
         made once. `nodes`: of the job; if several, others can keep records."""
-        agent, epoch = self.agent, self.agent.next
-        assert epoch is not None
-        agent.context = context
-        for local, handler in context.subprocess_handlers.items():
-            process = handler.proc if handler.proc.pid else None
-            epoch.ranks[local] = Rank(
-                ranks[local],
-                local,
-                process,
-                pidfd(process.pid) if process else None,
-                epoch.pipes[local],
-            )
+        self.agent.context = context
+        processes = {
+            local: (ranks[local], handler.proc if handler.proc.pid else None)
+            for local, handler in context.subprocess_handlers.items()
+        }
         self.warm_up(context.entrypoint, context.args[0])
-        self._begin(epoch, store, nodes)
+        self._begin(processes, store, nodes)
 
     def lead(self, processes: dict[int, tuple[int, Any]], store: MakeStore, nodes: int) -> None:
         """The same for a launcher that starts single ranks itself. `processes`: by local rank, the
         rank and its process."""
+        self.agent.starts = True
+        self._begin(processes, store, nodes)
+
+    def _begin(self, processes: dict[int, tuple[int, Any]], store: MakeStore, nodes: int) -> None:
         agent, epoch = self.agent, self.agent.next
         assert epoch is not None
-        agent.starts = True
         for local, (number, process) in processes.items():
-            epoch.ranks[local] = Rank(
-                number, local, process, pidfd(process.pid), epoch.pipes[local]
-            )
-        self._begin(epoch, store, nodes)
-
-    def _begin(self, epoch: Epoch, store: MakeStore, nodes: int) -> None:
-        agent = self.agent
+            fd = pidfd(process.pid) if process is not None else None
+            epoch.ranks[local] = Rank(number, local, process, fd, epoch.pipes[local])
         self._connect(agent.node, store, nodes)
         agent.adopt(epoch)
         agent.call(lambda: agent.begin(epoch))
