@@ -23,7 +23,8 @@ _kept: list[signal.Signals] = []
 
 def install() -> None:
     """Make torch's launcher handle signals with our handler. Idempotent."""
-    api._terminate_process_handler = _told  # type: ignore[assignment]  # PContext.start looks it up there
+    # PContext.start looks it up there
+    api._terminate_process_handler = _signaled  # type: ignore[assignment]
 
 
 def begin() -> None:
@@ -62,7 +63,7 @@ def left() -> None:
     _leaving = False
 
 
-def _told(number: int, frame: FrameType | None) -> None:
+def _signaled(number: int, frame: FrameType | None) -> None:
     if _leaving:
         return
     if _starting:
@@ -88,4 +89,4 @@ def _listen() -> None:
         number = getattr(signal, name.strip(), None)
         # an ignored signal stays ignored: nohup
         if isinstance(number, signal.Signals) and signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _told)
+            signal.signal(number, _signaled)

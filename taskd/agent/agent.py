@@ -51,7 +51,7 @@ class Agent(Member):
         self.device_info = device_info or DeviceInfo()
         self._devices = 0  # ranks that the node has, or the standby can run
         self.children = Children(self.call)
-        self.monitor = RankMonitor(self.tell, self.call, Watchdog(limits))
+        self.monitor = RankMonitor(self.report, self.call, Watchdog(limits))
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
         self.replacements = Replacements(
             lambda order, process: self.processes.started(order, process),
@@ -126,14 +126,14 @@ class Agent(Member):
         # a new manager does not know which ranks have already ended
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
-                self.deaths.tell_end(rank)
+                self.deaths.report_end(rank)
             if rank.groups:
                 groups = from_rank.OptimizerReplicas(rank.number, rank.incarnation, rank.groups)
-                self.tell(groups)
+                self.report(groups)
             if rank.connected:
-                self.tell(from_rank.GroupReady(rank.number, rank.incarnation))
+                self.report(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:
-            self.tell(from_agent.AgentLeft(self.node, True))
+            self.report(from_agent.AgentLeft(self.node, True))
 
     def _joined(self, epoch: Epoch) -> from_agent.AgentJoined:
         ranks = list(epoch.ranks.values())
@@ -184,7 +184,7 @@ class Agent(Member):
             return  # between two epochs
         # the node that a standby has been given is its own once its messages are the node's
         if (message := ask(self.managers.link.node, self._devices)) is not None:
-            self.tell(message)
+            self.report(message)
 
     def beat(self, asked: float = 0.0) -> None:
         """Send a heartbeat. `asked`: it answers the TimeAsked of that time, and nothing else."""
@@ -194,4 +194,4 @@ class Agent(Member):
         shown = None
         if epoch is not None and not asked and not self.preparing and not epoch.dropped:
             shown = node_progress(epoch)
-        self.tell(from_agent.Heartbeat(alive, unheard, asked, shown))
+        self.report(from_agent.Heartbeat(alive, unheard, asked, shown))

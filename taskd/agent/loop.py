@@ -62,9 +62,9 @@ class Loop:
                     self._beat(managers, now)
                     beat = now + HEARTBEAT
                 epoch = agent.epoch
-                look = agent.monitor.look(epoch, now) if epoch is not None else None
-                search, zygote = managers.tend(now), agent.replacements.look(now)
-                timeout = min(t for t in (beat, look, search, zygote, last) if t is not None) - now
+                due = agent.monitor.poll(epoch, now) if epoch is not None else None
+                search, zygote = managers.tend(now), agent.replacements.poll(now)
+                timeout = min(t for t in (beat, due, search, zygote, last) if t is not None) - now
                 self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
                     agent.monitor.watchdog.excuse(time.monotonic())
@@ -134,4 +134,4 @@ class Loop:
         if epoch is None or agent.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())
-        agent.manager_watch.look(epoch, managers, now)
+        agent.manager_watch.check(epoch, managers, now)

@@ -34,7 +34,7 @@ class Member(Node):
         self.store, self.store_address, self.nodes = store, address, nodes
         if nodes > 1:
             self.records = Records(
-                address[0], self.keys, self.identity, self.job, self.tell_later, ports
+                address[0], self.keys, self.identity, self.job, self.report_later, ports
             )
 
     @property
@@ -68,11 +68,11 @@ class Member(Node):
         assert self.managers is not None
         return self.managers.obeyed
 
-    def tell(self, message: Any) -> None:
+    def report(self, message: Any) -> None:
         """Send to the manager."""
         assert self.managers is not None
         self.managers.send(message)
 
-    def tell_later(self, message: Any) -> None:
+    def report_later(self, message: Any) -> None:
         """The same, from another thread."""
-        self.call(lambda: self.tell(message))
+        self.call(lambda: self.report(message))

@@ -59,23 +59,23 @@ class Orders:
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
             to_rank.Interrupt: self._interruption,
             to_rank.Rebuild: self._rebuild,
-            to_rank.Restore: member.tell_ranks,
-            to_rank.GroupsReady: member.tell_ranks,
+            to_rank.Restore: member.send_to_ranks,
+            to_rank.GroupsReady: member.send_to_ranks,
             to_rank.Resume: self._resume,
             to_rank.Release: self._release,
             to_rank.ProbeProgress: monitor.progress_probe,
             to_agent.AskSteps: lambda epoch, _: monitor.ask_steps(epoch, member.node),
             to_rank.Pause: self._pause,
             to_rank.Continue: self._pause,
-            to_rank.SwitchNics: member.tell_ranks,
-            to_rank.StressTest: member.tell_ranks,
+            to_rank.SwitchNics: member.send_to_ranks,
+            to_rank.StressTest: member.send_to_ranks,
             to_rank.Inject: monitor.inject,
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
-            to_rank.SaveCheckpoint: member.tell_ranks,
+            to_rank.SaveCheckpoint: member.send_to_ranks,
             to_rank.RenameCheckpoint: self._save_state,
             to_agent.SaveRecords: self._save_records,
-            to_agent.Seal: lambda _, order: dumping.seal(order, member.tell_later),
+            to_agent.Seal: lambda _, order: dumping.seal(order, member.report_later),
             to_agent.KeepRecords: self._keep_records,
             to_agent.Replace: self._replace,
             to_agent.Kill: self._kill,
@@ -153,18 +153,18 @@ class Orders:
 
     def _rebuild(self, epoch: Epoch, order: to_rank.Rebuild) -> None:
         epoch.generation = order.generation
-        self._member.tell_ranks(epoch, order)
+        self._member.send_to_ranks(epoch, order)
 
     def _resume(self, epoch: Epoch, order: to_rank.Resume) -> None:
         self._member.protect(epoch)
         for rank in epoch.ranks.values():
             rank.blank = False
         self._standby.moved()
-        self._member.tell_ranks(epoch, order)
+        self._member.send_to_ranks(epoch, order)
 
     def _release(self, epoch: Epoch, order: to_rank.Release) -> None:
         epoch.released = max(epoch.released, order.step)
-        self._member.tell_ranks(epoch, order)
+        self._member.send_to_ranks(epoch, order)
 
     def _pause(self, epoch: Epoch, order: to_rank.Pause | to_rank.Continue) -> None:
         pause = order if isinstance(order, to_rank.Pause) else None
@@ -172,7 +172,7 @@ class Orders:
         epoch.for_move = epoch.passing and pause is not None and pause.moving
         log.info("%s, ordered in term %d", order, self._member.obeyed[0])
         self._monitor.pause(epoch, None if pause is None else pause.step)
-        self._member.tell_ranks(epoch, order)
+        self._member.send_to_ranks(epoch, order)
 
     def look_at_manager(self) -> None:
         """End a temporary pause that an earlier manager ordered."""
@@ -186,7 +186,7 @@ class Orders:
         epoch.interruption = max(epoch.interruption, order.interruption)
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
-            self._member.tell_rank(rank, order)
+            self._member.send_to_rank(rank, order)
         now = time.monotonic()
         for rank in epoch.ranks.values():
             if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
@@ -200,7 +200,7 @@ class Orders:
                     if view.phase in (*TRAINING, slot.COMMITTED)
                     else BETWEEN_STEPS
                 )
-                self._member.tell(
+                self._member.report(
                     from_agent.RankBusy(
                         rank.number, rank.incarnation, order.interruption, float(left)
                     )
@@ -213,11 +213,11 @@ class Orders:
     ) -> None:
         rank = epoch.find(order.rank)
         if rank is not None:
-            self._member.tell_rank(rank, order)
+            self._member.send_to_rank(rank, order)
 
     def _save_records(self, epoch: Epoch, order: to_agent.SaveRecords) -> None:
         dumping.save_records(
-            order, self._member.node, epoch, self._member.records, self._member.tell_later
+            order, self._member.node, epoch, self._member.records, self._member.report_later
         )
 
     def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
@@ -241,7 +241,7 @@ class Orders:
         if rank is None or order.incarnation != rank.incarnation:
             return
         if rank.over is not None:
-            self._deaths.tell_end(rank)  # the manager knows it, or should
+            self._deaths.report_end(rank)  # the manager knows it, or should
             return
         log.warning("rank %d is killed: %s", rank.number, order.reason)
         rank.killed = order.reason

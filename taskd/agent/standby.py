@@ -141,7 +141,7 @@ class Standby:
         ):
             # the job is paused, and would wait for a script from its first line
             self._stand_down("it is not ready")
-            self._member.tell(
+            self._member.report(
                 from_agent.PreparationFailed(order.node, self._member.name, "it is no longer ready")
             )
             return
@@ -178,9 +178,9 @@ class Standby:
             self._take(epoch, order)
             for rank in epoch.ranks.values():
                 rank.ready = False  # it reports so again when it has read its records
-                member.tell_rank(rank, to_rank.TakeUp())
+                member.send_to_rank(rank, to_rank.TakeUp())
                 if rank.over is not None:
-                    member.tell(
+                    member.report(
                         from_agent.RankDied(
                             rank.number, rank.incarnation, rank.over, rank.left, rank.raised
                         )
@@ -210,7 +210,7 @@ class Standby:
         self._monitor.begin(epoch)
         member.records.begin(order.node, epoch)
         member.managers.be_node(order.node)
-        member.tell(
+        member.report(
             from_agent.NodeTaken(
                 order.node,
                 member.name,
@@ -265,7 +265,7 @@ class Standby:
         log.info("%d of %d ranks of the node to be taken over are ready", ready, len(epoch.ranks))
         if self._member.preparation is not None and ready == len(epoch.ranks):
             self._member.preparation.ready = True
-            self._member.tell(
+            self._member.report(
                 from_agent.NodePrepared(self._member.preparation.order.node, self._member.name)
             )
 
@@ -276,7 +276,7 @@ class Standby:
     def _fail(self, why: str) -> None:
         preparation = self._member.preparation
         if preparation is not None:
-            self._member.tell(
+            self._member.report(
                 from_agent.PreparationFailed(preparation.order.node, self._member.name, why)
             )
             self._stand_down(why)

@@ -148,7 +148,7 @@ class Supervisor:
         nodes' have, or the manager is gone."""
         agent = self.agent
         agent.left = True
-        agent.call(lambda: agent.tell(from_agent.AgentLeft(agent.node, True)))
+        agent.call(lambda: agent.report(from_agent.AgentLeft(agent.node, True)))
         if not agent.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
@@ -162,7 +162,7 @@ class Supervisor:
         if self._loop.running:
             if agent.standby.room is None and not agent.left:
                 left = from_agent.AgentLeft(agent.node, ok, why[:500], stopped)
-                agent.call(lambda: agent.tell(left))
+                agent.call(lambda: agent.report(left))
             self._loop.end()
         agent.replacements.close()
         if agent.records is not None:

@@ -5,6 +5,6 @@ A test checks the imports. Start with `coordinator.py` (which part handles which
 `faults.py` (what a fault means), `incident/` (how it is repaired; `incident/phases.py` has the
 theory of operation) and `repair.py` (where to resume and whose state to use). Besides incidents:
 `admission.py` and `election/` (agents and managers), `forming.py` and `succession.py` (starting a
-job, and taking over a running one as its new manager), `watch.py` (hangs), `pause.py` (stopping on
+job, and taking over a running one as its new manager), `hang_detector.py`, `pause.py` (stopping on
 request), `switch.py` (sub-healthy nodes), `finishing.py`.
 """

@@ -122,7 +122,7 @@ class Note:
     """Write a decision to log and journal. `told`: the journal has it in an entry of its own."""
 
     text: str
-    told: bool = False
+    journaled: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ The parts: votes go to `election`, agents to `admission`, a job that is formed o
 `forming` and `succession`, restarts of all ranks to `restarts`, replaced pods to `pods`, a
 framework that repairs itself to `framework`, faults to `faults`, reports in an incident to
 `incident.machine`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
-`tasks`, ranks that make no progress to `watch`, sub-healthy nodes to `switch`.
+`tasks`, ranks that make no progress to `hangs`, sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
 from taskd.core.framework import Framework
+from taskd.core.hang_detector import HangDetector
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pause import Pause
@@ -38,7 +39,6 @@ from taskd.core.state import JobState, Part
 from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.tasks import Tasks
-from taskd.core.watch import Watch
 from taskd.messages import from_agent, from_operator, from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
 
@@ -61,7 +61,7 @@ class Coordinator:
         self.recovery = Recovery(self.job, self.pause)
         self.faults = Faults(self.job, self.recovery, self.pause)
         self.switch = Switch(self.job, self.recovery, self.pause)
-        self.watch = Watch(self.job, self.recovery, self.faults)
+        self.hangs = HangDetector(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
@@ -101,7 +101,7 @@ class Coordinator:
             self.succession,
             self.recovery,
             self.faults,
-            self.watch,
+            self.hangs,
             self.switch,
             self.pause,
             self.tasks,
@@ -148,8 +148,8 @@ class Coordinator:
             from_rank.RankRaised: self._rank_raised,
             from_rank.CollectiveFailed: self._collective_failed,
             from_rank.RankFaulted: self._rank_faulted,
-            from_agent.RankStalled: self.watch.stalled,
-            from_agent.ProgressReport: self.watch.present,
+            from_agent.RankStalled: self.hangs.stalled,
+            from_agent.ProgressReport: self.hangs.present,
             from_rank.RankInterrupted: self._rank_interrupted,
             from_rank.RankReady: self.recovery.ready,
             from_rank.RankRebuilt: self._rank_rebuilt,
@@ -235,10 +235,10 @@ class Coordinator:
             self.admission.end()
             job.out += said  # answers first: the manager may exit after the rest
         elif job.interruption > interruption and under_way:
-            self.watch.stop()
+            self.hangs.stop()
             self.pause.again()
         elif incident and not under_way:
-            self.watch.stop()
+            self.hangs.stop()
             self.finishing.check(now)
 
     def _drop(self, why: str) -> None:

@@ -74,8 +74,8 @@ class Forming(Part):
         job.protected = True
         self.stop()
         ladder = ", ".join(job.settings.ladder)
-        job.tell("protected", generation=job.generation)
-        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}", told=True)
+        job.journal("protected", generation=job.generation)
+        job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}", journaled=True)
         job.say(to_rank.Resume(job.interruption, job.generation, 0))
         self._recovery.nodes.keep_records()
 

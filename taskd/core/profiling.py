@@ -103,8 +103,8 @@ class Profiling(Part):
             )
         else:
             text = f"rank {event.rank} no longer makes the others wait"
-        self._job.say(c.Note(text, told=True))
-        self._job.tell(
+        self._job.say(c.Note(text, journaled=True))
+        self._job.journal(
             "slow",
             rank=event.rank,
             state="begun" if rank.slow else "over",

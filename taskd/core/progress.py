@@ -41,7 +41,7 @@ class Progress:
     _nodes: dict[int, tuple[float, tuple[int, ...], NodeProgress]] = field(default_factory=dict)
     _steps: list[tuple[float, int]] = field(default_factory=list)  # times, and steps then
 
-    def take(self, node: int, ranks: tuple[int, ...], said: NodeProgress, now: float) -> None:
+    def heard(self, node: int, ranks: tuple[int, ...], said: NodeProgress, now: float) -> None:
         """A heartbeat of `node`. One that does not fit its ranks is ignored."""
         if len(said.steps) == len(said.phases) == len(said.usual) == len(ranks):
             self._nodes[node] = now, ranks, said
@@ -50,7 +50,7 @@ class Progress:
         """The node is lost."""
         self._nodes.pop(node, None)
 
-    def look(self) -> Seen:
+    def seen(self) -> Seen:
         nodes = [(n, *rest) for n, rest in sorted(self._nodes.items()) if rest[1]]
         if not nodes:
             return Seen()

@@ -120,11 +120,11 @@ class JobState:
     def say(self, command: c.Command) -> None:
         self.out.append(command)
 
-    def note(self, text: str, told: bool = False) -> None:
+    def note(self, text: str, journaled: bool = False) -> None:
         """Have it logged, and written into the journal unless an entry of its own tells it."""
-        self.out.append(c.Note(text, told))
+        self.out.append(c.Note(text, journaled))
 
-    def tell(self, kind: str, **data: Any) -> None:
+    def journal(self, kind: str, **data: Any) -> None:
         """Have it written into the journal."""
         self.out.append(c.Entry(kind, data))
 

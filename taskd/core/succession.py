@@ -95,7 +95,7 @@ class Succession(Part):
 
     def _protect(self) -> None:
         self._job.protected, self._deadline = True, None
-        self._job.tell("protected", generation=self._job.generation)
+        self._job.journal("protected", generation=self._job.generation)
         self._pause.complete()
 
     def _join(self, text: str, now: float) -> None:

@@ -105,7 +105,7 @@ class Story:
     def carried_out(self, command: c.Command) -> None:
         """A command was carried out: write what it is about."""
         if isinstance(command, c.Note):
-            if not command.told:
+            if not command.journaled:
                 self._journal.write("note", {"text": command.text})
         elif (entry := _ENTRIES.get(type(command))) is not None:
             kind, data = entry(command)
@@ -187,7 +187,7 @@ class Story:
 
     def _see(self, now: float) -> Seen:
         """Where the ranks are. Takes a moment in a large job: not for each message."""
-        seen = self.progress.look()
+        seen = self.progress.seen()
         self.rate = self.progress.rate(seen.step, now)
         return seen
 

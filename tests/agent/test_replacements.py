@@ -61,7 +61,7 @@ def test_the_zygote_forks(world):
     made.zygote.said.append({"started": 77, "ticket": 1})
     made.hear()
     assert started == [(3, "forked 77")]
-    assert made.look(1e9) is None
+    assert made.poll(1e9) is None
 
 
 def test_a_zygote_that_does_not_answer_is_ended_before_another_process_is_started(world):
@@ -69,13 +69,13 @@ def test_a_zygote_that_does_not_answer_is_ended_before_another_process_is_starte
     made.start(order(3))
     made.start(order(4))
     zygote = made.zygote
-    assert made.look(clock[0]) == clock[0] + ANSWER
+    assert made.poll(clock[0]) == clock[0] + ANSWER
     # it had just forked one
     zygote.kill = lambda: (
         zygote.said.append({"started": 77, "ticket": 1}) or setattr(zygote, "killed", True)
     )
     clock[0] += ANSWER
-    made.look(clock[0])
+    made.poll(clock[0])
     assert zygote.killed
     assert started == [(3, "forked 77"), (4, "slowly")]  # one process for each rank
 
@@ -89,7 +89,7 @@ def test_another_one_is_started_unless_it_has_left_by_itself(world, code, again)
     made.start(order(3))
     assert started == [(3, "slowly")]
     clock[0] += 60
-    made.look(clock[0])
+    made.poll(clock[0])
     assert (made.zygote is not None) is again
     if again:
         made.zygote.ready = False  # it is warming up
@@ -101,7 +101,7 @@ def test_the_first_one_is_waited_for_while_it_warms_up(world):
     made, started, clock = world
     made.zygote.ready = False
     made.start(order(3))
-    assert made.look(clock[0]) == clock[0] + replacements.WARM and not started
+    assert made.poll(clock[0]) == clock[0] + replacements.WARM and not started
 
 
 def test_one_that_is_found_stopped_twice_is_ended(world, monkeypatch):

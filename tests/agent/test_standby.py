@@ -41,7 +41,7 @@ class Agent(Member):
     def announce(self):
         pass
 
-    def tell(self, message):
+    def report(self, message):
         self.told.append(message)
 
 

@@ -313,7 +313,7 @@ def present(
     return from_agent.ProgressReport(
         rank,
         incarnation,
-        int(options.get("call", play.coordinator.watch._call)),
+        int(options.get("call", play.coordinator.hangs._call)),
         "silent" not in given,
         int(step),
         int(collectives or 0),

@@ -76,7 +76,7 @@ def test_a_repaired_incident():
 def test_what_an_entry_tells_is_not_told_again_by_a_note():
     job = Job()
     job.repair()
-    notes = [x.text for x in job.said if isinstance(x, c.Note) and not x.told]
+    notes = [x.text for x in job.said if isinstance(x, c.Note) and not x.journaled]
     assert not [n for n in notes if "SIGKILL" in n or n.startswith(("strategy", "incident 1"))]
     assert any(n.startswith("repair: step 7") for n in notes)
 

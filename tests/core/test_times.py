@@ -13,7 +13,7 @@ def test_moments_are_told_by_rank_in_ms_after_the_incident_began():
     round_.note(INTERRUPTED, 2, 101.25)
     round_.note(INTERRUPTED, 0, 101.5)
     round_.note(COMMITTED, 2, 102.0)
-    assert round_.told(100.0) == {
+    assert round_.for_journal(100.0) == {
         "round": 2,
         "strategy": "retry",
         "began": 1000.0,
@@ -26,7 +26,7 @@ def test_the_first_time_counts_and_nothing_was_before_the_round():
     round_ = RankTimes(1, "retry", 1, 101.0)
     round_.note(INTERRUPTED, 0, 99.0)
     round_.note(INTERRUPTED, 0, 103.0)
-    assert round_.told(101.0)["interrupted"] == [0.0]
+    assert round_.for_journal(101.0)["interrupted"] == [0.0]
 
 
 def test_of_a_large_job_the_last_are_told():
@@ -34,13 +34,13 @@ def test_of_a_large_job_the_last_are_told():
     round_ = RankTimes(1, "retry", ranks, 0.0)
     for rank in range(ranks):
         round_.note(INTERRUPTED, rank, (rank * 7919 % ranks) / 1e3)
-    told = round_.told(0.0)["interrupted"]
+    told = round_.for_journal(0.0)["interrupted"]
     assert (told["ranks"], told["first"], len(told["last"])) == (ranks, 0.0, times.LAST)
     assert told["last"][0][1] == ranks - 1
     assert all(rank * 7919 % ranks == late for rank, late in told["last"])
-    assert len(json.dumps(times.told([round_] * 8, 0.0))) < 1000  # one round
+    assert len(json.dumps(times.for_journal([round_] * 8, 0.0))) < 1000  # one round
 
 
 def test_of_many_rounds_the_newest_are_told():
     rounds = [RankTimes(n, "retry", 2, 0.0) for n in range(20)]
-    assert [r["round"] for r in times.told(rounds, 0.0)] == list(range(12, 20))
+    assert [r["round"] for r in times.for_journal(rounds, 0.0)] == list(range(12, 20))

@@ -91,9 +91,9 @@ class MsrunAgent:
     def _listen(self) -> dict[signal.Signals, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
-        return {number: signal.signal(number, self._told) for number in SIGNALS}
+        return {number: signal.signal(number, self._signaled) for number in SIGNALS}
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _signaled(self, number: int, frame: FrameType | None) -> None:
         self._signal = self._signal or signal.Signals(number)
         self._news.set()
 
@@ -223,7 +223,7 @@ class MsrunAgent:
                 self._scheduler.start()
                 agent, node = self._supervisor.agent, self._node
                 died = from_agent.SchedulerDied(node, cause)
-                agent.call(functools.partial(agent.tell, died))
+                agent.call(functools.partial(agent.report, died))
             elif not failed:
                 alone = None
             elif alone is None or self._supervisor.has_manager:

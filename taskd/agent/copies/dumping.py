@@ -24,7 +24,7 @@ def save_records(
     node: int,
     epoch: Epoch,
     records: Records | None,
-    tell: Callable[[Any], None],
+    report: Callable[[Any], None],
 ) -> None:
     """Write the records of this node's ranks, including those without a process, and the records of
     lost nodes kept here."""
@@ -56,16 +56,16 @@ def save_records(
                 for rank, kind, payload in found
             ]
             files = dumps.write_records(work, renewed)
-            tell(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
+            report(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
         except (OSError, sealed.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
             dumps.discard(work)  # nobody saves the state without them
-            tell(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
+            report(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
 
     threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
 
 
-def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
+def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
     """Make a dump of everything written, or remove it if that fails."""
     work = Path(settings.dump_path(os.environ)) / order.name
 
@@ -75,10 +75,10 @@ def seal(order: to_agent.Seal, tell: Callable[[Any], None]) -> None:
             log.warning(
                 "the training state at the start of step %d is saved at %s", order.step, path
             )
-            tell(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
+            report(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)
             dumps.discard(work)
-            tell(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
+            report(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
 
     threading.Thread(target=finish, name="taskd-seal", daemon=True).start()

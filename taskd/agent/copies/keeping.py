@@ -77,7 +77,7 @@ class Keeping:
         return self._permits.waiting
 
     def turn(self, ready: dict[Any, int]) -> None:
-        self._permits.look(time.monotonic())
+        self._permits.poll(time.monotonic())
         if self._router in ready:
             self._serve()
 

@@ -115,7 +115,7 @@ class Permits:
                 answer.node,
             )
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Repeat open questions, and drop those that get no answer in time."""
         for question, held in list(self._held.items()):
             if now >= held.due:

@@ -27,7 +27,7 @@ class ManagerWatch:
     def given_up(self) -> bool:
         return self._since == GIVEN_UP
 
-    def look(self, epoch: Epoch, managers: Managers, now: float) -> None:
+    def check(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Check whether ranks wait for a manager, and for how long; called every few seconds."""
         link = managers.link
         if managers.met:
@@ -104,4 +104,4 @@ class ManagerWatch:
             )
             return
         log.error("%s: this job is not protected", reason)
-        self._node.tell_ranks(epoch, to_rank.Unprotected(reason))
+        self._node.send_to_ranks(epoch, to_rank.Unprotected(reason))

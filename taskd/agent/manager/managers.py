@@ -275,7 +275,7 @@ class Managers:
         if self._since is None:
             self._since = self._said = now
             log.warning("the connection to the manager at %s:%d has ended", *self.link.address)
-            self._look()
+            self._search()
         if now - self._said > AGAIN:  # a manager started meanwhile does not know us
             self._said = now
             for link in self.links:
@@ -287,7 +287,7 @@ class Managers:
             self._successor.start()
         return now + LOOK
 
-    def _look(self) -> None:
+    def _search(self) -> None:
         known = {link.address for link in self.links}
         log.info(
             "looking for a manager at %s",

@@ -67,7 +67,7 @@ class Deaths:
             code is None
             and isinstance(rank.process, Forked)
             and not certain
-            and self.replacements.tells(rank.process)
+            and self.replacements.reports_end_of(rank.process)
         ):
             return  # the zygote will report the code
         view = epoch.page.read(rank.local)
@@ -85,7 +85,7 @@ class Deaths:
             rank.raised = self._raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
-        if isinstance(rank.process, Forked) and not self.replacements.tells(rank.process):
+        if isinstance(rank.process, Forked) and not self.replacements.reports_end_of(rank.process):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (
@@ -94,7 +94,7 @@ class Deaths:
             rank.over, rank.step = "ended well", view.step
             with contextlib.suppress(OSError):
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
-            self.tell_end(rank)
+            self.report_end(rank)
             return
         cause = describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in the middle of training: the other ranks wait for this one
@@ -116,7 +116,7 @@ class Deaths:
             view.step,
             slot.PHASES[view.phase],
         )
-        self.tell_end(rank)
+        self.report_end(rank)
         if rank.pid:
             of = marks(epoch, rank.local, rank.incarnation)
             self.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
@@ -129,16 +129,16 @@ class Deaths:
         found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
         return raised.line(next(filter(None, found), ""))
 
-    def tell_end(self, rank: Rank) -> None:
+    def report_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
         self.node.news.set()
         if rank.failed:
-            self.node.tell(
+            self.node.report(
                 from_agent.RankDied(
                     rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
                 )
             )
         else:
-            self.node.tell(
+            self.node.report(
                 from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
             )

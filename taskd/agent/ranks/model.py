@@ -163,18 +163,18 @@ class Node(ABC):
         self.over = threading.Event()  # the job is, or no manager can tell
 
     @abstractmethod
-    def tell(self, message: Any) -> None:
+    def report(self, message: Any) -> None:
         """Send to the manager."""
 
     def call(self, action: Action) -> None:
         """Run `action` in the agent's thread. From any thread."""
         self.mailbox.put(action)
 
-    def tell_ranks(self, epoch: Epoch, message: Any) -> None:
+    def send_to_ranks(self, epoch: Epoch, message: Any) -> None:
         for rank in epoch.ranks.values():
-            self.tell_rank(rank, message)
+            self.send_to_rank(rank, message)
 
-    def tell_rank(self, rank: Rank, message: Any) -> None:
+    def send_to_rank(self, rank: Rank, message: Any) -> None:
         if rank.channel is not None:
             with contextlib.suppress(OSError):  # it is dying; its death will be reported
                 rank.channel.send(codec.encode(message))

@@ -179,7 +179,7 @@ class RankLines:
             rank.joined, rank.handlers = True, message.handlers
             self._node.news.set()  # a launcher may get ready to replace it
             if self._given_up():
-                self._node.tell_rank(rank, to_rank.Unprotected("no manager answered"))
+                self._node.send_to_rank(rank, to_rank.Unprotected("no manager answered"))
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
         elif isinstance(message, from_rank.RankRestored):
@@ -193,7 +193,7 @@ class RankLines:
             if self._node.preparing:
                 self._ready(epoch)
         if not self._node.preparing:
-            self._node.tell(message)
+            self._node.report(message)
 
 
 def identify(line: socket.socket, limit: float) -> Caller:

@@ -39,9 +39,9 @@ class _Call:
 
 @dataclass
 class RankMonitor:
-    """`tell` sends to the manager; `later` runs an action in the agent's thread."""
+    """`report` sends to the manager; `later` runs an action in the agent's thread."""
 
-    tell: Callable[[Any], None]
+    report: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
@@ -81,7 +81,7 @@ class RankMonitor:
                         damage["size"],
                         damage["base"],
                     )
-                    self.tell(
+                    self.report(
                         from_rank.RankFaulted(
                             rank.number,
                             rank.incarnation,
@@ -94,7 +94,7 @@ class RankMonitor:
 
     # -- progress ----------------------------------------------------------------------------------
 
-    def look(self, epoch: Epoch, now: float) -> float | None:
+    def poll(self, epoch: Epoch, now: float) -> float | None:
         """Report ranks that make no progress, and end a progress probe whose time is up; returns
         when to look again."""
         call = self._call
@@ -110,7 +110,7 @@ class RankMonitor:
         found, again = self.watchdog.complaints(views, now)
         for local in found:
             rank, view = ranks[local], views[local]
-            self.tell(
+            self.report(
                 from_agent.RankStalled(
                     rank.number, rank.incarnation, view.step, self.watchdog.silence(view, now)
                 )
@@ -139,7 +139,7 @@ class RankMonitor:
         stopped = state in stacks.STOPPED
         where = slot.PHASES[view.phase] + (f", {state}" if state else "")
         cpu, queued = spent(rank.pid)
-        self.tell(
+        self.report(
             from_agent.ProgressReport(
                 rank=rank.number,
                 incarnation=rank.incarnation,
@@ -178,7 +178,7 @@ class RankMonitor:
             seconds = self._stopped_for(rank, now)
             if epoch.protected and self.watchdog.too_long(seconds):
                 step = epoch.page.read(rank.local).step
-                self.tell(
+                self.report(
                     from_agent.RankStalled(
                         rank.number, rank.incarnation, step, seconds, stopped=True
                     )
@@ -206,7 +206,7 @@ class RankMonitor:
     # -- operators' requests -----------------------------------------------------------------------
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
-        self.tell(
+        self.report(
             from_agent.StepsBegun(
                 node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
             )
@@ -222,12 +222,12 @@ class RankMonitor:
         for rank in epoch.ranks.values() if step is not None else ():
             view = epoch.page.read(rank.local)
             if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
-                self.tell(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
+                self.report(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
 
     def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
         rank = epoch.find(order.rank)
         if rank is None or rank.over is not None or not self.ask(rank, order):
-            self.tell(
+            self.report(
                 from_rank.Injected(
                     order.request,
                     order.rank,
@@ -241,7 +241,7 @@ class RankMonitor:
     def died(self, rank: Rank) -> None:
         """Answer the requests for faults that the rank has not answered: its process has ended."""
         for request in rank.injections:
-            self.tell(
+            self.report(
                 from_rank.Injected(
                     request, rank.number, True, f"its process has ended: {rank.over}"
                 )
@@ -251,7 +251,7 @@ class RankMonitor:
     def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
         if answer.request in rank.injections:
             rank.injections.remove(answer.request)
-            self.tell(answer)
+            self.report(answer)
 
     @staticmethod
     def ask(rank: Rank, message: Any) -> bool:

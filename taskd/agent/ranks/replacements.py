@@ -209,7 +209,7 @@ class Replacements:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> float | None:
+    def poll(self, now: float) -> float | None:
         """Kill a zygote that does not answer, start the next; returns when to look again."""
         if self._again is not None and now >= self._again and self.zygote is None:
             self._begin(now)
@@ -233,7 +233,7 @@ class Replacements:
         zygote.kill()  # before anything else is started: from here on it forks nothing
         self.hear()  # what it has forked before that, and then its end
 
-    def tells(self, process: Forked) -> bool:
+    def reports_end_of(self, process: Forked) -> bool:
         """Whether the zygote that forked it is alive, and will report how it ended."""
         return self._forked.get(process.pid) is process
 

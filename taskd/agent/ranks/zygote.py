@@ -87,24 +87,24 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
         if not data:
             break
         request = msgpack.unpackb(data)
-        told, tell = os.pipe()
+        go, start = os.pipe()
         pid = os.fork()
         if pid == 0:
             line.close()
-            for fd in (*children, tell):
+            for fd in (*children, start):
                 os.close(fd)
             # this zygote was killed before it reported us: another process has been started instead
-            if not os.read(told, 1):
+            if not os.read(go, 1):
                 os._exit(0)
-            os.close(told)
+            os.close(go)
             return dict(request)
-        os.close(told)
+        os.close(go)
         fd = os.pidfd_open(pid)
         children[fd] = pid
         poll.register(fd, select.POLLIN)
         line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
-        os.write(tell, b"x")
-        os.close(tell)
+        os.write(start, b"x")
+        os.close(start)
     if select.select([launcher], [], [], GOING)[0]:
         for pid in children.values():
             for kill in (os.killpg, os.kill):  # before it has begun its session it has no group

@@ -8,7 +8,7 @@ from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.incident.times import told
+from taskd.core.incident.times import for_journal
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 
@@ -47,7 +47,7 @@ class Close(Work):
         self._job.note(
             f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
             f" ms; step {step} is committed on all ranks",
-            told=True,
+            journaled=True,
         )
         self._job.say(
             c.Closed(
@@ -61,7 +61,7 @@ class Close(Work):
                 (*incident.tried, f"{incident.strategy}: done"),
                 incident.began,
                 incident.round.reached,
-                tuple(told(incident.times, incident.began)),
+                tuple(for_journal(incident.times, incident.began)),
             )
         )
         return None
@@ -111,7 +111,7 @@ class End(Work):
 
     def _tell(self, incident: Incident, result: str, now: float) -> None:
         """Write it into the journal, as Closed does for one that was repaired."""
-        self._job.tell(
+        self._job.journal(
             "incident",
             incident=incident.number,
             began=incident.began,
@@ -124,7 +124,7 @@ class End(Work):
             seconds=now - incident.began,
             phases=_durations(incident, now),
             tried=list(incident.tried),
-            rounds=told(incident.times, incident.began),
+            rounds=for_journal(incident.times, incident.began),
         )
 
 

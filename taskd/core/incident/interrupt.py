@@ -30,8 +30,8 @@ class Interrupt(Work):
         assert rung is not None
         if rung.strategy != incident.strategy:
             passed = f" (passed over: {'; '.join(rung.skipped)})" if rung.skipped else ""
-            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", told=True)
-            job.tell(
+            job.note(f"strategy {rung.strategy}: {rung.reason}{passed}", journaled=True)
+            job.journal(
                 "decision",
                 incident=incident.number,
                 strategy=rung.strategy,

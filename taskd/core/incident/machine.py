@@ -132,7 +132,7 @@ class Recovery(Part):
         assert incident is not None
         if kind is not None:
             incident.kinds[kind.rank] = kind.fault
-        self._job.note(incident.add(text, explains), told=True)
+        self._job.note(incident.add(text, explains), journaled=True)
         incident.tell_fault(self._job, text)
         return incident
 
@@ -147,7 +147,7 @@ class Recovery(Part):
         for rank, how in self._job.take_for_dead().items():
             incident.faults.append(f"rank {rank}: {how}")
             incident.tell_fault(self._job, incident.faults[-1])
-            self._job.note(f"incident {incident.number}: rank {rank}: {how}", told=True)
+            self._job.note(f"incident {incident.number}: rank {rank}: {how}", journaled=True)
 
     def fault(
         self,
@@ -219,7 +219,7 @@ class Recovery(Part):
         ranks = self._job.topology.nodes[number].ranks
         if self.incident is not None:
             self.incident.forget(ranks)
-        self._job.tell("lost", node=number, why=why)
+        self._job.journal("lost", node=number, why=why)
         span = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranks[0]}-{ranks[-1]}"
         self.fault(f"node {number} ({span}): {why}", now, dead=frozenset(ranks))
         self.nodes.keep_records()

@@ -119,7 +119,7 @@ class Incident:
         self.timeline.enter(phase.value, now)
 
     def tell_phase(self, job: JobState) -> None:
-        job.tell(
+        job.journal(
             "phase",
             incident=self.number,
             round=self.rounds + (self.phase is Phase.INTERRUPT),  # it begins with that phase
@@ -128,7 +128,7 @@ class Incident:
         )
 
     def tell_fault(self, job: JobState, text: str) -> None:
-        job.tell("fault", incident=self.number, began=self.began, text=text)
+        job.journal("fault", incident=self.number, began=self.began, text=text)
 
     def add(self, text: str, explains: bool = True) -> str:
         """Add a fault; return the note about it. `explains`: it may be the cause of failed

@@ -178,7 +178,7 @@ class Takeover:
         self.keep_records()
 
     def _tell(self, moving: Moving, state: str, why: str) -> None:
-        self._job.tell("move", node=moving.node, agent=moving.assignee, state=state, why=why)
+        self._job.journal("move", node=moving.node, agent=moving.assignee, state=state, why=why)
 
     def keep_records(self, only: int | None = None) -> None:
         """Assign every living node, or node `only`, living keepers for its records, if lost nodes

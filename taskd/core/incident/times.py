@@ -38,7 +38,7 @@ class RankTimes:
         if moments[rank] != moments[rank]:
             moments[rank] = max(at, self.began)
 
-    def told(self, since: float) -> dict[str, Any]:
+    def for_journal(self, since: float) -> dict[str, Any]:
         """Return the round for the journal; times in ms after `since`, None for ranks to which an
         event did not happen."""
         said: dict[str, Any] = {
@@ -60,11 +60,11 @@ class RankTimes:
         return said
 
 
-def told(rounds: Sequence[RankTimes], since: float) -> list[dict[str, Any]]:
+def for_journal(rounds: Sequence[RankTimes], since: float) -> list[dict[str, Any]]:
     """Return the newest rounds for the journal: of a large job, which takes long to tell, the last
     one."""
     few = 1 if rounds and rounds[-1].ranks > MOST else NEWEST
-    return [round_.told(since) for round_ in list(rounds)[-few:]]
+    return [round_.for_journal(since) for round_ in list(rounds)[-few:]]
 
 
 def _ms(seconds: float) -> float:

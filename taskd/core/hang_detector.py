@@ -40,7 +40,7 @@ WAITED_FOR = {
 STILL = 0.01
 
 
-class Watch(Part):
+class HangDetector(Part):
     """Runs at most one progress probe at a time. Agents repeat RankStalled while a rank makes no
     progress, so no state is kept between probes for that."""
 
