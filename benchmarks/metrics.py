@@ -21,7 +21,7 @@ from taskd.history.metrics.endpoint import Endpoint
 from taskd.history.metrics.figures import RESULTS, Figures
 from taskd.history.model import Job
 from taskd.history.reading import Record
-from taskd.manager.watch import agents
+from taskd.manager.history.observers import agents
 
 ROUNDS = 5
 SCRAPERS, WAITS = 4, 3000

@@ -18,7 +18,7 @@ from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
-from taskd.manager.continuity import DEVICE, Continuity
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.mindcluster.faults import codes, configuration, names
 from taskd.mindcluster.faults.configuration import Configuration, Refused
 from taskd.mindcluster.faults.device import Damaged, Separation, read

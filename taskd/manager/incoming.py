@@ -9,11 +9,11 @@ import zmq
 
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer
-from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR, STANDBY, unseal
@@ -29,7 +29,7 @@ class Incoming:
         voters: Voters,
         operators: Operators,
         out: Outgoing,
-        story: Story,
+        journal_writer: JournalWriter,
         feed: Callable[..., None],
         starting: Callable[[], bool],
         clock: Callable[[], float],
@@ -38,7 +38,12 @@ class Incoming:
         `starting`: whether the launcher that started this manager, that of node 0, still runs."""
         self._job, self._coordinator, self._members = job, coordinator, members
         self._voters, self._operators, self._out = voters, operators, out
-        self._story, self._feed, self._starting, self._clock = story, feed, starting, clock
+        self._journal_writer, self._feed, self._starting, self._clock = (
+            journal_writer,
+            feed,
+            starting,
+            clock,
+        )
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
@@ -96,11 +101,11 @@ class Incoming:
         if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if message.progress is not None and self._members.agents.get(peer.node) is peer:
-            self._story.progress.take(peer.node, peer.ranks, message.progress, now)
+            self._journal_writer.progress.take(peer.node, peer.ranks, message.progress, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
             if peer.clock.told(message.asked, origin.envelope.at, self._clock()):
-                self._story.clock(peer)
+                self._journal_writer.clock(peer)
         elif peer.clock.due(now):
             self._out.send_now(peer, to_agent.TimeAsked(peer.clock.ask(self._clock())))
 

@@ -10,9 +10,9 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import overview
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.story import Story
 from taskd.messages import from_operator, to_operator, to_rank
 
 # requests that break a healthy job; the others only delay it
@@ -40,7 +40,7 @@ class Operators:
         members: Membership,
         out: Outgoing,
         devices: Devices,
-        story: Story,
+        journal_writer: JournalWriter,
         feed: Callable[[e.Event, float], None],
         on_purpose: bool,
     ) -> None:
@@ -48,7 +48,7 @@ class Operators:
         them."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
         self._devices, self._on_purpose = devices, on_purpose
-        self._story = story
+        self._journal_writer = journal_writer
         self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
     def request(self, route: bytes, message: from_operator.FromOperator, now: float) -> None:
@@ -65,7 +65,7 @@ class Operators:
             self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))
             return
         if isinstance(message, from_operator.OverviewAsked):
-            self.answer(self._story.overview(self._coordinator, message.request, now))
+            self.answer(self._journal_writer.overview(self._coordinator, message.request, now))
             return
         if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._devices.release(message.device, now)

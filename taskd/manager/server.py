@@ -2,8 +2,8 @@
 out.
 
 The loop waits in its poll, until the next message, deadline or look for silent agents, and for the
-disk when it keeps what the next manager must know (continuity.py). No message can end the loop: a
-bad one is dropped and counted, and a defect in handling one is logged with its traceback.
+disk when it keeps what the next manager must know (history/continuity.py). No message can end the
+loop: a bad one is dropped and counted, and a defect in handling one is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from taskd.core.election.election import Election
 from taskd.core.settings import Settings
 from taskd.logs import Drops
 from taskd.manager import peers
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.ended import Ended
@@ -34,8 +33,11 @@ from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.following.clusterd import ClusterLine
 from taskd.manager.following.kubernetes import KubernetesLine
 from taskd.manager.following.sources import Source
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.history.journal import Journal
+from taskd.manager.history.observers import Observers
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.incoming import Incoming
-from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
@@ -45,9 +47,7 @@ from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped
 from taskd.manager.routing import Routing
 from taskd.manager.slack import slack
-from taskd.manager.story import Story
 from taskd.manager.voters import Voters
-from taskd.manager.watch import Watch
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
@@ -80,7 +80,7 @@ class Server:
     cluster: ClusterLine = field(default_factory=ClusterLine)
     kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
     node_infos: NodeInfos = field(default_factory=NodeInfos)
-    watch: Watch = field(default_factory=Watch)
+    observers: Observers = field(default_factory=Observers)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
@@ -100,7 +100,7 @@ class Server:
         self.members = Membership(
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
-        self._story = Story(self.journal, self.coordinator.job)
+        self._journal_writer = JournalWriter(self.journal, self.coordinator.job)
         self.devices.serve(
             self.members.agents, self.coordinator.job, self._feed, self.journal.write
         )
@@ -110,7 +110,7 @@ class Server:
             self.members,
             self._out,
             self.devices,
-            self._story,
+            self._journal_writer,
             self._feed,
             self.faults_on_purpose,
         )
@@ -120,7 +120,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self._story,
+            self._journal_writer,
             self.continuity,
             self.cluster,
             self.kubernetes,
@@ -133,7 +133,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self._story,
+            self._journal_writer,
             self._feed,
             lambda: self.starter >= 0,
             self.clock,
@@ -170,8 +170,10 @@ class Server:
         for descriptor in (self.devices.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
-        self._safely(self.watch.open, self.coordinator, self.journal, self.drops)
-        self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
+        self._safely(self.observers.open, self.coordinator, self.journal, self.drops)
+        self._journal_writer.begin(
+            self._identity.name, (self.host, self.port), self.successor, self.given
+        )
         shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
         place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
         log.info(
@@ -190,7 +192,8 @@ class Server:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            self._story.leave(self.outcome)
+            if self.outcome is not None and self.outcome.ok is None:
+                self._journal_writer.leave(self.outcome.reason)
             for part in (*self.sources, self.devices, self.continuity, self.voters, self.journal):
                 if part is not None:
                     part.close()
@@ -200,7 +203,7 @@ class Server:
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
-            self._safely(self.watch.close)
+            self._safely(self.observers.close)
         log.info("manager leaves: %s", self.outcome.reason)
         return self.outcome
 
@@ -215,7 +218,7 @@ class Server:
 
     def _turn(self, before: float) -> float:
         start = self.clock()
-        self.watch.turn(start - before)
+        self.observers.turn(start - before)
         due = self._due()
         timeout = max(0.0, due - start)
         ready = self._poll(timeout)
@@ -353,8 +356,8 @@ class Server:
             self._safely(self.members.challenge, now)
             if self.continuity is not None:
                 self._safely(self.continuity.write)
-            self._safely(self._story.look, now)
-            self._safely(self.watch.look, now)
+            self._safely(self._journal_writer.write_due, now)
+            self._safely(self.observers.refresh, now)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning

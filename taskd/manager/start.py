@@ -10,14 +10,15 @@ from pathlib import Path
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import watch, whereabouts
+from taskd.manager import whereabouts
 from taskd.manager.config import Config
-from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
 from taskd.manager.following import clusterd, kubernetes, pod_labels, profile_switch
 from taskd.manager.following.sources import Source
-from taskd.manager.journal import Journal
+from taskd.manager.history import observers
+from taskd.manager.history.continuity import Continuity, label_key
+from taskd.manager.history.journal import Journal
 from taskd.manager.server import Server
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
@@ -105,6 +106,6 @@ def make(
         cluster=clusterd.make(environ, config.job_id),
         kubernetes=line,
         node_infos=node_info.make(environ),
-        watch=watch.make(given),
+        observers=observers.make(given),
         sources=sources,
     )

@@ -14,8 +14,8 @@ import socket
 from collections.abc import Mapping, MutableMapping
 
 from taskd import settings
-from taskd.manager.continuity import Continuity, place_key
 from taskd.manager.following import kubernetes
+from taskd.manager.history.continuity import Continuity, place_key
 from taskd.protocol import addresses, asking
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys

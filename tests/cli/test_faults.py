@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from taskd.cli import main
-from taskd.manager.continuity import DEVICE, NAME, Continuity
+from taskd.manager.history.continuity import DEVICE, NAME, Continuity
 from taskd.mindcluster.faults import codes, customization
 from taskd.mindcluster.faults.configuration import SHIPPED
 

@@ -80,7 +80,7 @@ FLOORS = {
     ),
     "agent": ("ranks", "copies", "manager", ""),
     "history": ("", "status", "report", "metrics", "notices"),
-    "manager": ("clocks", "line_file", "continuity", "following", "peers", "devices", ""),
+    "manager": ("clocks", "peers", "history", "following", "devices", ""),
 }
 
 
@@ -251,6 +251,6 @@ def test_rooms_import_downward(package):
 
 
 def test_the_check_sees_upward():
-    source = "from taskd.manager import server\nfrom taskd.manager.continuity import Continuity"
+    source = "from taskd.manager import server\nfrom taskd.manager.history import continuity"
     assert upward("manager", "taskd.manager.devices.state", source) == ["taskd.manager.server"]
     assert upward("manager", "taskd.manager.routing", source) == []

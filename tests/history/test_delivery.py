@@ -19,7 +19,7 @@ from taskd.history.notices import queue
 from taskd.history.notices.command import Command
 from taskd.history.notices.queue import Failed, Target, Targets
 from taskd.history.notices.webhook import Webhook
-from taskd.manager import watch
+from taskd.manager.history import observers
 
 PATIENCE = 20.0
 NOTICE = {"version": 1, "event": "end", "job": "job", "time": 1.0, "ok": True, "why": "over"}
@@ -171,7 +171,7 @@ def test_a_program_does_not_get_the_secrets_of_the_job(tmp_path):
         "TASKD_SECRET": SECRET,
         "TASKD_PORT": "9601",
     }
-    made = watch.make(environ)
+    made = observers.make(environ)
     made._targets.start()
     made._targets.tell({**NOTICE, "why": f"rank 0 died: bad key {SECRET}"})
     made._targets.close(PATIENCE)
@@ -193,7 +193,7 @@ def test_a_web_server_gets_the_notice_as_json(serve):
 def test_the_secret_is_taken_out_of_what_is_told(serve):
     server = serve()
     secret = 'with "quotes" and ü'
-    made = watch.make({"TASKD_NOTIFY": server.url, "TASKD_SECRET": secret})
+    made = observers.make({"TASKD_NOTIFY": server.url, "TASKD_SECRET": secret})
     made._targets.start()
     made._targets.tell({**NOTICE, "why": f"ValueError: {secret}"})
     made._targets.close(PATIENCE)

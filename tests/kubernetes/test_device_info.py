@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from taskd.kubernetes import configmaps
 from taskd.kubernetes.separations import KEY, Separations, added
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.continuity import Continuity
 from taskd.messages import from_agent, from_operator, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
 from tests.manager.conftest import fake_agent  # noqa: F401

@@ -13,16 +13,16 @@ import pytest
 import zmq
 
 from taskd.core.settings import Settings
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.following.clusterd import ClusterLine
 from taskd.manager.following.kubernetes import KubernetesLine
 from taskd.manager.following.sources import Source
-from taskd.manager.journal import Journal
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.history.journal import Journal
+from taskd.manager.history.observers import Observers
 from taskd.manager.limits import Limits
 from taskd.manager.server import Outcome, Server
-from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
@@ -197,7 +197,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         kubernetes: KubernetesLine | None = None,
         node_infos: NodeInfos | None = None,
         sources: tuple[Source, ...] = (),
-        watch: Watch | None = None,
+        observers: Observers | None = None,
         **settings: Any,
     ) -> Running:
         journal, more = (
@@ -211,7 +211,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
                     ("kubernetes", kubernetes),
                     ("node_infos", node_infos),
                     ("sources", sources),
-                    ("watch", watch),
+                    ("observers", observers),
                 )
                 if value is not None
             },

@@ -10,9 +10,9 @@ import uuid
 
 import pytest
 
-from taskd.manager import continuity
-from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.devices.state import Devices
+from taskd.manager.history import continuity
+from taskd.manager.history.continuity import Continuity, recovery_key
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR
 
@@ -82,7 +82,7 @@ def test_there_is_one_writer(tmp_path, caplog):
 
 def test_a_writer_that_is_killed_lets_go(tmp_path):
     code = (
-        "import sys, signal; from taskd.manager.continuity import Continuity\n"
+        "import sys, signal; from taskd.manager.history.continuity import Continuity\n"
         "Continuity(sys.argv[1]).keep('a', 1); print('kept', flush=True); signal.pause()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -3,8 +3,8 @@ manager knows of it."""
 
 from __future__ import annotations
 
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.continuity import Continuity
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
 from taskd.mindcluster.faults import configuration

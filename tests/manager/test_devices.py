@@ -12,8 +12,8 @@ import uuid
 import msgspec
 import pytest
 
-from taskd.manager.continuity import DEVICE, Continuity
 from taskd.manager.devices.state import CHANGED, NOT_CHANGED, Devices
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.messages import from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR
 from taskd.mindcluster.faults.configuration import SHIPPED

@@ -10,7 +10,7 @@ import pytest
 
 from taskd import logs
 from taskd.core import job_name
-from taskd.manager.journal import Journal
+from taskd.manager.history.journal import Journal
 
 
 @pytest.fixture(autouse=True)

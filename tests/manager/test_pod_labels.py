@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from taskd.manager.continuity import Continuity, label_key, recovery_key
 from taskd.manager.following import pod_labels
 from taskd.manager.following.pod_labels import PodLabels
+from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_agent, to_agent
 from taskd.settings import BadSetting, pod_info
 

@@ -95,7 +95,7 @@ def carry_out(command: Any, agents: dict[int, str]) -> list[str]:
         "voters": SimpleNamespace(commands=(), carry_out=None),
         "operators": SimpleNamespace(answer=None),
         "out": sent,
-        "story": SimpleNamespace(carried_out=lambda command: None),
+        "journal_writer": SimpleNamespace(carried_out=lambda command: None),
         "continuity": None,
         "cluster": ClusterLine(),
         "kubernetes": KubernetesLine(),

@@ -19,7 +19,7 @@ from typing import Any
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.state import JobState
-from taskd.manager.continuity import DEVICE, Continuity
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.messages.from_agent import DeviceState

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from taskd import settings
-from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.following.pod_labels import Labels
 from taskd.manager.following.sources import Feed
+from taskd.manager.history.continuity import Continuity, label_key
 from taskd.settings import documented, pod_info
 from taskd.settings.parameter import Where
 

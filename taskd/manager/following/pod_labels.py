@@ -2,7 +2,8 @@
 `subHealthyStrategy`: the pod's, as the downward API writes them.
 
 The last change counts, whether it was the label's or an operator's (`taskd recovery`). The next
-manager learns what the label was (continuity.py), so that it sees a change that no manager saw.
+manager learns what the label was (history/continuity.py), so that it sees a change that no manager
+saw.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taskd.core import events as e
-from taskd.manager.continuity import Continuity, label_key, recovery_key
 from taskd.manager.following.sources import Feed
+from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_operator
 from taskd.mindcluster.directory_watch import Watch
 from taskd.mindcluster.sub_healthy import STRATEGIES

@@ -21,7 +21,7 @@ from typing import Any
 from taskd import logs
 from taskd.history import files
 from taskd.history.reading import Record
-from taskd.manager import line_file
+from taskd.manager.history import line_file
 
 WAITING = 1000  # lines that wait in memory while none can be written
 TEXT = 4000  # characters of a text; a message that names every rank is much longer
