@@ -148,7 +148,8 @@ class Control:
     def inject(
         self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
     ) -> str:
-        """Inject a fault into `rank`. The job must have been started with TASKD_FAULT_INJECTION=on.
+        """Inject a test fault into `rank`. The job must have been started with
+        TASKD_FAULT_INJECTION=on.
 
         Args:
             rank: The global rank.
@@ -163,7 +164,7 @@ class Control:
             A sentence that says what was done; for `endpoints`, the connections.
 
         Raises:
-            ControlError: The job accepts no injected faults, or the fault is not possible.
+            ControlError: The job accepts no test faults, or the fault is not possible.
 
         Example:
             from taskd.control import Control
@@ -177,7 +178,7 @@ class Control:
 
     def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
         """Report that `node` still works but should not be relied on. The job must have been
-        started with TASKD_FAULT_INJECTION=on.
+        started with TASKD_FAULT_REPORTS=on.
 
         subHealthyStrategy decides what is done. With `hotSwitch` the request returns when the node
         has moved to a standby: at most 270 s for a standby to come, 15 minutes for the script to be
@@ -206,8 +207,7 @@ class Control:
 
     def switch_nics(self, backup: Mapping[int, bool], timeout: float = 1200.0) -> str:
         """Move the links of ranks to their backup network cards, or back, between two steps: all
-        ranks pause, switch, and go on. The job must have been started with
-        TASKD_FAULT_INJECTION=on.
+        ranks pause, switch, and go on. The job must have been started with TASKD_FAULT_REPORTS=on.
 
         Args:
             backup: Rank: True for its backup card, False for its main one.
@@ -235,8 +235,7 @@ class Control:
         self, ranks: Iterable[int] = (), tests: Iterable[str] = ("aic",), timeout: float = 1800.0
     ) -> str:
         """Test devices between two steps: all ranks pause, these test, and all go on. A device that
-        is found faulty costs its node. The job must have been started with
-        TASKD_FAULT_INJECTION=on.
+        is found faulty costs its node. The job must have been started with TASKD_FAULT_REPORTS=on.
 
         Args:
             ranks: The ranks whose devices are tested; none named: all.
@@ -268,7 +267,7 @@ class Control:
         self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
     ) -> str:
         """Report a fault code of the device of `rank`. The job must have been started with
-        TASKD_FAULT_INJECTION=on. Its fault configuration (TASKD_FAULT_CONFIG) defines what a code
+        TASKD_FAULT_REPORTS=on. Its fault configuration (TASKD_FAULT_CONFIG) defines what a code
         means.
 
         Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
@@ -15,22 +16,39 @@ from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
 from taskd.messages import from_operator, to_operator, to_rank
 
-# requests that break a healthy job; the others only delay it
-ON_PURPOSE = (
-    to_rank.Inject
-    | from_operator.ReportCode
+# what a site's device monitoring sends
+REPORTS = (
+    from_operator.ReportCode
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
 )
-NOT_ON_PURPOSE = (
-    "this job accepts no injected faults, no reports of device or node faults, and no tasks for its"
-    " devices: start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its"
-    " launchers"
-)
 MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Which requests are accepted of those that can break a healthy job; the others only delay
+    it."""
+
+    injected: bool = False  # test faults, TASKD_FAULT_INJECTION
+    reports: bool = False  # REPORTS, TASKD_FAULT_REPORTS
+
+    def refusal(self, message: from_operator.FromOperator) -> str:
+        """Why the job does not accept a request; "" if it does."""
+        if isinstance(message, to_rank.Inject) and not self.injected:
+            what, variable = "test faults", "TASKD_FAULT_INJECTION"
+        elif isinstance(message, REPORTS) and not self.reports:
+            what = "reports of device or node faults, and no tasks for its devices"
+            variable = "TASKD_FAULT_REPORTS"
+        else:
+            return ""
+        return (
+            f"this job accepts no {what}: start it with {variable}=on in the environment of its"
+            " manager and its launchers"
+        )
 
 
 class Operators:
@@ -42,12 +60,11 @@ class Operators:
         devices: Devices,
         journal_writer: JournalWriter,
         feed: Callable[[e.Event, float], None],
-        on_purpose: bool,
+        accepted: Accepted,
     ) -> None:
-        """`feed` gives an event to `core`. `on_purpose`: operators may inject faults and report
-        them."""
+        """`feed` gives an event to `core`."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
-        self._devices, self._on_purpose = devices, on_purpose
+        self._devices, self._accepted = devices, accepted
         self._journal_writer = journal_writer
         self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
@@ -57,9 +74,9 @@ class Operators:
             # drop the oldest: its operator has long given up
             self._waiting.pop(next(iter(self._waiting)))
         self._waiting[message.request] = route
-        if isinstance(message, ON_PURPOSE) and not self._on_purpose:
-            log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
-            self.answer(to_operator.Answer(message.request, False, NOT_ON_PURPOSE))
+        if refusal := self._accepted.refusal(message):
+            log.warning("%s is refused: %s", type(message).__name__, refusal)
+            self.answer(to_operator.Answer(message.request, False, refusal))
             return
         if isinstance(message, from_operator.StatusAsked):
             self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))

@@ -41,7 +41,7 @@ from taskd.manager.incoming import Incoming
 from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
-from taskd.manager.operators import Operators
+from taskd.manager.operators import Accepted, Operators
 from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped
@@ -84,7 +84,7 @@ class Server:
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
-    faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
+    accepted: Accepted = field(default_factory=Accepted)  # of operators' requests
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -112,7 +112,7 @@ class Server:
             self.devices,
             self._journal_writer,
             self._feed,
-            self.faults_on_purpose,
+            self.accepted,
         )
         self._routing = Routing(
             self.coordinator.job,

@@ -19,6 +19,7 @@ from taskd.manager.following.sources import Source
 from taskd.manager.history import observers
 from taskd.manager.history.continuity import Continuity, label_key
 from taskd.manager.history.journal import Journal
+from taskd.manager.operators import Accepted
 from taskd.manager.server import Server
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
@@ -95,7 +96,7 @@ def make(
         successor=successor,
         given=settings.without_secrets(environ),
         starter=starter,
-        faults_on_purpose=settings.fault_injection(environ),
+        accepted=Accepted(settings.fault_injection(environ), settings.fault_reports(environ)),
         devices=Devices(
             settings.fault_config(environ),
             continuity,

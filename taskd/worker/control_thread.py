@@ -23,9 +23,7 @@ from taskd.worker.communication.channel import AgentGone, Channel
 from taskd.worker.job import Job
 from taskd.worker.process import belonging
 
-NOT_ALLOWED = (
-    "this rank accepts no injected faults: TASKD_FAULT_INJECTION is not on in its environment"
-)
+NOT_ALLOWED = "this rank accepts no test faults: TASKD_FAULT_INJECTION is not on in its environment"
 
 log = logging.getLogger("taskd.worker")
 

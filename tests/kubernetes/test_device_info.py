@@ -14,6 +14,7 @@ from taskd.kubernetes.separations import KEY, Separations, added
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
 from taskd.manager.history.continuity import Continuity
+from taskd.manager.operators import Accepted
 from taskd.messages import from_agent, from_operator, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY
 from tests.manager.conftest import fake_agent  # noqa: F401
@@ -74,7 +75,7 @@ def names(cluster):
 
 def test_a_code_from_the_configmap_and_its_end(cluster, manage):
     cluster.config_map(NAME, configmap())
-    manager, agent = manage(faults_on_purpose=False)
+    manager, agent = manage(accepted=Accepted())
     rank = manager.server.coordinator.job.ranks[1]
     cluster.wait("it watches", lambda: watched(cluster))
     others = [fault("Ascend910-1", "80818C00")]

@@ -22,6 +22,7 @@ from taskd.manager.history.continuity import Continuity
 from taskd.manager.history.journal import Journal
 from taskd.manager.history.observers import Observers
 from taskd.manager.limits import Limits
+from taskd.manager.operators import Accepted
 from taskd.manager.server import Outcome, Server
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
@@ -30,6 +31,7 @@ from taskd.protocol import keys
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from ports import free_port
 
+EVERYTHING = Accepted(injected=True, reports=True)
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0  # a guard against hanging, never a measure
 
@@ -191,7 +193,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         nodes: int = 1,
         limits: Limits | None = None,
         devices: Devices | None = None,
-        faults_on_purpose: bool = True,
+        accepted: Accepted = EVERYTHING,
         continuity: Continuity | None = None,
         cluster: ClusterLine | None = None,
         kubernetes: KubernetesLine | None = None,
@@ -225,7 +227,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             journal,
             limits or Limits(),
         )
-        server = Server(*given, faults_on_purpose=faults_on_purpose, **more)
+        server = Server(*given, accepted=accepted, **more)
         running.append(Running(server))
         return running[-1]
 
