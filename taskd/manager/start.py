@@ -86,7 +86,7 @@ def make(
             form=settings.set_up_limit(environ),
             switches=switches,
             advice=settings.clusterd_timeout(environ),
-            clusterd=settings.clusterd_role(environ),
+            advisor=settings.clusterd_role(environ),
         ),
         job=config.job,
         keys=keys,

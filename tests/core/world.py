@@ -83,7 +83,7 @@ class World:
             ladder,
             sub_healthy,
             retries=retries,
-            clusterd=self.clusterd,
+            advisor=self.clusterd,
             advice=20.0,
             **times,
         )

@@ -67,7 +67,7 @@ class ClusterD(Advisor):
         if event.on == self._on:
             return
         self._on = event.on
-        self._job.advised = event.on and self._job.settings.clusterd == "follow"
+        self._job.advised = event.on and self._job.settings.advisor == "follow"
         self._hold.end("ClusterD is gone, or begins anew", now)
         self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
         self._reported = 0
@@ -339,7 +339,7 @@ class ClusterD(Advisor):
         are not ready, upon which ClusterD ends the job."""
         job = self._job
         knows = bool(job.topology.nodes) and self._succession.deadline is None
-        return job.settings.clusterd != "off" and job.election.in_charge and knows
+        return job.settings.advisor != "off" and job.election.in_charge and knows
 
     def _able(self) -> tuple[str, ...]:
         """In ClusterD's words."""
