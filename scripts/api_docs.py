@@ -181,7 +181,7 @@ class Group:
     prefix: str = ""
 
 
-JOB, CONTROL = "taskd/worker/job.py", "taskd/control.py"
+JOB, CONTROL = "taskd/worker/job.py", "taskd/api/control.py"
 GROUPS = (
     Group(
         "Protect a training loop",

@@ -23,6 +23,8 @@ REPORTS = (
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
 )
+# what a manager answers that is not in charge, too: what it knows, and its own files
+ALWAYS = from_operator.StatusAsked | from_operator.OverviewAsked | from_operator.ReleaseDevice
 MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
@@ -77,6 +79,9 @@ class Operators:
         if refusal := self._accepted.refusal(message):
             log.warning("%s is refused: %s", type(message).__name__, refusal)
             self.answer(to_operator.Answer(message.request, False, refusal))
+            return
+        if not self._coordinator.election.in_charge and not isinstance(message, ALWAYS):
+            self.answer(to_operator.NotInCharge(message.request))
             return
         if isinstance(message, from_operator.StatusAsked):
             self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))

@@ -194,6 +194,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         limits: Limits | None = None,
         devices: Devices | None = None,
         accepted: Accepted = EVERYTHING,
+        successor: bool = False,
         continuity: Continuity | None = None,
         cluster: ClusterLine | None = None,
         kubernetes: KubernetesLine | None = None,
@@ -227,7 +228,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
             journal,
             limits or Limits(),
         )
-        server = Server(*given, accepted=accepted, **more)
+        server = Server(*given, accepted=accepted, successor=successor, **more)
         running.append(Running(server))
         return running[-1]
 
