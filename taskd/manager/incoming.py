@@ -150,7 +150,7 @@ class Incoming:
         if members.agents.get(peer.node) is not peer:
             return  # another agent has the node by now
         if isinstance(message, from_agent.May):
-            members.permit(peer, message)
+            self._permit(peer, message)
             return
         peers.check_event(message, peer)
         if isinstance(message, from_rank.Injected):
@@ -169,10 +169,21 @@ class Incoming:
         node back."""
         self._members.hear(former, origin, now)
         if isinstance(message, from_agent.May):
-            self._members.permit(former, message)
+            self._permit(former, message)
         elif isinstance(message, from_agent.AgentLeft):
             why = f": {message.why}" if message.why else ""
             self._members.lose(former, f"its launcher has left{why}", now)
+
+    def _permit(self, peer: Peer, question: from_agent.May) -> None:
+        """Answer an agent that asks whether another one may keep records there, or fetch them."""
+        ranks = self._coordinator.admission.may(
+            peer.node, question.node, question.agent, fetch=question.fetch
+        )
+        granted = ranks is not None
+        self._out.send(
+            peer,
+            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
+        )
 
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""

@@ -254,17 +254,6 @@ class Membership:
             self._asked[route] = now
             self._out.reply(route, fence)
 
-    def permit(self, peer: Peer, question: from_agent.May) -> None:
-        """Answer an agent that asks whether another one may keep records there, or fetch them."""
-        ranks = self._coordinator.admission.may(
-            peer.node, question.node, question.agent, fetch=question.fetch
-        )
-        granted = ranks is not None
-        self._out.send(
-            peer,
-            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
-        )
-
     # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
