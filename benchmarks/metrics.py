@@ -110,7 +110,7 @@ def main() -> None:
         ),
         "an entry of progress": microseconds(lambda: take("progress", **progress), 1000),
         "a look, once a second": microseconds(
-            lambda: figures.look(job, "training", 1, {"no key": 1}), 1000
+            lambda: figures.update(job, "training", 1, {"no key": 1}), 1000
         ),
         "counting the agents, every 5 s": microseconds(lambda: agents(topology, nodes), 3),
         "a scrape, in its own thread": microseconds(lambda: figures.text(False), 10),

@@ -27,7 +27,7 @@ class Ended:
         self._monitor, self._members, self._voters = monitor, members, voters
         self._liveness, self._feed = liveness, feed
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Ask the machines of agents whose connections have ended whether they are alive."""
         lines = set()
         while self._monitor.poll(0):

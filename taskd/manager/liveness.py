@@ -69,7 +69,7 @@ class LivenessProbe:
     def due(self) -> float | None:
         return min((p.due for p in self._probes.values()), default=None)
 
-    def look(self, now: float) -> list[tuple[Hashable, str]]:
+    def poll(self, now: float) -> list[tuple[Hashable, str]]:
         """The agents that are gone, and why."""
         found: list[tuple[Hashable, str]] = []
         for who, probe in list(self._probes.items()):

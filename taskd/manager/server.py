@@ -186,7 +186,7 @@ class Server:
         self._next_look = now + self.limits.look
         self._next_warning = now + self.limits.first_warning
         for source in self.sources:  # what was there before this manager
-            self._safely(source.look, self._feed, now)
+            self._safely(source.poll, self._feed, now)
         try:
             while self.outcome is None:
                 now = self._turn(now)
@@ -246,14 +246,14 @@ class Server:
         if self.starter in ready:
             self._starter_ended(now)
         if self._monitor in ready:
-            self._ended.look(now)
-        if found := self._liveness.look(now):
+            self._ended.poll(now)
+        if found := self._liveness.poll(now):
             self._ended.gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
-            self._safely(self._look_at_devices, now, self.devices.descriptor in ready)
+            self._safely(self._poll_devices, now, self.devices.descriptor in ready)
             for source in self.sources:
                 if source.descriptor in ready:
-                    self._safely(source.look, self._feed, now)
+                    self._safely(source.poll, self._feed, now)
             self._safely(self.node_infos.separate)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
@@ -371,8 +371,8 @@ class Server:
     def _leave(self, ok: bool | None, reason: str) -> None:
         self.outcome = self.outcome or Outcome(ok, reason)
 
-    def _look_at_devices(self, now: float, changed: bool) -> None:
-        if self.devices.look(now, changed):
+    def _poll_devices(self, now: float, changed: bool) -> None:
+        if self.devices.poll(now, changed):
             self.members.offer_all(now)
 
     def _look_for_others(self, now: float) -> None:

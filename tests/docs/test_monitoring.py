@@ -41,7 +41,7 @@ def counted() -> figures.Figures:
     ):
         job.take(record := Record(kind, 1.0, data))
         made.take(record, job)
-    made.look(job, "training", 1, {"no key": 1})
+    made.update(job, "training", 1, {"no key": 1})
     made.agents({"running": 1})
     made.notices({"failed": 1})
     return made

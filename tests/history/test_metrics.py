@@ -40,9 +40,9 @@ class Counted:
         self.job.take(record := Record(kind, time, data))
         self.figures.take(record, self.job)
 
-    def look(self, time, state, dropped):
+    def update(self, time, state, dropped):
         self.job.until(time)
-        self.figures.look(self.job, state, 2, dropped)
+        self.figures.update(self.job, state, 2, dropped)
 
     @property
     def samples(self):
@@ -123,7 +123,7 @@ def test_ranks_by_state_are_all_ranks():
 def test_what_the_manager_looks_up():
     made = Counted(("protected", {}))
     for time, number in ((12.0, 2), (14.0, 3), (14.0, 3)):
-        made.look(time, "training", {"no key": number})
+        made.update(time, "training", {"no key": number})
     assert made.samples["taskd_spent_seconds_total", "training"] == 4.0
     assert made.samples[("taskd_goodput_ratio",)] == 1.0
     assert made.samples[("taskd_manager_term",)] == 2
@@ -137,21 +137,21 @@ def test_what_the_manager_looks_up():
 def test_time_that_a_fault_takes_back_does_not_count_down():
     """For Prometheus a counter that has gone down has begun anew."""
     made = Counted(("protected", {}))
-    made.look(20.0, "training", {})
+    made.update(20.0, "training", {})
     made.take("fault", 21.0, incident=1, began=15.0, text="rank 1: silent")
-    made.look(21.0, "repairing", {})
+    made.update(21.0, "repairing", {})
     training = ("taskd_spent_seconds_total", "training")
     assert made.samples[training] == 10.0 and made.job.spent.seconds["training"] == 5.0
     assert made.samples["taskd_spent_seconds_total", "incident"] == 6.0
     made.take("incident", 22.0, **INCIDENT)
-    made.look(40.0, "training", {})
+    made.update(40.0, "training", {})
     assert made.samples[training] == made.job.spent.seconds["training"] == 23.0
 
 
 @pytest.mark.parametrize("state", STATES[:-1])
 def test_a_job_is_in_one_state(state):
     made = Counted()
-    made.look(1.0, state, {})
+    made.update(1.0, state, {})
     assert made.of("taskd_job_state") == {(state,): 1}
 
 
@@ -204,7 +204,7 @@ def test_the_number_of_series_is_bounded(entries, dropped):
     # every rank of a large job has a node of its own
     for kind, data in entries:
         made.take(kind, 10.0, **data)
-    made.look(20.0, "training", dropped)
+    made.update(20.0, "training", dropped)
     made.figures.agents(
         dict.fromkeys(("running", "missing", "moving", "lost", "ended", "standby"), 1)
     )

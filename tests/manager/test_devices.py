@@ -219,7 +219,7 @@ def test_a_directory_that_comes_later_and_goes(start, operate, config, caplog, t
     move(config, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
     config.rename(elsewhere)
     with caplog.at_level(logging.INFO, "taskd.manager"):
-        devices._look = 0.0  # the interval is over
+        devices._next_poll = 0.0  # the interval is over
         tell(operate, manager, 1, "8C1F8609")
         manager.wait(lambda: CHANGED in caplog.text)
         elsewhere.rename(config)

@@ -226,7 +226,7 @@ def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, con
 
     while len(heard) < 2:
         assert select.select([line.client.descriptor], [], [], PATIENCE)[0], heard
-        ClusterLine(line.client).look(feed, 0.0)
+        ClusterLine(line.client).poll(feed, 0.0)
     assert heard == ["a", "b"] and "a defect" in caplog.text
 
 
@@ -369,5 +369,5 @@ def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog
     nothing = ClusterLine()
     nothing.connect(c.ConnectAdvisor())
     nothing.tell(c.TellAdvisor("ReportProcessFault"))
-    nothing.look(queue.Queue().put, 0.0)
+    nothing.poll(queue.Queue().put, 0.0)
     nothing.close()

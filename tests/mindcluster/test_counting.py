@@ -63,7 +63,7 @@ def test_how_often(rule, gaps, later):
     for at, kind in happened:
         getattr(count, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    count.look(rule, now)
+    count.advance(rule, now)
     assert count.often == often(rule, happened, now)
 
 
@@ -74,14 +74,14 @@ def test_the_level_is_taken_back_when_it_is_due_and_not_before(rule, gaps):
         getattr(count, kind)(rule, at)
     due = count.due(rule)
     if due is None:
-        count.look(rule, 1e9)
+        count.advance(rule, 1e9)
         assert count.often == often(rule, happened, 1e9)
         return
     assert count.often
     if due > happened[-1][0]:
         assert often(rule, happened, math.nextafter(due, 0.0))
     assert not often(rule, happened, max(due, happened[-1][0] + 1e-9))
-    count.look(rule, due)
+    count.advance(rule, due)
     assert not count.often
 
 
@@ -126,5 +126,5 @@ def test_how_long(rule, gaps, later):
     for at, kind in happened:
         getattr(span, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    span.look(rule, now)
+    span.advance(rule, now)
     assert span.long == long(rule, happened, now)

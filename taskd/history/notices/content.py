@@ -77,7 +77,7 @@ class Notices:
     def _progress(self, record: Record, job: Job) -> Told:
         sample = job.samples[-1]
         slow = {rank: (node, seconds) for rank, node, seconds in sample.slow}
-        for rank in self._slow.look(slow):
+        for rank in self._slow.advance(slow):
             node, seconds = slow[rank]
             about = {"rank": rank, "node": node, "seconds": seconds}
             yield "slow-rank", {**about, "usual": sample.usual, "step": sample.step}

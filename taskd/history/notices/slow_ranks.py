@@ -21,7 +21,7 @@ class _Seen:
 class SlowRanks:
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
-    def look(self, slow: Iterable[int]) -> tuple[int, ...]:
+    def advance(self, slow: Iterable[int]) -> tuple[int, ...]:
         """The ranks that are slow now; returns those to be told of, once for each episode."""
         now = set(slow)
         told = []

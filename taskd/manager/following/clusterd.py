@@ -39,7 +39,7 @@ class ClusterLine:
         if self._client is not None:
             self._client.tell(command)
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         for event in self._client.happened() if self._client is not None else ():
             try:
                 feed(event, now)

@@ -41,7 +41,7 @@ class KubernetesLine:
     def over(self) -> None:
         """The job is over."""
 
-    def look(self, feed: Feed, now: float) -> None: ...
+    def poll(self, feed: Feed, now: float) -> None: ...
 
     def close(self) -> None: ...
 
@@ -79,7 +79,7 @@ class Open(KubernetesLine):
     def over(self) -> None:
         self._lease.release()
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         if (newest := self._following.newest()) is not None:
             labels, annotations = newest
             found = pod_info.taken(labels, Where.LABEL)

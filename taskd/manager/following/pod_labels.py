@@ -16,7 +16,7 @@ from taskd.core import events as e
 from taskd.manager.following.sources import Feed
 from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_operator
-from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import documented, pod_info
 from taskd.settings.kinds import BadSetting
@@ -92,7 +92,7 @@ class PodLabels:
         self, directory: Path, job: str, continuity: Continuity, sub_healthy: bool
     ) -> None:
         self._directory = directory
-        self._watch = Watch(directory, tuple(pod_info.FILES.values()))
+        self._watch = DirectoryWatch(directory, tuple(pod_info.FILES.values()))
         self._labels = Labels(job, continuity, sub_healthy, pod_info.read(directory))
         self._labels.keep()
 
@@ -104,7 +104,7 @@ class PodLabels:
     def close(self) -> None:
         self._watch.close()
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         """Take up what has changed since the last call."""
         if self._watch.changed():
             self._labels.take(pod_info.read(self._directory), feed, now)

@@ -80,7 +80,7 @@ class Observers:
         if figures is None:
             return
         self._history.until(self._journal.unix(now))
-        figures.look(
+        figures.update(
             self._history,
             overview.state_of(self._coordinator),
             self._coordinator.election.candidate.term,
