@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskd.mindcluster.faults.counting import Count, Span
@@ -25,19 +25,19 @@ def events(gaps):
 
 
 def often(rule, happened, now):
-    """Whether the level of `rule` holds at `now`, by everything that has happened until then."""
+    """Whether the level of `rule` holds at `now`, by everything that has happened until then; of
+    what happens at one moment, one after the other."""
     holds, recovered, occurred = False, None, []
-    for moment in sorted({t for t, _ in happened if t <= now} | {now}):
+    for moment, kind in (event for event in happened if event[0] <= now):
         holds = holds and not given_back(rule, occurred, recovered, moment)
-        for kind in (kind for t, kind in happened if t == moment):
-            if kind == "occur":
-                occurred.append(moment)
-                recovered = None
-                inside = [t for t in occurred if t >= moment - rule.window]
-                holds = holds or len(inside) >= rule.times
-            elif recovered is None:
-                recovered = moment
-    return holds
+        if kind == "occur":
+            occurred.append(moment)
+            recovered = None
+            inside = [t for t in occurred if t >= moment - rule.window]
+            holds = holds or len(inside) >= rule.times
+        elif recovered is None:
+            recovered = moment
+    return holds and not given_back(rule, occurred, recovered, now)
 
 
 def given_back(rule, occurred, recovered, now):
@@ -58,6 +58,12 @@ RULES = st.builds(
 
 
 @given(RULES, GAPS, st.integers(0, 120))
+@example(Frequency(1.0, 1, Level.RESTART, None), [(0, "occur"), (2, "recover")], 0)
+@example(
+    Frequency(1.0, 2, Level.RESTART, None),
+    [(0, "occur"), (0, "occur"), (2, "recover"), (0, "occur")],
+    0,
+)
 def test_how_often(rule, gaps, later):
     count, happened = Count(), events(gaps)
     for at, kind in happened:
