@@ -86,8 +86,8 @@ def main() -> None:
     figures, job = Figures(DEFAULT), Job(most=20)
 
     def take(kind: str, **data: object) -> None:
-        job.take(record := Record(kind, 1.0, data))
-        figures.take(record, job)
+        job.add(record := Record(kind, 1.0, data))
+        figures.count(record, job)
 
     take("start", nodes=nodes, ranks_per_node=8)
     for node in range(nodes):

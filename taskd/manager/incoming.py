@@ -54,7 +54,7 @@ class Incoming:
             from_agent.Heartbeat: self._delivery,
         }
 
-    def take(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
+    def handle(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
         """Check a message and hand it to its handler. Raises Dropped and BadMessage."""
         if len(frames) != 2:
             raise Dropped("frames", f"a message of {len(frames) - 1} frames; allowed is 1")
@@ -104,7 +104,7 @@ class Incoming:
             self._journal_writer.progress.take(peer.node, peer.ranks, message.progress, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
-            if peer.clock.told(message.asked, origin.envelope.at, self._clock()):
+            if peer.clock.answered(message.asked, origin.envelope.at, self._clock()):
                 self._journal_writer.clock(peer)
         elif peer.clock.due(now):
             self._out.send_now(peer, to_agent.TimeAsked(peer.clock.ask(self._clock())))
@@ -188,5 +188,7 @@ class Incoming:
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         peer = self._members.agents.get(message.node)
-        taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self._starting())
+        taken = (peer is not None and peer.connection >= 0) or (
+            message.node == 0 and self._starting()
+        )
         self._out.reply(route, to_agent.UnderWay(self._coordinator.under_way, taken))

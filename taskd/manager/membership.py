@@ -97,8 +97,8 @@ class Membership:
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
-        if moved or peer.line < 0:
-            peer.line = origin.descriptor
+        if moved or peer.connection < 0:
+            peer.connection = origin.descriptor
             self._liveness.forget(peer.agent)
         peer.seq, peer.last_heard = envelope.seq, now
         if moved:
@@ -386,5 +386,5 @@ class Membership:
 def _peer(origin: Origin, node: int, now: float) -> Peer:
     envelope = origin.envelope
     peer = Peer(node, envelope.process, origin.route, (), envelope.seq, now)
-    peer.line, peer.inbox.number = origin.descriptor, abs(envelope.number)
+    peer.connection, peer.inbox.number = origin.descriptor, abs(envelope.number)
     return peer

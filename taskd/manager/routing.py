@@ -9,8 +9,8 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.state import JobState
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.history.continuity import Continuity, place_key, recovery_key
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
@@ -61,8 +61,8 @@ class Routing:
         out: Outgoing,
         journal_writer: JournalWriter,
         continuity: Continuity | None,
-        cluster: ClusterLine,
-        kubernetes: KubernetesLine,
+        cluster: ClusterDConnection,
+        kubernetes: KubernetesConnection,
         leave: Callable[[bool | None, str], None],
     ) -> None:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
@@ -78,7 +78,7 @@ class Routing:
             **dict.fromkeys(members.commands, members.carry_out),
             **dict.fromkeys(voters.commands, voters.carry_out),
             c.ConnectAdvisor: cluster.connect,
-            c.TellAdvisor: cluster.tell,
+            c.TellAdvisor: cluster.report,
             to_operator.Answer: operators.answer,
             c.MarkSubHealthy: self._sub_healthy,
             c.AskForStandby: self._ask_for_standby,

@@ -30,8 +30,8 @@ from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.ended import Ended
 from taskd.manager.endpoint import allow_files, listen
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.following.sources import Source
 from taskd.manager.history.continuity import Continuity
 from taskd.manager.history.journal import Journal
@@ -77,8 +77,8 @@ class Server:
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     devices: Devices = field(default_factory=Devices)
-    cluster: ClusterLine = field(default_factory=ClusterLine)
-    kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
+    cluster: ClusterDConnection = field(default_factory=ClusterDConnection)
+    kubernetes: KubernetesConnection = field(default_factory=KubernetesConnection)
     node_infos: NodeInfos = field(default_factory=NodeInfos)
     observers: Observers = field(default_factory=Observers)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
@@ -277,13 +277,13 @@ class Server:
 
     def _poll(self, timeout: float) -> dict[Any, int]:
         probes = self._liveness.wanted
-        for line, writing in probes:
-            self._poller.register(line, zmq.POLLOUT if writing else zmq.POLLIN)
+        for connection, writing in probes:
+            self._poller.register(connection, zmq.POLLOUT if writing else zmq.POLLIN)
         try:
             return dict(self._poller.poll(math.ceil(timeout * 1000)))
         finally:
-            for line, _ in probes:
-                self._poller.unregister(line)
+            for connection, _ in probes:
+                self._poller.unregister(connection)
 
     def _due(self) -> float:
         deadline = self.coordinator.deadline()
@@ -311,7 +311,7 @@ class Server:
                 frames.append(frame.bytes)
                 more = frame.more
             try:
-                self._incoming.take(frames, first, now)
+                self._incoming.handle(frames, first, now)
             except Dropped as reason:
                 self.drops.add(reason.kind, str(reason), now)
             except codec.BadMessage as reason:

@@ -58,13 +58,13 @@ def make(
             )
     labels = pod_info.read(pod_info.directory(environ))
     sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
-    line = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
+    api = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
     # with the API it is the job's label that counts, and a later manager's pod may have another
-    by_api = line.descriptor >= 0 and label_key(config.job) in known
+    by_api = api.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
         profile_switch.ProfileSwitch(Path(settings.profiling_switch(environ)), successor)
     ]
-    if line.descriptor < 0:
+    if api.descriptor < 0:
         at = pod_info.directory(environ)
         sources.append(pod_labels.PodLabels(at, config.job, continuity, sub_healthy))
     switches = pod_labels.switches({} if by_api else labels, known, config.job)
@@ -105,7 +105,7 @@ def make(
         ),
         continuity=continuity,
         cluster=clusterd.make(environ, config.job_id),
-        kubernetes=line,
+        kubernetes=api,
         node_infos=node_info.make(environ),
         observers=observers.make(given),
         sources=sources,

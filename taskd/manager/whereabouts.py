@@ -41,7 +41,7 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
     try:
         return lease.holder(way, job)
     except Exception as error:  # whatever the client raises, the job begins without it
-        log.warning("the Lease of job %s cannot be read: %s", job, access.told(error))
+        log.warning("the Lease of job %s cannot be read: %s", job, access.describe(error))
         return None
 
 

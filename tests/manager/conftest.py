@@ -15,8 +15,8 @@ import zmq
 from taskd.core.settings import Settings
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.following.sources import Source
 from taskd.manager.history.continuity import Continuity
 from taskd.manager.history.journal import Journal
@@ -196,8 +196,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         accepted: Accepted = EVERYTHING,
         successor: bool = False,
         continuity: Continuity | None = None,
-        cluster: ClusterLine | None = None,
-        kubernetes: KubernetesLine | None = None,
+        cluster: ClusterDConnection | None = None,
+        kubernetes: KubernetesConnection | None = None,
         node_infos: NodeInfos | None = None,
         sources: tuple[Source, ...] = (),
         observers: Observers | None = None,

@@ -136,7 +136,7 @@ class Figures:
 
     # -- what the journal says ---------------------------------------------------------------------
 
-    def take(self, record: Record, job: Job) -> None:
+    def count(self, record: Record, job: Job) -> None:
         """An entry that `job` has taken."""
         if record.kind == "start":
             self._build.labels(job.version).set(1)

@@ -29,7 +29,7 @@ class Notices:
         self._name = _cut(name)
         self._slow = SlowRanks()
 
-    def take(self, record: Record, job: Job) -> list[Notice]:
+    def notices_of(self, record: Record, job: Job) -> list[Notice]:
         """The notices of an entry, which `job` has taken."""
         follow = _FOLLOW.get(record.kind)
         found = () if follow is None else follow(self, record, job)

@@ -76,11 +76,11 @@ class Devices:
         agents: Mapping[int, Peer],
         job: JobState,
         feed: Callable[[e.DeviceLevel, float], None],
-        tell: Callable[[str, dict[str, Any]], None],
+        journal: Callable[[str, dict[str, Any]], None],
     ) -> None:
         """`agents`: those that have a node, by node. `feed`: gives an event and its time to the
-        coordinator of `job`; `tell`: writes an entry into its journal."""
-        self._agents, self._job, self._feed, self.tell = agents, job, feed, tell
+        coordinator of `job`; `journal`: writes an entry into its journal."""
+        self._agents, self._job, self._feed, self.journal = agents, job, feed, journal
 
     def open(self, now: float) -> None:
         if self._directory is not None:
@@ -287,11 +287,11 @@ class Devices:
             log.error(
                 "device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, text, name
             )
-            self.tell("separated", {"device": name, "code": separated.code, "why": text})
+            self.journal("separated", {"device": name, "code": separated.code, "why": text})
         elif separated is None and name in self._separated:
             self._separated.discard(name)
             log.warning("device %s is released by %s", name, by)
-            self.tell("released", {"device": name, "by": by})
+            self.journal("released", {"device": name, "by": by})
         if self._continuity is None:
             return ""
         return self._continuity.keep(f"{DEVICE}/{name}", one.plain())

@@ -1,6 +1,6 @@
-"""The manager's line to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this manager is
-in charge: it has the job's Lease, and follows the labels of the job itself, of its pod group. A pod
-keeps the labels that it was made with."""
+"""The manager's connection to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this
+manager is in charge: it has the job's Lease, and follows the labels of the job itself, of its pod
+group. A pod keeps the labels that it was made with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskd.manager")
 
 
-class KubernetesLine:
+class KubernetesConnection:
     """The base is that of a job that does not use the API: it does nothing."""
 
     descriptor = -1
@@ -46,7 +46,7 @@ class KubernetesLine:
     def close(self) -> None: ...
 
 
-class Open(KubernetesLine):
+class Open(KubernetesConnection):
     """`known`: the labels that count as long as the object that is followed has never had them."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Open(KubernetesLine):
             found |= pod_info.taken(annotations, Where.ANNOTATION)
             for name in found:
                 self._known.pop(name, None)
-            self._labels.take(self._known | found, feed, now)
+            self._labels.apply(self._known | found, feed, now)
 
     def close(self) -> None:
         self._following.close()
@@ -121,11 +121,11 @@ def make(
     sub_healthy: bool,
     pod: Mapping[str, str],
     known: Mapping[str, object],
-) -> KubernetesLine:
+) -> KubernetesConnection:
     """`sub_healthy`: see Labels. `pod`: the labels of this pod, those of the job when the pod was
     made. `known`: what the previous manager has left. Raises settings.BadSetting."""
     if (way := access(environ)) is None:
-        return KubernetesLine()
+        return KubernetesConnection()
     from taskd.kubernetes.following import Following
     from taskd.kubernetes.lease import Lease
     from taskd.kubernetes.standbys import Standbys

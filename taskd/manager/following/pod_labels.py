@@ -57,7 +57,7 @@ class Labels:
         label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name, self._unset)
         self._continuity.keep(self._key, label)
 
-    def take(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
+    def apply(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
         """Take up what has changed. `feed` gives an event and its time to `core`."""
         before, self._found = self._found, found
         self.keep()
@@ -107,4 +107,4 @@ class PodLabels:
     def poll(self, feed: Feed, now: float) -> None:
         """Take up what has changed since the last call."""
         if self._watch.changed():
-            self._labels.take(pod_info.read(self._directory), feed, now)
+            self._labels.apply(pod_info.read(self._directory), feed, now)

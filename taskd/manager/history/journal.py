@@ -80,11 +80,11 @@ class Journal:
             self._waiting.popleft()
             self._lost += 1
         self.flush()
-        for tell in self.listeners:
+        for listener in self.listeners:
             try:
-                tell(entry)
+                listener(entry)
             except Exception:
-                log.exception("an entry of kind %s is not counted or told", kind)
+                log.exception("an entry of kind %s is not counted or delivered", kind)
 
     # -- the file ----------------------------------------------------------------------------------
 

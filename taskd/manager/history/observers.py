@@ -58,16 +58,16 @@ class Observers:
             self._targets.start()
         if self.figures is not None or self._targets is not None:
             self._history, self._notices = Job(most=KEPT), Notices(journal.job)
-            journal.listeners += [self._history.take, self._count, self._notify]
+            journal.listeners += [self._history.add, self._count, self._notify]
 
     def _count(self, entry: Record) -> None:
         if self.figures is not None:
-            self.figures.take(entry, self._history)
+            self.figures.count(entry, self._history)
 
     def _notify(self, entry: Record) -> None:
         if self._targets is not None:
-            for notice in self._notices.take(entry, self._history):
-                self._targets.tell(notice)
+            for notice in self._notices.notices_of(entry, self._history):
+                self._targets.send(notice)
 
     def turn(self, seconds: float) -> None:
         """A turn of the loop took so long, without the wait for messages."""
