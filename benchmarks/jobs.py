@@ -88,6 +88,7 @@ class Run:
             MINDX_TASK_ID=self.job,
             TASKD_SECRET=uuid.uuid4().hex,
             TASKD_FAULT_INJECTION="on",
+            TASKD_FAULT_REPORTS="on",
             TASKD_PORT=str(port or free_port()),
             TASKD_LOG_PATH=str(self.log),
             PYTHONPATH=os.pathsep.join(

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from taskd.core.incident.times import EVENTS, RankTimes
 from taskd.core.progress import Progress
-from taskd.manager.journal import Journal
+from taskd.manager.history.journal import Journal
 from taskd.messages.from_agent import NodeProgress
 
 LINES = 2000

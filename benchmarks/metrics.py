@@ -21,7 +21,7 @@ from taskd.history.metrics.endpoint import Endpoint
 from taskd.history.metrics.figures import RESULTS, Figures
 from taskd.history.model import Job
 from taskd.history.reading import Record
-from taskd.manager.watch import agents
+from taskd.manager.history.observers import agents
 
 ROUNDS = 5
 SCRAPERS, WAITS = 4, 3000
@@ -86,8 +86,8 @@ def main() -> None:
     figures, job = Figures(DEFAULT), Job(most=20)
 
     def take(kind: str, **data: object) -> None:
-        job.take(record := Record(kind, 1.0, data))
-        figures.take(record, job)
+        job.add(record := Record(kind, 1.0, data))
+        figures.count(record, job)
 
     take("start", nodes=nodes, ranks_per_node=8)
     for node in range(nodes):
@@ -110,7 +110,7 @@ def main() -> None:
         ),
         "an entry of progress": microseconds(lambda: take("progress", **progress), 1000),
         "a look, once a second": microseconds(
-            lambda: figures.look(job, "training", 1, {"no key": 1}), 1000
+            lambda: figures.update(job, "training", 1, {"no key": 1}), 1000
         ),
         "counting the agents, every 5 s": microseconds(lambda: agents(topology, nodes), 3),
         "a scrape, in its own thread": microseconds(lambda: figures.text(False), 10),

@@ -56,6 +56,7 @@ class Job(Launchers):
             "MINDX_TASK_ID": f"benchmark-{uuid.uuid4().hex[:12]}",
             "TASKD_SECRET": uuid.uuid4().hex,
             "TASKD_FAULT_INJECTION": "on",
+            "TASKD_FAULT_REPORTS": "on",
             "TASKD_PORT": str(free_port()),
             "TASKD_LOG_PATH": str(self.log),
             "TASKD_SUBHEALTHY_STRATEGY": "hotSwitch",

@@ -181,7 +181,7 @@ class Group:
     prefix: str = ""
 
 
-JOB, CONTROL = "taskd/worker/job.py", "taskd/control.py"
+JOB, CONTROL = "taskd/worker/job.py", "taskd/api/control.py"
 GROUPS = (
     Group(
         "Protect a training loop",
@@ -219,8 +219,9 @@ GROUPS = (
         "Report and inject faults",
         CONTROL,
         ("Control.report_code", "Control.sub_healthy", "Control.release_device", "Control.inject"),
-        "For a site's device monitoring, and for trying out recovery. All but `release_device` need"
-        " a job that was started with `TASKD_FAULT_INJECTION=on`.",
+        "For a site's device monitoring, and for trying out recovery. `report_code` and"
+        " `sub_healthy` need a job that was started with `TASKD_FAULT_REPORTS=on`, `inject` one"
+        " that was started with `TASKD_FAULT_INJECTION=on`.",
     ),
     Group("Add devices and error patterns", "taskd/devices/__init__.py", ("of", "register"), "",
           "taskd.devices."),

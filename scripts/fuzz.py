@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 with atheris.instrument_imports(include=["taskd"]):
     from taskd import settings
-    from taskd.manager.continuity import NAME, Continuity
+    from taskd.manager.history.continuity import NAME, Continuity
     from taskd.mindcluster.faults import codes, customization, device, device_info
     from taskd.mindcluster.faults.findings import Broken
 

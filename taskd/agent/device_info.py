@@ -14,7 +14,7 @@ from typing import Any
 
 from taskd import settings
 from taskd.messages import from_agent
-from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.mindcluster.faults import device_info
 from taskd.mindcluster.faults.device_info import KEYS, MOST_BYTES, NodeInfo
 from taskd.mindcluster.faults.findings import Broken, read_regular
@@ -55,7 +55,7 @@ class Files(DeviceInfo):
     def __init__(self, directory: Path, chips: Chips) -> None:
         super().__init__("", chips)
         self._directory = directory
-        self._watch = Watch(directory, (*KEYS, DUMP))
+        self._watch = DirectoryWatch(directory, (*KEYS, DUMP))
         self._known: NodeInfo | None = None
         self._sent: Any = None
         self._refused = self._logged = ""

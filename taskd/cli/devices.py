@@ -29,7 +29,7 @@ class _Cards(click.ParamType):  # type: ignore[type-arg]
 def command() -> None:
     """Pause a running job to test its devices, or to switch their network cards.
 
-    The job must have been started with TASKD_FAULT_INJECTION=on.
+    The job must have been started with TASKD_FAULT_REPORTS=on.
     """
 
 

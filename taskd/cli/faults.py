@@ -18,9 +18,9 @@ from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
-from taskd.manager.continuity import DEVICE, Continuity
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.mindcluster.faults import codes, configuration, names
-from taskd.mindcluster.faults.configuration import Configuration, Refused
+from taskd.mindcluster.faults.configuration import Configuration, ConfigurationRefused
 from taskd.mindcluster.faults.device import Damaged, Separation, read
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.limits import DIALECTS
@@ -140,7 +140,7 @@ def explain(
 def _load(directory: Path | None, dialect: str) -> Configuration:
     try:
         return configuration.load(directory or settings.fault_config(os.environ), dialect)
-    except Refused as error:
+    except ConfigurationRefused as error:
         for finding in error.findings:
             click.echo(f"{finding.severity}: {finding}", err=True)
         raise click.ClickException("the fault configuration is unusable") from None

@@ -1,4 +1,4 @@
-"""`taskd inject`: injected faults in a running job."""
+"""`taskd inject`: test faults in a running job, and reports of real ones to it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ PLACES = (
 
 @click.group()
 def command() -> None:
-    """Inject a fault into a running job, to see it survive.
+    """Inject a test fault into a running job, to see it survive; or report a real one to it.
 
     The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
-    It accepts injected faults only if it was started with TASKD_FAULT_INJECTION=on.
+    It accepts test faults (memory, link) only if it was started with TASKD_FAULT_INJECTION=on, and
+    reports (code, subhealth) only with TASKD_FAULT_REPORTS=on.
     """
 
 

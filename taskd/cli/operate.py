@@ -23,7 +23,7 @@ def connected() -> Iterator[Control]:
     from taskd.protocol.keys import BadSecret
 
     try:
-        control = Control()
+        control = Control(waits=lambda text: click.echo(text, err=True))
     except ControlError as error:
         raise click.ClickException(str(error)) from None
     except (settings.BadSetting, BadSecret) as error:

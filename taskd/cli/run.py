@@ -22,7 +22,7 @@ ANSWERS = 1.0  # seconds; on the same machine an answer or a refusal comes at on
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk it takes longer
 
 
-class Refused(click.ClickException):
+class LaunchRefused(click.ClickException):
     """The job is not started, for a reason other than wrong usage; printed as one line."""
 
     exit_code = 2
@@ -182,7 +182,7 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
     )
     manager, why = _launch(command)
     if manager is None and not settings.unprotected(os.environ):
-        raise Refused(
+        raise LaunchRefused(
             f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without"
             " protection"
         )
@@ -232,7 +232,7 @@ def _has_moved(nodes: int) -> bool:
 
 
 def _has_manager(host: str, port: int) -> bool:
-    """Whether a manager of this job listens there and waits for our node. Raises Refused if
+    """Whether a manager of this job listens there and waits for our node. Raises LaunchRefused if
     something else has the port."""
     from taskd.protocol import addresses, asking, secret
 
@@ -244,12 +244,12 @@ def _has_manager(host: str, port: int) -> bool:
     if answer is None and not addresses.listens((host, port), ANSWERS):
         return False  # it was leaving, its job was over
     if answer is None:
-        raise Refused(
+        raise LaunchRefused(
             f"port {port} on {host} is in use, and not by a manager of this job: "
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
     if answer.taken:
-        raise Refused(asking.second((host, port), job, 0))
+        raise LaunchRefused(asking.second((host, port), job, 0))
     return True
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from taskd.messages.to_operator import IncidentSeen
 
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
-EVERY = 1.0  # seconds between two looks
+EVERY = 1.0  # seconds between two polls
 # exit statuses, besides 1 for "nothing is known" and 2 for bad arguments
 WELL, FAILED, SILENT = 0, 3, 4
 
@@ -53,15 +53,15 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
         sight = _Sight(journal, log_path or Path(settings.log_settings(os.environ).path))
         with sight:
             if as_json:
-                model = sight.look()
+                model = sight.poll()
                 click.echo(json.dumps(model.plain, indent=1))
             elif once or journal is not None or not sys.stdout.isatty():
                 from taskd.history.status.rendering import render
 
-                model = sight.look()
+                model = sight.poll()
                 _console().print(render(model))
             else:
-                model = _live(sight.look)
+                model = _live(sight.poll)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     if sight.damaged:
@@ -76,13 +76,13 @@ def status(model: Model) -> int:
     return SILENT if model.source == "journal" else WELL
 
 
-def _live(look: Callable[[], Model]) -> Model:
+def _live(poll: Callable[[], Model]) -> Model:
     """Show the job until it is over, or until the reader has seen enough."""
     from rich.live import Live
 
     from taskd.history.status.rendering import render
 
-    model = look()
+    model = poll()
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
@@ -90,7 +90,7 @@ def _live(look: Callable[[], Model]) -> Model:
         while not model.over:
             # what it shows comes by asking: nothing tells a reader of news
             time.sleep(EVERY)
-            model = look()
+            model = poll()
             live.update(render(model), refresh=True)
     return model
 
@@ -108,7 +108,7 @@ class _Sight:
     _size: tuple[Path, int] | None = None  # of the journal that was read last
     _read: Model | None = None
 
-    def look(self) -> Model:
+    def poll(self) -> Model:
         return self._asked() or self._journaled()
 
     def _asked(self) -> Model | None:

@@ -21,8 +21,8 @@ RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
 
 
 class Advisor(Part):
-    """Whoever may decide in place of the ladder. This one is nobody; ClusterD is in
-    taskd/mindcluster/clusterd/deciding."""
+    """Whoever may decide in place of the ladder. This one is nobody; who makes the Coordinator says
+    who it is."""
 
     def __init__(self, parts: Coordinator) -> None:
         """`parts`: what it may use."""

@@ -14,8 +14,8 @@ from taskd.core.pending import PendingSet
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
-# who may want a pause
-OPERATORS, ADVISOR, TASK = "operators", "ClusterD", "a task on them"
+# who may want a pause; an advisor says its name
+OPERATORS, TASK = "operators", "a task on them"
 
 
 class Pause(Part):

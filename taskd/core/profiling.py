@@ -1,6 +1,6 @@
 """What ranks profile, and which of them makes the others wait.
 
-Operators, the documented file and ClusterD say what is profiled; the last of them counts. A rank
+Operators, the documented file and the advisor say what is profiled; the last of them counts. A rank
 that is profiled says every few seconds how long its steps have taken, and how much of that it has
 waited for others. In lockstep all steps take equally long: the rank that hardly waits is the one
 that the others wait for.

@@ -25,9 +25,10 @@ class Settings:
     # until a node that is lost is known to be: its agent's pings are missed for 1.2 s, for 3 s in
     # jobs of more than 1,000 nodes
     notice: float = 5.0
-    # for ClusterD to name a strategy: it waits 1 s for further faults, 10 s for a pod's end
+    # for the advisor to name a strategy: ClusterD waits 1 s for further faults, 10 s for the end of
+    # a pod
     advice: float = 60.0
-    clusterd: str = "off"  # who decides if there is one: lead, follow; see core/advice.py
+    advisor: str = "off"  # who decides if there is one: lead, follow; see core/advice.py
     # until a standby is available for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     reschedule: float = 270.0
     # until a standby's ranks have run the user's script up to its first attempt; documented: 15

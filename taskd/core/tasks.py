@@ -185,7 +185,7 @@ class Tasks(Part):
         if task is not None and not task.request:
             task.silent = True
             if not task.began:
-                self._end(False, "ClusterD is gone, or begins anew", now)
+                self._end(False, "whoever asked for it is gone, or begins anew", now)
 
     def drop(self, why: str) -> None:
         """The paused processes are gone."""

@@ -85,7 +85,7 @@ class Job:
     _places: Places | None = None
     _gone: set[int] = field(default_factory=set)  # nodes lost since the last incident was over
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         if not 0 <= record.time < FAR:
             return
         again = record.data.get("repeated") is True
@@ -303,7 +303,7 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
     """The job's last run; None for no record at all. `made`: arguments of Job."""
     job = Job(**made)
     for record in records:
-        job.take(record)
+        job.add(record)
     return job if job.records else None
 
 

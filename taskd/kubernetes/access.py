@@ -81,7 +81,7 @@ def find(environ: Mapping[str, str]) -> Access:
     return Access(client.ApiClient(made), namespace, settings.pod_name(environ))
 
 
-def told(error: Exception) -> str:
+def describe(error: Exception) -> str:
     """What went wrong, in a few words."""
     if isinstance(error, client.ApiException) and error.status:
         rights = "; the rights are in examples/kubernetes: role.yaml, role-device-info.yaml"

@@ -51,11 +51,11 @@ class ConfigMaps(watching.Watching):
         if not self._begun:
             self._begun = True
             self.start()
-        self._tell()
+        self._wake()
 
     def newest(self) -> dict[str, Data]:
         """What is new. Called when the descriptor is readable."""
-        self._told()
+        self._clear()
         with self._known_lock:
             found = {node: self._known[node] for node in self._wanted & self._known.keys()}
             absent = self._wanted - self._known.keys() if self._listed else frozenset()
@@ -122,7 +122,7 @@ class ConfigMaps(watching.Watching):
             self._known, self._listed = found, True
         self._version = version
         log.info("following %d ConfigMaps of device-info in namespace %s", len(found), SYSTEM)
-        self._tell()
+        self._wake()
 
     def _take(self, kind: str, found: Mapping[str, Any]) -> None:
         node = self._named(found)
@@ -136,7 +136,7 @@ class ConfigMaps(watching.Watching):
                 self._known[node] = self._data(found)
             wanted = node in self._wanted
         if wanted:
-            self._tell()
+            self._wake()
 
     @staticmethod
     def _named(found: Mapping[str, Any]) -> str | None:

@@ -25,7 +25,7 @@ class Following(watching.Watching):
 
     def newest(self) -> Marks | None:
         """None as long as nothing is known. Called when the descriptor is readable."""
-        self._told()
+        self._clear()
         return self._newest
 
     # -- the thread --------------------------------------------------------------------------------
@@ -56,4 +56,4 @@ class Following(watching.Watching):
         if self._newest is None:
             log.info("following the labels of %s in namespace %s", wanted, self._way.namespace)
         self._newest = marks
-        self._tell()
+        self._wake()

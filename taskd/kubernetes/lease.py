@@ -105,7 +105,7 @@ class Lease:
         except access.BROKEN as error:
             why = f"it is no Lease: {error}"[:200]
         except Exception as error:  # whatever the client raises, it is tried again
-            why = access.told(error)
+            why = access.describe(error)
         if why and why != self._warned:
             log.warning("the Lease %s is not renewed: %s", self._name, why)
         self._warned = why

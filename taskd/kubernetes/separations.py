@@ -76,7 +76,7 @@ class Separations:
         try:
             self._add(node, chips)
         except Exception as error:  # whatever the client raises, it is tried again
-            if (why := access.told(error)) != self._warned:
+            if (why := access.describe(error)) != self._warned:
                 self._warned = why
                 log.warning(
                     "%s cannot be added to %s of %s%s: %s",

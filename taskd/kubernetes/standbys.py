@@ -55,7 +55,9 @@ class Standbys:
                 self._ask(*wish)
             except Exception as error:  # whatever the client raises, the next one is tried
                 log.warning(
-                    "no standby is asked for beside the pod at %s: %s", wish[0], access.told(error)
+                    "no standby is asked for beside the pod at %s: %s",
+                    wish[0],
+                    access.describe(error),
                 )
 
     def _ask(self, address: str, wanted: bool) -> None:

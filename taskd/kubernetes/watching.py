@@ -41,7 +41,7 @@ class Watching:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def _told(self) -> None:
+    def _clear(self) -> None:
         """The news are taken. Called when the descriptor is readable."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.descriptor)
@@ -52,7 +52,7 @@ class Watching:
         """Until the API ends the request."""
         raise NotImplementedError
 
-    def _tell(self) -> None:
+    def _wake(self) -> None:
         with self._lock:
             if self.descriptor >= 0:
                 os.eventfd_write(self.descriptor, 1)
@@ -63,7 +63,7 @@ class Watching:
             try:
                 self._follow()
             except Exception as error:  # whatever the client raises, it is tried again
-                self._warn(access.told(error))
+                self._warn(access.describe(error))
                 self._over.wait(pause)
                 pause = min(2 * pause, AGAIN_AT_MOST)
             else:

@@ -48,7 +48,7 @@ class Clock:
         self._asked, self._next = now, now + (OFTEN if self._questions < FEW else SELDOM)
         return now
 
-    def told(self, asked: float, at: float, now: float) -> bool:
+    def answered(self, asked: float, at: float, now: float) -> bool:
         """Take an answer that was sent at `at`, on the agent's clock. Returns whether it counts:
         it answers the last question, and says more than what is known."""
         if asked != self._asked or not 0.0 < asked <= now <= asked + PATIENCE:

@@ -27,17 +27,17 @@ class Ended:
         self._monitor, self._members, self._voters = monitor, members, voters
         self._liveness, self._feed = liveness, feed
 
-    def look(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Ask the machines of agents whose connections have ended whether they are alive."""
-        lines = set()
+        closed = set()
         while self._monitor.poll(0):
-            lines.add(recv_monitor_message(self._monitor)["value"])
-        for agent in self._voters.ended(lines):
+            closed.add(recv_monitor_message(self._monitor)["value"])
+        for agent in self._voters.ended(closed):
             self._feed(e.AgentDisconnected(agent), now)
         gone: dict[str, str] = {}
         for peer in self._members.peers:
-            if peer.line in lines:
-                peer.line = -1
+            if peer.connection in closed:
+                peer.connection = -1
                 if peer.records[1] and (why := self._liveness.ask(peer.agent, peer.records, now)):
                     gone[peer.agent] = why
         if gone:
@@ -46,5 +46,5 @@ class Ended:
     def gone(self, found: dict[str, str], now: float) -> None:
         """Lose the agents that the liveness probe found gone, unless they have reconnected."""
         for peer in self._members.peers:
-            if peer.line < 0 and (why := found.get(peer.agent)) is not None:
+            if peer.connection < 0 and (why := found.get(peer.agent)) is not None:
                 self._members.lose(peer, why, now)

@@ -9,11 +9,11 @@ import zmq
 
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped, Origin, Peer
-from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR, STANDBY, unseal
@@ -29,7 +29,7 @@ class Incoming:
         voters: Voters,
         operators: Operators,
         out: Outgoing,
-        story: Story,
+        journal_writer: JournalWriter,
         feed: Callable[..., None],
         starting: Callable[[], bool],
         clock: Callable[[], float],
@@ -38,7 +38,12 @@ class Incoming:
         `starting`: whether the launcher that started this manager, that of node 0, still runs."""
         self._job, self._coordinator, self._members = job, coordinator, members
         self._voters, self._operators, self._out = voters, operators, out
-        self._story, self._feed, self._starting, self._clock = story, feed, starting, clock
+        self._journal_writer, self._feed, self._starting, self._clock = (
+            journal_writer,
+            feed,
+            starting,
+            clock,
+        )
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
@@ -49,7 +54,7 @@ class Incoming:
             from_agent.Heartbeat: self._delivery,
         }
 
-    def take(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
+    def handle(self, frames: list[bytes], first: zmq.Frame, now: float) -> None:
         """Check a message and hand it to its handler. Raises Dropped and BadMessage."""
         if len(frames) != 2:
             raise Dropped("frames", f"a message of {len(frames) - 1} frames; allowed is 1")
@@ -96,11 +101,11 @@ class Incoming:
         if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if message.progress is not None and self._members.agents.get(peer.node) is peer:
-            self._story.progress.heard(peer.node, peer.ranks, message.progress, now)
+            self._journal_writer.progress.heard(peer.node, peer.ranks, message.progress, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
-            if peer.clock.told(message.asked, origin.envelope.at, self._clock()):
-                self._story.clock(peer)
+            if peer.clock.answered(message.asked, origin.envelope.at, self._clock()):
+                self._journal_writer.clock(peer)
         elif peer.clock.due(now):
             self._out.send_now(peer, to_agent.TimeAsked(peer.clock.ask(self._clock())))
 
@@ -145,7 +150,7 @@ class Incoming:
         if members.agents.get(peer.node) is not peer:
             return  # another agent has the node by now
         if isinstance(message, from_agent.May):
-            members.permit(peer, message)
+            self._permit(peer, message)
             return
         peers.check_event(message, peer)
         if isinstance(message, from_rank.Injected):
@@ -164,13 +169,26 @@ class Incoming:
         node back."""
         self._members.hear(former, origin, now)
         if isinstance(message, from_agent.May):
-            self._members.permit(former, message)
+            self._permit(former, message)
         elif isinstance(message, from_agent.AgentLeft):
             why = f": {message.why}" if message.why else ""
             self._members.lose(former, f"its launcher has left{why}", now)
 
+    def _permit(self, peer: Peer, question: from_agent.May) -> None:
+        """Answer an agent that asks whether another one may keep records there, or fetch them."""
+        ranks = self._coordinator.admission.may(
+            peer.node, question.node, question.agent, fetch=question.fetch
+        )
+        granted = ranks is not None
+        self._out.send(
+            peer,
+            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
+        )
+
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         peer = self._members.agents.get(message.node)
-        taken = (peer is not None and peer.line >= 0) or (message.node == 0 and self._starting())
+        taken = (peer is not None and peer.connection >= 0) or (
+            message.node == 0 and self._starting()
+        )
         self._out.reply(route, to_agent.UnderWay(self._coordinator.under_way, taken))

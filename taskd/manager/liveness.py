@@ -20,7 +20,7 @@ GONE = (errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE)
 
 @dataclass
 class _Probe:
-    line: socket.socket
+    connection: socket.socket
     due: float
     connected: bool = False
 
@@ -41,35 +41,35 @@ class LivenessProbe:
             return None
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
-            line = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:  # too many open files, when thousands of connections have ended at once
             return None  # if it does not come back, its silence tells
-        code = line.connect_ex(address)
+        code = connection.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
-            line.close()
+            connection.close()
             return (
                 f"its process has ended ({errno.errorcode.get(code, code)})"
                 if code in GONE
                 else None
             )
-        self._probes[who] = _Probe(line, now + self._limit)
+        self._probes[who] = _Probe(connection, now + self._limit)
         return None
 
     def forget(self, who: Hashable) -> None:
         probe = self._probes.pop(who, None)
         if probe is not None:
-            probe.line.close()
+            probe.connection.close()
 
     @property
     def wanted(self) -> list[tuple[int, bool]]:
         """(descriptor, whether to poll it for writing)."""
-        return [(p.line.fileno(), not p.connected) for p in self._probes.values()]
+        return [(p.connection.fileno(), not p.connected) for p in self._probes.values()]
 
     @property
     def due(self) -> float | None:
         return min((p.due for p in self._probes.values()), default=None)
 
-    def look(self, now: float) -> list[tuple[Hashable, str]]:
+    def poll(self, now: float) -> list[tuple[Hashable, str]]:
         """The agents that are gone, and why."""
         found: list[tuple[Hashable, str]] = []
         for who, probe in list(self._probes.items()):
@@ -85,20 +85,20 @@ class LivenessProbe:
     def _hear(self, probe: _Probe) -> str | None:
         """Why the agent is gone; "" if it is alive; None: not known yet."""
         if not probe.connected:
-            code = probe.line.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            code = probe.connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code in GONE:
                 return f"its process has ended ({errno.errorcode[code]})"
             if code:
                 return None  # its machine is unreachable, for now: wait
             with contextlib.suppress(OSError):
-                probe.line.getpeername()
+                probe.connection.getpeername()
                 probe.connected = True
             if not probe.connected:
                 return None
         try:
             # the greeting comes from a thread that lives as long as the process and does nothing
             # else
-            return "" if probe.line.recv(1) else "its process has ended"
+            return "" if probe.connection.recv(1) else "its process has ended"
         except BlockingIOError:
             return None
         except OSError as error:

@@ -97,8 +97,8 @@ class Membership:
         if envelope.seq <= peer.seq:
             raise Dropped("late", f"node {peer.node}: message {envelope.seq} after {peer.seq}")
         moved, peer.route = route != peer.route, route
-        if moved or peer.line < 0:
-            peer.line = origin.descriptor
+        if moved or peer.connection < 0:
+            peer.connection = origin.descriptor
             self._liveness.forget(peer.agent)
         peer.seq, peer.last_heard = envelope.seq, now
         if moved:
@@ -254,17 +254,6 @@ class Membership:
             self._asked[route] = now
             self._out.reply(route, fence)
 
-    def permit(self, peer: Peer, question: from_agent.May) -> None:
-        """Answer an agent that asks whether another one may keep records there, or fetch them."""
-        ranks = self._coordinator.admission.may(
-            peer.node, question.node, question.agent, fetch=question.fetch
-        )
-        granted = ranks is not None
-        self._out.send(
-            peer,
-            to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
-        )
-
     # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
@@ -397,5 +386,5 @@ class Membership:
 def _peer(origin: Origin, node: int, now: float) -> Peer:
     envelope = origin.envelope
     peer = Peer(node, envelope.process, origin.route, (), envelope.seq, now)
-    peer.line, peer.inbox.number = origin.descriptor, abs(envelope.number)
+    peer.connection, peer.inbox.number = origin.descriptor, abs(envelope.number)
     return peer

@@ -5,32 +5,52 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import overview
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.story import Story
 from taskd.messages import from_operator, to_operator, to_rank
 
-# requests that break a healthy job; the others only delay it
-ON_PURPOSE = (
-    to_rank.Inject
-    | from_operator.ReportCode
+# what a site's device monitoring sends
+REPORTS = (
+    from_operator.ReportCode
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
 )
-NOT_ON_PURPOSE = (
-    "this job accepts no injected faults, no reports of device or node faults, and no tasks for its"
-    " devices: start it with TASKD_FAULT_INJECTION=on in the environment of its manager and its"
-    " launchers"
-)
+# what a manager answers that is not in charge, too: what it knows, and its own files
+ALWAYS = from_operator.StatusAsked | from_operator.OverviewAsked | from_operator.ReleaseDevice
 MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Which requests are accepted of those that can break a healthy job; the others only delay
+    it."""
+
+    injected: bool = False  # test faults, TASKD_FAULT_INJECTION
+    reports: bool = False  # REPORTS, TASKD_FAULT_REPORTS
+
+    def refusal(self, message: from_operator.FromOperator) -> str:
+        """Why the job does not accept a request; "" if it does."""
+        if isinstance(message, to_rank.Inject) and not self.injected:
+            what, variable = "test faults", "TASKD_FAULT_INJECTION"
+        elif isinstance(message, REPORTS) and not self.reports:
+            what = "reports of device or node faults, and no tasks for its devices"
+            variable = "TASKD_FAULT_REPORTS"
+        else:
+            return ""
+        return (
+            f"this job accepts no {what}: start it with {variable}=on in the environment of its"
+            " manager and its launchers"
+        )
 
 
 class Operators:
@@ -40,15 +60,14 @@ class Operators:
         members: Membership,
         out: Outgoing,
         devices: Devices,
-        story: Story,
+        journal_writer: JournalWriter,
         feed: Callable[[e.Event, float], None],
-        on_purpose: bool,
+        accepted: Accepted,
     ) -> None:
-        """`feed` gives an event to `core`. `on_purpose`: operators may inject faults and report
-        them."""
+        """`feed` gives an event to `core`."""
         self._coordinator, self._members, self._out, self._feed = coordinator, members, out, feed
-        self._devices, self._on_purpose = devices, on_purpose
-        self._story = story
+        self._devices, self._accepted = devices, accepted
+        self._journal_writer = journal_writer
         self._waiting: dict[str, bytes] = {}  # request -> return route to its operator
 
     def request(self, route: bytes, message: from_operator.FromOperator, now: float) -> None:
@@ -57,15 +76,18 @@ class Operators:
             # drop the oldest: its operator has long given up
             self._waiting.pop(next(iter(self._waiting)))
         self._waiting[message.request] = route
-        if isinstance(message, ON_PURPOSE) and not self._on_purpose:
-            log.warning("%s is refused: TASKD_FAULT_INJECTION is not on", type(message).__name__)
-            self.answer(to_operator.Answer(message.request, False, NOT_ON_PURPOSE))
+        if refusal := self._accepted.refusal(message):
+            log.warning("%s is refused: %s", type(message).__name__, refusal)
+            self.answer(to_operator.Answer(message.request, False, refusal))
+            return
+        if not self._coordinator.election.in_charge and not isinstance(message, ALWAYS):
+            self.answer(to_operator.NotInCharge(message.request))
             return
         if isinstance(message, from_operator.StatusAsked):
             self.answer(to_operator.Answer(message.request, True, overview(self._coordinator)))
             return
         if isinstance(message, from_operator.OverviewAsked):
-            self.answer(self._story.overview(self._coordinator, message.request, now))
+            self.answer(self._journal_writer.overview(self._coordinator, message.request, now))
             return
         if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._devices.release(message.device, now)

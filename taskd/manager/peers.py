@@ -54,7 +54,7 @@ class Origin:
 @dataclass
 class Peer:
     """An agent. `node` is STANDBY for one without a node. `records`: where it listens for other
-    agents; `line`: the descriptor of its connection here."""
+    agents; `connection`: the descriptor of its connection here."""
 
     node: int
     agent: str
@@ -63,7 +63,7 @@ class Peer:
     seq: int
     last_heard: float
     records: tuple[str, int] = ("", 0)
-    line: int = -1
+    connection: int = -1
     host: str = ""  # see from_agent.DevicesAt
     chips: tuple[int, ...] = ()
     inbox: Inbox = field(default_factory=Inbox)

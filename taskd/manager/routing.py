@@ -9,13 +9,13 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core.state import JobState
-from taskd.manager.continuity import Continuity, place_key, recovery_key
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
+from taskd.manager.history.continuity import Continuity, place_key, recovery_key
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
-from taskd.manager.story import Story
 from taskd.manager.voters import Voters
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.protocol import addresses
@@ -59,16 +59,16 @@ class Routing:
         voters: Voters,
         operators: Operators,
         out: Outgoing,
-        story: Story,
+        journal_writer: JournalWriter,
         continuity: Continuity | None,
-        cluster: ClusterLine,
-        kubernetes: KubernetesLine,
+        cluster: ClusterDConnection,
+        kubernetes: KubernetesConnection,
         leave: Callable[[bool | None, str], None],
     ) -> None:
         """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
         why."""
         self._job, self._members, self._operators = job, members, operators
-        self._out, self._story, self._leave = out, story, leave
+        self._out, self._journal_writer, self._leave = out, journal_writer, leave
         self._voters, self._continuity, self._kubernetes = voters, continuity, kubernetes
         self._placed = False  # it is this manager's address that launchers find
         self._routes: dict[type, Callable[[Any], None]] = {
@@ -78,7 +78,7 @@ class Routing:
             **dict.fromkeys(members.commands, members.carry_out),
             **dict.fromkeys(voters.commands, voters.carry_out),
             c.ConnectAdvisor: cluster.connect,
-            c.TellAdvisor: cluster.tell,
+            c.TellAdvisor: cluster.report,
             to_operator.Answer: operators.answer,
             c.MarkSubHealthy: self._sub_healthy,
             c.AskForStandby: self._ask_for_standby,
@@ -95,7 +95,7 @@ class Routing:
     def carry_out(self, commands: list[c.Command], now: float) -> None:
         for command in commands:
             self._routes[type(command)](command)
-            self._story.carried_out(command)
+            self._journal_writer.carried_out(command)
 
     def _to_all(self, command: Any) -> None:
         log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long

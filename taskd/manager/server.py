@@ -2,8 +2,8 @@
 out.
 
 The loop waits in its poll, until the next message, deadline or look for silent agents, and for the
-disk when it keeps what the next manager must know (continuity.py). No message can end the loop: a
-bad one is dropped and counted, and a defect in handling one is logged with its traceback.
+disk when it keeps what the next manager must know (history/continuity.py). No message can end the
+loop: a bad one is dropped and counted, and a defect in handling one is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from taskd.core.election.election import Election
 from taskd.core.settings import Settings
 from taskd.logs import Drops
 from taskd.manager import peers
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.ended import Ended
 from taskd.manager.endpoint import allow_files, listen
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.following.sources import Source
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.history.journal import Journal
+from taskd.manager.history.observers import Observers
+from taskd.manager.history.writer import JournalWriter
 from taskd.manager.incoming import Incoming
-from taskd.manager.journal import Journal
 from taskd.manager.limits import Limits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
-from taskd.manager.operators import Operators
+from taskd.manager.operators import Accepted, Operators
 from taskd.manager.outcome import Outcome
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import Dropped
 from taskd.manager.routing import Routing
 from taskd.manager.slack import slack
-from taskd.manager.story import Story
 from taskd.manager.voters import Voters
-from taskd.manager.watch import Watch
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
@@ -77,14 +77,14 @@ class Server:
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
     devices: Devices = field(default_factory=Devices)
-    cluster: ClusterLine = field(default_factory=ClusterLine)
-    kubernetes: KubernetesLine = field(default_factory=KubernetesLine)
+    cluster: ClusterDConnection = field(default_factory=ClusterDConnection)
+    kubernetes: KubernetesConnection = field(default_factory=KubernetesConnection)
     node_infos: NodeInfos = field(default_factory=NodeInfos)
-    watch: Watch = field(default_factory=Watch)
+    observers: Observers = field(default_factory=Observers)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
     continuity: Continuity | None = None  # what the next manager must know
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
-    faults_on_purpose: bool = False  # TASKD_FAULT_INJECTION: operators may inject and report faults
+    accepted: Accepted = field(default_factory=Accepted)  # of operators' requests
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class Server:
         self.members = Membership(
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
-        self._story = Story(self.journal, self.coordinator.job)
+        self._journal_writer = JournalWriter(self.journal, self.coordinator.job)
         self.devices.serve(
             self.members.agents, self.coordinator.job, self._feed, self.journal.write
         )
@@ -110,9 +110,9 @@ class Server:
             self.members,
             self._out,
             self.devices,
-            self._story,
+            self._journal_writer,
             self._feed,
-            self.faults_on_purpose,
+            self.accepted,
         )
         self._routing = Routing(
             self.coordinator.job,
@@ -120,7 +120,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self._story,
+            self._journal_writer,
             self.continuity,
             self.cluster,
             self.kubernetes,
@@ -133,7 +133,7 @@ class Server:
             self.voters,
             self.operators,
             self._out,
-            self._story,
+            self._journal_writer,
             self._feed,
             lambda: self.starter >= 0,
             self.clock,
@@ -170,8 +170,10 @@ class Server:
         for descriptor in (self.devices.descriptor, self.starter, *followed):
             if descriptor >= 0:
                 self._poller.register(descriptor, zmq.POLLIN)
-        self._safely(self.watch.open, self.coordinator, self.journal, self.drops)
-        self._story.begin(self._identity.name, (self.host, self.port), self.successor, self.given)
+        self._safely(self.observers.open, self.coordinator, self.journal, self.drops)
+        self._journal_writer.begin(
+            self._identity.name, (self.host, self.port), self.successor, self.given
+        )
         shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
         place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
         log.info(
@@ -184,13 +186,14 @@ class Server:
         self._next_look = now + self.limits.look
         self._next_warning = now + self.limits.first_warning
         for source in self.sources:  # what was there before this manager
-            self._safely(source.look, self._feed, now)
+            self._safely(source.poll, self._feed, now)
         try:
             while self.outcome is None:
                 now = self._turn(now)
         finally:
             self._liveness.close()
-            self._story.leave(self.outcome)
+            if self.outcome is not None and self.outcome.ok is None:
+                self._journal_writer.leave(self.outcome.reason)
             for part in (*self.sources, self.devices, self.continuity, self.voters, self.journal):
                 if part is not None:
                     part.close()
@@ -200,7 +203,7 @@ class Server:
             self._context.destroy(linger=int(self.limits.flush * 1000))
             self._wake.close()
             self._waker.close()
-            self._safely(self.watch.close)
+            self._safely(self.observers.close)
         log.info("manager leaves: %s", self.outcome.reason)
         return self.outcome
 
@@ -215,7 +218,7 @@ class Server:
 
     def _turn(self, before: float) -> float:
         start = self.clock()
-        self.watch.turn(start - before)
+        self.observers.turn(start - before)
         due = self._due()
         timeout = max(0.0, due - start)
         ready = self._poll(timeout)
@@ -243,14 +246,14 @@ class Server:
         if self.starter in ready:
             self._starter_ended(now)
         if self._monitor in ready:
-            self._ended.look(now)
-        if found := self._liveness.look(now):
+            self._ended.poll(now)
+        if found := self._liveness.poll(now):
             self._ended.gone({str(who): why for who, why in found}, now)
         if self.outcome is None:
-            self._safely(self._look_at_devices, now, self.devices.descriptor in ready)
+            self._safely(self._poll_devices, now, self.devices.descriptor in ready)
             for source in self.sources:
                 if source.descriptor in ready:
-                    self._safely(source.look, self._feed, now)
+                    self._safely(source.poll, self._feed, now)
             self._safely(self.node_infos.separate)
         self._incoming.ask_again()
         # a deadline that a message has just set is handled in the next turn
@@ -274,13 +277,13 @@ class Server:
 
     def _poll(self, timeout: float) -> dict[Any, int]:
         probes = self._liveness.wanted
-        for line, writing in probes:
-            self._poller.register(line, zmq.POLLOUT if writing else zmq.POLLIN)
+        for connection, writing in probes:
+            self._poller.register(connection, zmq.POLLOUT if writing else zmq.POLLIN)
         try:
             return dict(self._poller.poll(math.ceil(timeout * 1000)))
         finally:
-            for line, _ in probes:
-                self._poller.unregister(line)
+            for connection, _ in probes:
+                self._poller.unregister(connection)
 
     def _due(self) -> float:
         deadline = self.coordinator.deadline()
@@ -308,7 +311,7 @@ class Server:
                 frames.append(frame.bytes)
                 more = frame.more
             try:
-                self._incoming.take(frames, first, now)
+                self._incoming.handle(frames, first, now)
             except Dropped as reason:
                 self.drops.add(reason.kind, str(reason), now)
             except codec.BadMessage as reason:
@@ -353,8 +356,8 @@ class Server:
             self._safely(self.members.challenge, now)
             if self.continuity is not None:
                 self._safely(self.continuity.write)
-            self._safely(self._story.look, now)
-            self._safely(self.watch.look, now)
+            self._safely(self._journal_writer.write_due, now)
+            self._safely(self.observers.refresh, now)
             self._safely(self._look_for_others, now)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
@@ -368,8 +371,8 @@ class Server:
     def _leave(self, ok: bool | None, reason: str) -> None:
         self.outcome = self.outcome or Outcome(ok, reason)
 
-    def _look_at_devices(self, now: float, changed: bool) -> None:
-        if self.devices.look(now, changed):
+    def _poll_devices(self, now: float, changed: bool) -> None:
+        if self.devices.poll(now, changed):
             self.members.offer_all(now)
 
     def _look_for_others(self, now: float) -> None:

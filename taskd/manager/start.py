@@ -10,14 +10,16 @@ from pathlib import Path
 
 from taskd import settings
 from taskd.core.settings import Settings
-from taskd.manager import watch, whereabouts
+from taskd.manager import whereabouts
 from taskd.manager.config import Config
-from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
 from taskd.manager.following import clusterd, kubernetes, pod_labels, profile_switch
 from taskd.manager.following.sources import Source
-from taskd.manager.journal import Journal
+from taskd.manager.history import observers
+from taskd.manager.history.continuity import Continuity, label_key
+from taskd.manager.history.journal import Journal
+from taskd.manager.operators import Accepted
 from taskd.manager.server import Server
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
@@ -56,13 +58,13 @@ def make(
             )
     labels = pod_info.read(pod_info.directory(environ))
     sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
-    line = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
+    api = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
     # with the API it is the job's label that counts, and a later manager's pod may have another
-    by_api = line.descriptor >= 0 and label_key(config.job) in known
+    by_api = api.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
         profile_switch.ProfileSwitch(Path(settings.profiling_switch(environ)), successor)
     ]
-    if line.descriptor < 0:
+    if api.descriptor < 0:
         at = pod_info.directory(environ)
         sources.append(pod_labels.PodLabels(at, config.job, continuity, sub_healthy))
     switches = pod_labels.switches({} if by_api else labels, known, config.job)
@@ -84,7 +86,7 @@ def make(
             form=settings.set_up_limit(environ),
             switches=switches,
             advice=settings.clusterd_timeout(environ),
-            clusterd=settings.clusterd_role(environ),
+            advisor=settings.clusterd_role(environ),
         ),
         job=config.job,
         keys=keys,
@@ -94,7 +96,7 @@ def make(
         successor=successor,
         given=settings.without_secrets(environ),
         starter=starter,
-        faults_on_purpose=settings.fault_injection(environ),
+        accepted=Accepted(settings.fault_injection(environ), settings.fault_reports(environ)),
         devices=Devices(
             settings.fault_config(environ),
             continuity,
@@ -103,8 +105,8 @@ def make(
         ),
         continuity=continuity,
         cluster=clusterd.make(environ, config.job_id),
-        kubernetes=line,
+        kubernetes=api,
         node_infos=node_info.make(environ),
-        watch=watch.make(given),
+        observers=observers.make(given),
         sources=sources,
     )

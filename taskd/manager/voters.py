@@ -71,7 +71,9 @@ class Voters:
 
     def ended(self, descriptors: set[int]) -> list[str]:
         """Forget the agents whose connections have ended; returns them."""
-        gone = [agent for agent, (_, line) in self.routes.items() if line in descriptors]
+        gone = [
+            agent for agent, (_, connection) in self.routes.items() if connection in descriptors
+        ]
         for agent in gone:
             del self.routes[agent]
         return gone

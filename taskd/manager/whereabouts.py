@@ -14,8 +14,8 @@ import socket
 from collections.abc import Mapping, MutableMapping
 
 from taskd import settings
-from taskd.manager.continuity import Continuity, place_key
 from taskd.manager.following import kubernetes
+from taskd.manager.history.continuity import Continuity, place_key
 from taskd.protocol import addresses, asking
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys
@@ -41,7 +41,7 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
     try:
         return lease.holder(way, job)
     except Exception as error:  # whatever the client raises, the job begins without it
-        log.warning("the Lease of job %s cannot be read: %s", job, access.told(error))
+        log.warning("the Lease of job %s cannot be read: %s", job, access.describe(error))
         return None
 
 
@@ -54,6 +54,17 @@ def was_elsewhere(environ: Mapping[str, str], job: str) -> bool:
     return any(_named(place, environ) for place in (known, _leased(environ, job)))
 
 
+def in_charge(environ: Mapping[str, str], job: str, keys: Keys, asked: Address) -> Address | None:
+    """The address of the manager in charge, if it answers at another place than `asked`: where the
+    last one in charge was."""
+    known = Continuity(settings.log_path(environ)).read().get(place_key(job))
+    for left in (known, _leased(environ, job)):
+        place = _place(left, asked[1])
+        if place not in (None, asked) and asking.arrive(place, keys, job, -1) is not None:
+            return place
+    return None
+
+
 def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) -> Address | None:
     if (place := _named(known, environ)) is None:
         return None
@@ -62,6 +73,12 @@ def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) ->
 
 def _named(known: object, environ: Mapping[str, str]) -> Address | None:
     """The place that was left, if it is a manager's on another machine."""
+    place = _place(known, settings.port(environ))
+    return None if place is None or addresses.is_here(place[0]) else place
+
+
+def _place(known: object, on: int) -> Address | None:
+    """The place that was left, if it is one that a manager on this port can have."""
     if not isinstance(known, str):
         return None
     try:
@@ -70,11 +87,9 @@ def _named(known: object, environ: Mapping[str, str]) -> Address | None:
         log.error("%r is no address of a manager; it is ignored", known)
         return None
     # a job's managers have one port: on another one is another job of the same id
-    if port != settings.port(environ):
+    if port != on:
         return None
     try:
-        if addresses.is_here(host):
-            return None
         socket.getaddrinfo(host, port)
     except (OSError, ValueError, TypeError) as error:  # no name that can be looked up
         log.error("%r is no address of a manager: %s; it is ignored", known, error)

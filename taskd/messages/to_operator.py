@@ -128,4 +128,10 @@ class Overview(Message, frozen=True):
     incidents_seen: Count  # by this manager
 
 
-ToOperator = Answer | Overview
+class NotInCharge(Message, frozen=True):
+    """The answer to `request` of a manager that waits for the votes of a majority."""
+
+    request: Name
+
+
+ToOperator = Answer | Overview | NotInCharge

@@ -26,7 +26,7 @@ CHANGES = (
 Signature = tuple[tuple[int, int, int, int] | None, ...]
 
 
-class Watch:
+class DirectoryWatch:
     """Watches one directory, for one thread. `descriptor` becomes readable on a change; -1 where
     inotify is not available."""
 

@@ -124,9 +124,9 @@ class FileSwitch:
         self._thread.start()
 
     def _run(self) -> None:
-        from taskd.mindcluster.directory_watch import Watch
+        from taskd.mindcluster.directory_watch import DirectoryWatch
 
-        watch = Watch(self._path.parent, (self._path.name,))
+        watch = DirectoryWatch(self._path.parent, (self._path.name,))
         now: tuple[int, ...] = ()
         descriptors = [d for d in (watch.descriptor, self._stop) if d >= 0]
         first = True

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import zmq
+
 from taskd.messages import codec, from_operator, to_operator
 from taskd.messages.envelope import OPERATOR
 from taskd.protocol import question
@@ -28,11 +32,18 @@ class OperatorLine:
     def __init__(self, address: Address, keys: Keys, job: str) -> None:
         self._address = address
         self._link = Link(address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
+        # a request that nobody waits for any more must not arrive
+        self._link.socket.setsockopt(zmq.LINGER, 0)
 
     def ask(
-        self, message: from_operator.FromOperator, request: str, timeout: float
+        self,
+        message: from_operator.FromOperator,
+        request: str,
+        timeout: float,
+        late: Callable[[bool], None] = lambda connected: None,
     ) -> to_operator.ToOperator:
-        """The manager's answer to `message`. Raises ControlError, NoAnswer and NoManager."""
+        """The manager's answer to `message`. `late` is told whether there is a connection, if the
+        answer takes long. Raises ControlError, NoAnswer and NoManager."""
         try:
             # the manager drops an invalid message without an answer
             codec.FROM_OPERATOR.decode(codec.encode(message))
@@ -40,7 +51,11 @@ class OperatorLine:
             raise ControlError(str(error)) from None
         try:
             answer: to_operator.ToOperator | None = question.ask(
-                self._link, message, lambda a: a.request == request, timeout
+                self._link,
+                message,
+                lambda a: a.request == request,
+                timeout,
+                lambda: late(self._link.connected),
             )
         except question.ManagerGone:
             raise ControlError(

@@ -17,15 +17,30 @@ class ManagerGone(ConnectionError):
     """The connection to the manager has ended before its answer."""
 
 
-def ask(link: Link, question: Any, is_answer: Callable[[Any], bool], limit: float) -> Any | None:
+LATE = 1.0  # seconds; an answer that nothing has to be done for takes a round trip
+
+
+def ask(
+    link: Link,
+    question: Any,
+    is_answer: Callable[[Any], bool],
+    limit: float,
+    late: Callable[[], None] | None = None,
+) -> Any | None:
     """Send `question` and return the first message that answers it; None after `limit` seconds.
-    Raises ManagerGone."""
-    deadline = time.monotonic() + limit
+    `late` is called once if there is none after LATE. Raises ManagerGone."""
+    began = time.monotonic()
+    deadline = began + limit
     link.send(question)
     poller = zmq.Poller()
     poller.register(link.socket, zmq.POLLIN)
     poller.register(link.monitor, zmq.POLLIN)
     while (left := deadline - time.monotonic()) > 0:
+        if late is not None:
+            left = min(left, began + LATE - time.monotonic())
+            if left <= 0:
+                late()
+                late, left = None, 0.0
         if link.monitor in dict(poller.poll(int(left * 1000) + 1)):
             link.read_monitor()
         while (message := link.receive()) is not None:

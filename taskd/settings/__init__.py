@@ -51,6 +51,7 @@ from taskd.settings.reading import (
     fault_config,
     fault_engine,
     fault_injection,
+    fault_reports,
     fault_table,
     fork,
     handler_limit,

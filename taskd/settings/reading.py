@@ -91,8 +91,13 @@ def ends_gracefully(environ: Mapping[str, str]) -> bool:
 
 
 def fault_injection(environ: Mapping[str, str]) -> bool:
-    """Whether the job accepts injected faults and reports about its devices and nodes."""
+    """Whether the job accepts test faults."""
     return v.TASKD_FAULT_INJECTION.read(environ)
+
+
+def fault_reports(environ: Mapping[str, str]) -> bool:
+    """Whether the job accepts reports about its devices and nodes, and tasks for its devices."""
+    return v.TASKD_FAULT_REPORTS.read(environ)
 
 
 def handler_limit(environ: Mapping[str, str]) -> float:

@@ -193,9 +193,19 @@ TASKD_FAULT_INJECTION = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: the job accepts what `taskd inject` and `taskd devices` send: injected faults, fault"
-    " codes, sub-healthy nodes, tasks for devices. Set it for the manager and the launchers. A"
-    " site's device monitoring needs it too.",
+    "on: the job accepts test faults (`taskd inject memory`, `taskd inject link`). Set it for the"
+    " manager and the launchers.",
+    remedy="unset it for off",
+)
+TASKD_FAULT_REPORTS = Parameter(
+    "TASKD_FAULT_REPORTS",
+    kinds.switch(),
+    False,
+    "off",
+    "on: the job accepts what a site's device monitoring reports and asks for: fault codes"
+    " (`taskd inject code`), sub-healthy nodes (`taskd inject subhealth`), and tests of devices and"
+    " switches of network cards (`taskd devices`). Set it for the manager and the launchers, which"
+    " start the next manager. Device-info does not need it.",
     remedy="unset it for off",
 )
 TTP_NORMAL_ACTION_TIME_LIMIT = Parameter(
@@ -357,6 +367,7 @@ SECTIONS = (
             TASKD_FAULT_CONFIG,
             TASKD_FAULT_TABLE,
             *device_info.PARAMETERS,
+            TASKD_FAULT_REPORTS,
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_SET_UP_LIMIT,

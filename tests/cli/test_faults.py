@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from taskd.cli import main
-from taskd.manager.continuity import DEVICE, NAME, Continuity
+from taskd.manager.history.continuity import DEVICE, NAME, Continuity
 from taskd.mindcluster.faults import codes, customization
 from taskd.mindcluster.faults.configuration import SHIPPED
 
@@ -130,7 +130,7 @@ def test_release_where_no_manager_answers(faults, tmp_path):
     done = faults("release", "a/0")
     assert done.exit_code == 0 and "no manager answers" in done.output
     assert set(left.read()) == {f"{DEVICE}/a/1", f"{DEVICE}/a/2", "recovery/job"}
-    assert json.loads(faults("release", "a/1", "--json").output)["device"] == "a/1"
+    assert json.loads(faults("release", "a/1", "--json").stdout)["device"] == "a/1"
     assert faults("list").output == "none\n"
 
 

@@ -10,7 +10,7 @@ from taskd.history import files
 from taskd.history.model import of_records
 from taskd.history.reading import Reader, Record
 from taskd.history.status.model import of_journal
-from taskd.manager import journal
+from taskd.manager.history import journal
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "journal.md").read_text()

@@ -39,9 +39,9 @@ def counted() -> figures.Figures:
         ("incident", {"strategy": "retry", "result": "repaired"}),
         ("progress", {"phases": {"computing": 4}, "slow": [[1, 0, 2.0]]}),
     ):
-        job.take(record := Record(kind, 1.0, data))
-        made.take(record, job)
-    made.look(job, "training", 1, {"no key": 1})
+        job.add(record := Record(kind, 1.0, data))
+        made.count(record, job)
+    made.update(job, "training", 1, {"no key": 1})
     made.agents({"running": 1})
     made.notices({"failed": 1})
     return made
@@ -174,8 +174,8 @@ def test_the_examples_of_notices_are_what_is_told():
     ]
     told, job = [], Job()
     for kind, data in entries:
-        job.take(record := Record(kind, 2.0, data))
-        told += notices.take(record, job)
+        job.add(record := Record(kind, 2.0, data))
+        told += notices.notices_of(record, job)
     assert [list(e) for e in examples] == [list(n) for n in told]
     assert [(e["event"], e.get("state")) for e in examples] == [
         (n["event"], n.get("state")) for n in told

@@ -19,7 +19,7 @@ from taskd.history.notices import queue
 from taskd.history.notices.command import Command
 from taskd.history.notices.queue import Failed, Target, Targets
 from taskd.history.notices.webhook import Webhook
-from taskd.manager import watch
+from taskd.manager.history import observers
 
 PATIENCE = 20.0
 NOTICE = {"version": 1, "event": "end", "job": "job", "time": 1.0, "ok": True, "why": "over"}
@@ -107,7 +107,7 @@ def told(target: Target, *notices: dict, seconds: float = PATIENCE) -> dict[str,
     targets = Targets((target,))
     targets.start()
     for notice in notices or (NOTICE,):
-        targets.tell(notice)
+        targets.send(notice)
     targets.close(seconds)
     return targets.results
 
@@ -171,9 +171,9 @@ def test_a_program_does_not_get_the_secrets_of_the_job(tmp_path):
         "TASKD_SECRET": SECRET,
         "TASKD_PORT": "9601",
     }
-    made = watch.make(environ)
+    made = observers.make(environ)
     made._targets.start()
-    made._targets.tell({**NOTICE, "why": f"rank 0 died: bad key {SECRET}"})
+    made._targets.send({**NOTICE, "why": f"rank 0 died: bad key {SECRET}"})
     made._targets.close(PATIENCE)
     seen = (tmp_path / "env").read_text()
     assert "TASKD_PORT=9601" in seen
@@ -193,9 +193,9 @@ def test_a_web_server_gets_the_notice_as_json(serve):
 def test_the_secret_is_taken_out_of_what_is_told(serve):
     server = serve()
     secret = 'with "quotes" and ü'
-    made = watch.make({"TASKD_NOTIFY": server.url, "TASKD_SECRET": secret})
+    made = observers.make({"TASKD_NOTIFY": server.url, "TASKD_SECRET": secret})
     made._targets.start()
-    made._targets.tell({**NOTICE, "why": f"ValueError: {secret}"})
+    made._targets.send({**NOTICE, "why": f"ValueError: {secret}"})
     made._targets.close(PATIENCE)
     assert json.loads(server.bodies[0])["why"] == "ValueError: ***"
 
@@ -250,7 +250,7 @@ def test_a_target_that_hangs_delays_no_other_and_the_end_only_so_long(tmp_path, 
     targets = Targets((hangs, Target(Webhook(server.url))))
     targets.start()
     for _ in range(3):
-        targets.tell(NOTICE)
+        targets.send(NOTICE)
     wait(lambda: len(server.bodies) == 3)
     wait((tmp_path / "pid").exists)
     with caplog.at_level(logging.WARNING):
@@ -265,10 +265,10 @@ def test_a_full_queue_drops_and_never_waits(serve):
     target = Target(Webhook(server.url), waiting=2)
     targets = Targets((target,))
     targets.start()
-    targets.tell(NOTICE)
+    targets.send(NOTICE)
     wait(lambda: server.bodies)
     for _ in range(10):
-        targets.tell(NOTICE)
+        targets.send(NOTICE)
     assert targets.results["dropped"] == 8
     targets.close(0.0)
     wait(lambda: not target._thread.is_alive())

@@ -14,7 +14,7 @@ from taskd.history.reading import Record
 def after(*entries: tuple[float, str, dict], until: float) -> Spent:
     job = Job(most=1)
     for time, kind, data in entries:
-        job.take(Record(kind, time, data))
+        job.add(Record(kind, time, data))
     job.until(until)
     return job.spent
 
@@ -110,7 +110,7 @@ def test_every_moment_counts_once_whatever_the_journal_says(entries):
     for time, kind, data in sorted(entries, key=lambda e: e[0]):
         fresh = kind == "start" and True not in (data.get("successor"), data.get("repeated"))
         begun = time if fresh or begun is None else begun
-        job.take(Record(kind, time, data))
+        job.add(Record(kind, time, data))
     spent = job.spent
     assert set(spent.seconds) == set(KINDS) and min(spent.seconds.values()) >= 0
     assert sum(spent.seconds.values()) == pytest.approx(spent.time - begun, abs=1e-6)

@@ -26,17 +26,17 @@ class Counted:
 
     def __init__(self, *entries, ranks=4):
         self.figures, self.job = Figures(LADDER), Job(most=1)
-        self.take("start", 1.0, job="j", taskd="1", nodes=1, ranks_per_node=ranks)
+        self.add("start", 1.0, job="j", taskd="1", nodes=1, ranks_per_node=ranks)
         for kind, data in entries:
-            self.take(kind, 10.0, **data)
+            self.add(kind, 10.0, **data)
 
-    def take(self, kind, time, **data):
-        self.job.take(record := Record(kind, time, data))
-        self.figures.take(record, self.job)
+    def add(self, kind, time, **data):
+        self.job.add(record := Record(kind, time, data))
+        self.figures.count(record, self.job)
 
-    def look(self, time, state, dropped):
+    def update(self, time, state, dropped):
         self.job.until(time)
-        self.figures.look(self.job, state, 2, dropped)
+        self.figures.update(self.job, state, 2, dropped)
 
     @property
     def samples(self):
@@ -81,7 +81,7 @@ def test_a_lost_node_counts_for_its_incident_and_no_other():
 def test_nodes_beyond_the_first_are_counted_together():
     made = Counted(*[("join", {"node": n, "first": n, "ranks": 1}) for n in range(NODES + 20)])
     for rank in (*range(NODES + 20), 0):
-        made.take("incident", 10.0, **{**INCIDENT, "ranks": (rank,)})
+        made.add("incident", 10.0, **{**INCIDENT, "ranks": (rank,)})
     counted = made.of("taskd_node_incidents_total")
     assert len(counted) == NODES + 1 and counted[("other",)] == 20 and counted[("0",)] == 2
 
@@ -92,9 +92,9 @@ def test_the_incident_under_way():
     assert made.samples[("taskd_incident_began_timestamp_seconds",)] == 9.0
     assert made.samples[left] == 3
     for strategy, strategies in (("retry", 2), ("recover", 0), ("dump", 0), ("hot-switch", 3)):
-        made.take("decision", 11.0, strategy=strategy)
+        made.add("decision", 11.0, strategy=strategy)
         assert made.samples[left] == strategies
-    made.take("incident", 12.0, **INCIDENT)
+    made.add("incident", 12.0, **INCIDENT)
     assert made.samples[left] == 3
 
 
@@ -103,21 +103,21 @@ def test_ranks_by_state_are_all_ranks():
     said["phases"] = {"computing": 2, "77": 1}
     made = Counted(ranks=5)
     assert ("taskd_step",) not in made.samples  # it is not known
-    made.take("progress", 10.0, **said, slow=[[7, 1, 0.9], [8, 1, 0.8]])
+    made.add("progress", 10.0, **said, slow=[[7, 1, 0.9], [8, 1, 0.8]])
     known = made.of("taskd_ranks")
     assert known == {("computing",): 2, ("other",): 1, ("unseen",): 2}
     assert made.of("taskd_slow_rank_seconds") == {("7", "1"): 0.9, ("8", "1"): 0.8}
     names = ("step", "step_highest", "step_end", "step_seconds", "steps_per_second")
     values = [made.samples[(f"taskd_{name}",)] for name in (*names, "heartbeat_age_seconds")]
     assert values == [3, 4, 9, 0.5, 1.0, 1.0]
-    made.take("progress", 20.0, **said, slow=[[8, 1, 0.7]])
+    made.add("progress", 20.0, **said, slow=[[8, 1, 0.7]])
     assert made.of("taskd_slow_rank_seconds") == {("8", "1"): 0.7}
 
 
 def test_what_the_manager_looks_up():
     made = Counted(("protected", {}))
     for time, number in ((12.0, 2), (14.0, 3), (14.0, 3)):
-        made.look(time, "training", {"no key": number})
+        made.update(time, "training", {"no key": number})
     assert made.samples["taskd_spent_seconds_total", "training"] == 4.0
     assert made.samples[("taskd_goodput_ratio",)] == 1.0
     assert made.samples[("taskd_manager_term",)] == 2
@@ -131,21 +131,21 @@ def test_what_the_manager_looks_up():
 def test_time_that_a_fault_takes_back_does_not_count_down():
     """For Prometheus a counter that has gone down has begun anew."""
     made = Counted(("protected", {}))
-    made.look(20.0, "training", {})
-    made.take("fault", 21.0, incident=1, began=15.0, text="rank 1: silent")
-    made.look(21.0, "repairing", {})
+    made.update(20.0, "training", {})
+    made.add("fault", 21.0, incident=1, began=15.0, text="rank 1: silent")
+    made.update(21.0, "repairing", {})
     training = ("taskd_spent_seconds_total", "training")
     assert made.samples[training] == 10.0 and made.job.spent.seconds["training"] == 5.0
     assert made.samples["taskd_spent_seconds_total", "incident"] == 6.0
-    made.take("incident", 22.0, **INCIDENT)
-    made.look(40.0, "training", {})
+    made.add("incident", 22.0, **INCIDENT)
+    made.update(40.0, "training", {})
     assert made.samples[training] == made.job.spent.seconds["training"] == 23.0
 
 
 @pytest.mark.parametrize("state", STATES[:-1])
 def test_a_job_is_in_one_state(state):
     made = Counted()
-    made.look(1.0, state, {})
+    made.update(1.0, state, {})
     assert made.of("taskd_job_state") == {(state,): 1}
 
 
@@ -197,8 +197,8 @@ def test_the_number_of_series_is_bounded(entries, dropped):
     made = Counted(*entries, ranks=1)
     # every rank of a large job has a node of its own
     for kind, data in entries:
-        made.take(kind, 10.0, **data)
-    made.look(20.0, "training", dropped)
+        made.add(kind, 10.0, **data)
+    made.update(20.0, "training", dropped)
     made.figures.agents(
         dict.fromkeys(("running", "missing", "moving", "lost", "ended", "standby"), 1)
     )

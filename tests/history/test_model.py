@@ -63,9 +63,9 @@ def test_what_an_incident_was_about_stays_when_nodes_change():
 def test_only_a_start_from_nothing_forgets():
     follows = Job(most=5)
     for entry in STORY:
-        follows.take(entry)
-    follows.take(start(2000.0, successor=True))
-    follows.take(start(2001.0, repeated=True))
+        follows.add(entry)
+    follows.add(start(2000.0, successor=True))
+    follows.add(start(2001.0, repeated=True))
     assert follows.closed == 3 and follows.managers == 2
-    follows.take(start(3000.0))
+    follows.add(start(3000.0))
     assert (follows.closed, follows.managers, follows.began, follows.most) == (0, 1, 3000.0, 5)

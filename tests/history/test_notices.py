@@ -22,14 +22,14 @@ class Told:
     def __init__(self, name="job"):
         self.notices, self.job = Notices(name), Job(most=1)
 
-    def take(self, kind, **data):
-        self.job.take(record := Record(kind, 7.0, data))
-        return self.notices.take(record, self.job)
+    def add(self, kind, **data):
+        self.job.add(record := Record(kind, 7.0, data))
+        return self.notices.notices_of(record, self.job)
 
 
 def test_an_incident_is_told_when_it_begins_and_when_it_is_over():
     notices = Told("job")
-    (begun,) = notices.take("fault", incident=1, began=5.0, text="rank 1: killed by SIGKILL")
+    (begun,) = notices.add("fault", incident=1, began=5.0, text="rank 1: killed by SIGKILL")
     assert begun == {
         "version": 1,
         "event": "incident",
@@ -40,25 +40,25 @@ def test_an_incident_is_told_when_it_begins_and_when_it_is_over():
         "began": 5.0,
         "faults": ["rank 1: killed by SIGKILL"],
     }
-    assert notices.take("fault", incident=1, began=5.0, text="rank 2: killed") == []
-    (over,) = notices.take("incident", **INCIDENT)
+    assert notices.add("fault", incident=1, began=5.0, text="rank 2: killed") == []
+    (over,) = notices.add("incident", **INCIDENT)
     assert over["state"] == "over"
     assert over["result"] == "repaired"
     assert over["ranks"] == [1]
     assert over["replaced"] == 1
-    assert len(notices.take("fault", incident=2, began=6.0, text="rank 1: killed")) == 1
+    assert len(notices.add("fault", incident=2, began=6.0, text="rank 1: killed")) == 1
 
 
 def test_a_lost_node_the_end_and_a_slow_rank():
     notices = Told("job")
-    (lost,) = notices.take("lost", node=1, why="its launcher is gone")
+    (lost,) = notices.add("lost", node=1, why="its launcher is gone")
     assert (lost["event"], lost["node"], lost["why"]) == ("lost-node", 1, "its launcher is gone")
-    (end,) = notices.take("end", ok=False, reason="no strategy is left")
+    (end,) = notices.add("end", ok=False, reason="no strategy is left")
     assert (end["event"], end["ok"], end["why"]) == ("end", False, "no strategy is left")
     found = [
         notice
         for _ in range(BEGINS + 5)
-        for notice in notices.take("progress", slow=[[7, 0, 1.62]], usual=1.05, step=200)
+        for notice in notices.add("progress", slow=[[7, 0, 1.62]], usual=1.05, step=200)
     ]
     (slow,) = found
     assert (slow["event"], slow["rank"], slow["node"], slow["seconds"]) == ("slow-rank", 7, 0, 1.62)
@@ -67,21 +67,21 @@ def test_a_lost_node_the_end_and_a_slow_rank():
 def test_a_rank_that_makes_the_others_wait():
     notices = Told("job")
     entry = {"rank": 2, "since": 91, "late": 0.029, "step": 0.1}
-    (told,) = notices.take("slow", state="begun", **entry)
+    (told,) = notices.add("slow", state="begun", **entry)
     found = {name: told[name] for name in ("event", "rank", "since", "late", "taken")}
     assert found == {"event": "slow-rank", "rank": 2, "since": 91, "late": 0.029, "taken": 0.1}
-    assert notices.take("slow", state="over", **entry) == []
+    assert notices.add("slow", state="over", **entry) == []
 
 
 def test_everything_else_is_not_told():
     for kind in ("start", "join", "note", "phase", "decision", "a kind of later"):
-        assert Told().take(kind, settings={"TASKD_PORT": "1"}) == []
+        assert Told().add(kind, settings={"TASKD_PORT": "1"}) == []
 
 
 def test_notices_are_small():
     notices = Told("j" * 256)
     many = {**INCIDENT, "faults": ["x" * 4000] * 100, "ranks": tuple(range(100_000))}
-    (notice,) = notices.take("incident", **many)
+    (notice,) = notices.add("incident", **many)
     assert len(notice["faults"]) == len(notice["ranks"]) == LISTED
     assert notice["replaced"] == 100_000
     assert len(json.dumps(notice)) < LISTED * (TEXT + 10) + 1000

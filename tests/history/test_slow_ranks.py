@@ -10,7 +10,7 @@ from taskd.history.notices.slow_ranks import BEGINS, ENDS, SlowRanks
 
 def told(looks):
     slow = SlowRanks()
-    return [slow.look(look) for look in looks]
+    return [slow.advance(look) for look in looks]
 
 
 def test_once_it_has_been_slow_for_some_looks_and_then_no_more():
@@ -32,5 +32,5 @@ def test_a_short_pause_does_not_begin_another_episode_and_a_long_one_does():
 def test_memory_is_bounded(looks):
     slow = SlowRanks()
     for look in looks:
-        slow.look(look)
+        slow.advance(look)
         assert len(slow._seen) <= 10 * (ENDS + 1)

@@ -279,8 +279,8 @@ def test_ten_thousand_ranks_stay_readable():
     for node in range(1250):
         ranks = tuple(range(8 * node, 8 * node + 8))
         usual = 5_000_000 if node == 700 else 1_000_000
-        progress.take(node, ranks, NodeProgress((9,) * 8, b"\1" * 8, (usual,) * 8, 10), 0.0)
-    said = answer(job, "r", "job", progress.look(), 1.0, [], 5.0, 1000.0)
+        progress.heard(node, ranks, NodeProgress((9,) * 8, b"\1" * 8, (usual,) * 8, 10), 0.0)
+    said = answer(job, "r", "job", progress.seen(), 1.0, [], 5.0, 1000.0)
     assert len(codec.encode(said)) < 3000
     assert codec.TO_OPERATOR.decode(codec.encode(said)) == said
     assert len(said.listed) == 8 and len(said.troubled) == WORST and said.troubles == 1250

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from taskd.kubernetes import configmaps
 from taskd.kubernetes.separations import KEY, Separations, added
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices import node_info
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.operators import Accepted
 from taskd.messages import from_agent, from_operator, to_rank
 from taskd.messages.envelope import STANDBY
 from tests.mindcluster.device_info_stand_in import configmap, fault
@@ -59,7 +60,7 @@ def names(cluster):
 
 def test_a_code_from_the_configmap_and_its_end(cluster, manage):
     cluster.config_map(NAME, configmap())
-    manager, agent = manage(faults_on_purpose=False)
+    manager, agent = manage(accepted=Accepted())
     rank = manager.job.ranks[1]
     cluster.wait("it watches", lambda: watched(cluster))
     others = [fault("Ascend910-1", "80818C00")]

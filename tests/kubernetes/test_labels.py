@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from taskd.kubernetes import lease
-from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.following import kubernetes
+from taskd.manager.history.continuity import Continuity, label_key
 from taskd.messages import from_agent, from_operator, to_agent
 
 

@@ -15,16 +15,17 @@ import zmq
 
 from taskd.core.settings import Settings
 from taskd.core.state import JobState
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.following.sources import Source
-from taskd.manager.journal import Journal
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.history.journal import Journal
+from taskd.manager.history.observers import Observers
 from taskd.manager.limits import Limits
+from taskd.manager.operators import Accepted
 from taskd.manager.server import Outcome, Server
-from taskd.manager.watch import Watch
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal, unseal
 from taskd.protocol import keys
@@ -32,6 +33,7 @@ from taskd.protocol import keys
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from ports import free_port
 
+EVERYTHING = Accepted(injected=True, reports=True)
 KEYS = keys.derive(b"the secret of the tests")
 PATIENCE = 20.0  # a guard against hanging, never a measure
 
@@ -228,21 +230,23 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         nodes: int = 1,
         limits: Limits | None = None,
         devices: Devices | None = None,
-        faults_on_purpose: bool = True,
+        accepted: Accepted = EVERYTHING,
+        successor: bool = False,
         continuity: Continuity | None = None,
-        cluster: ClusterLine | None = None,
-        kubernetes: KubernetesLine | None = None,
+        cluster: ClusterDConnection | None = None,
+        kubernetes: KubernetesConnection | None = None,
         node_infos: NodeInfos | None = None,
         sources: tuple[Source, ...] = (),
-        watch: Watch | None = None,
+        observers: Observers | None = None,
         **settings: Any,
     ) -> Running:
         given = (Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port())
-        more = {"devices": devices, "continuity": continuity, "cluster": cluster, "watch": watch}
+        more = {"devices": devices, "continuity": continuity, "cluster": cluster}
         more |= {"kubernetes": kubernetes, "node_infos": node_infos, "sources": sources}
+        more["observers"] = observers
         more = {name: value for name, value in more.items() if value is not None}
         written = Journal(str(tmp_path / "log"), "job"), limits or Limits()
-        server = Server(*given, *written, faults_on_purpose=faults_on_purpose, **more)
+        server = Server(*given, *written, accepted=accepted, successor=successor, **more)
         running.append(Running(server))
         return running[-1]
 

@@ -36,7 +36,7 @@ def test_the_bound_holds(made, later):
     clock = Clock()
     for asked, read, told in talk:
         clock.ask(asked)
-        clock.told(asked, theirs(read), told)
+        clock.answered(asked, theirs(read), told)
         for moment in (told, told + later):
             now = moment + 1.0
             found, bound = theirs(now) - clock.offset.seconds, clock.bound(now)
@@ -46,23 +46,23 @@ def test_the_bound_holds(made, later):
 def test_a_better_answer_replaces_a_worse_one_and_not_the_other_way():
     clock = Clock()
     clock.ask(100.0)
-    assert clock.told(100.0, 600.5, 101.0)
+    assert clock.answered(100.0, 600.5, 101.0)
     assert clock.offset.seconds == 500.0 and clock.offset.bound == pytest.approx(0.501)
     clock.ask(110.0)
-    assert clock.told(110.0, 610.001, 110.002)
+    assert clock.answered(110.0, 610.001, 110.002)
     assert clock.offset.bound == pytest.approx(0.001, abs=1e-5)
     clock.ask(111.0)
-    assert not clock.told(111.0, 612.0, 112.0)
+    assert not clock.answered(111.0, 612.0, 112.0)
     assert clock.ours(610.0, 200.0) == pytest.approx(110.0, abs=0.002)
 
 
 def test_an_old_answer_counts_again_once_the_clocks_may_have_drifted_further():
     clock = Clock()
     clock.ask(100.0)
-    clock.told(100.0, 100.0, 100.002)
+    clock.answered(100.0, 100.0, 100.002)
     later = 100.0 + 0.5 / DRIFT
     clock.ask(later)
-    assert clock.told(later, later + 0.2, later + 0.4)
+    assert clock.answered(later, later + 0.2, later + 0.4)
 
 
 @pytest.mark.parametrize(
@@ -71,20 +71,20 @@ def test_an_old_answer_counts_again_once_the_clocks_may_have_drifted_further():
 def test_an_answer_to_no_question_says_nothing(asked, now):
     clock = Clock()
     clock.ask(100.0)
-    assert not clock.told(asked, 1.0, now)
+    assert not clock.answered(asked, 1.0, now)
     assert clock.offset is None and clock.ours(5.0, 7.0) == 7.0 and clock.bound(7.0) is None
 
 
 def test_an_answer_counts_once():
     clock = Clock()
     clock.ask(100.0)
-    assert clock.told(100.0, 50.0, 100.1) and not clock.told(100.0, 70.0, 100.2)
+    assert clock.answered(100.0, 50.0, 100.1) and not clock.answered(100.0, 70.0, 100.2)
 
 
 def test_what_an_agent_says_cannot_be_later_than_now():
     clock = Clock()
     clock.ask(100.0)
-    clock.told(100.0, 50.0, 100.1)
+    clock.answered(100.0, 50.0, 100.1)
     assert clock.ours(1e9, 101.0) == 101.0
     assert clock.ours(0.0, 101.0) == 101.0  # it did not say
 
@@ -95,6 +95,6 @@ def test_questions_are_few():
         now += 3.0
         if clock.due(now):
             clock.ask(now)
-            clock.told(now, now, now + 0.001)
+            clock.answered(now, now, now + 0.001)
             asked += 1
     assert asked <= FEW + 600 / SELDOM + 1 and OFTEN <= 3.0

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from taskd.manager import continuity
-from taskd.manager.continuity import Continuity, recovery_key
 from taskd.manager.devices.state import Devices
+from taskd.manager.history import continuity
+from taskd.manager.history.continuity import Continuity, recovery_key
 from taskd.messages import from_agent, from_operator, to_agent
 
 
@@ -70,7 +70,7 @@ def test_there_is_one_writer(tmp_path, caplog):
 
 def test_a_writer_that_is_killed_lets_go(tmp_path):
     code = (
-        "import sys, signal; from taskd.manager.continuity import Continuity\n"
+        "import sys, signal; from taskd.manager.history.continuity import Continuity\n"
         "Continuity(sys.argv[1]).keep('a', 1); print('kept', flush=True); signal.pause()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -3,8 +3,9 @@ manager knows of it."""
 
 from __future__ import annotations
 
-from taskd.manager.continuity import Continuity
 from taskd.manager.devices.state import Devices
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.operators import Accepted
 from taskd.messages import from_agent, from_operator, to_agent, to_rank
 from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.faults import configuration
@@ -36,15 +37,15 @@ def devices_at(tmp_path, kept=None, **more):
     return Devices(None, kept or Continuity(tmp_path), **more)
 
 
-def test_a_code_interrupts_the_job_without_leave_for_faults_on_purpose(start):
-    manager = start(1, faults_on_purpose=False)
+def test_a_code_interrupts_the_job_without_leave_for_reports(start):
+    manager = start(1, accepted=Accepted())
     (agent,) = manager.protected(1)
     told(agent, "", "80E01801")
     assert "80E01801 is in RestartBusinessCodes" in agent.expect(to_rank.Interrupt).reason
 
 
 def test_before_a_reset_is_over_there_is_no_process(start):
-    manager = start(1, faults_on_purpose=False)
+    manager = start(1, accepted=Accepted())
     (agent,) = manager.protected(1)
     rank = manager.job.ranks[1]
     told(agent, "", "80C98001")

@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 
-from taskd.manager.continuity import DEVICE, Continuity
 from taskd.manager.devices.state import CHANGED, NOT_CHANGED, Devices
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.messages import from_agent, from_operator, to_agent, to_rank
 from taskd.mindcluster.faults.configuration import SHIPPED
 from taskd.mindcluster.faults.limits import NEWER
@@ -187,7 +187,7 @@ def test_a_directory_that_comes_later_and_goes(start, config, caplog, tmp_path):
     move(config, "8C1F860B", "NotHandleFaultCodes", "RestartNPUCodes")
     config.rename(elsewhere)
     with caplog.at_level(logging.INFO, "taskd.manager"):
-        devices._look = 0.0  # the interval is over
+        devices._next_poll = 0.0  # the interval is over
         tell(manager, 1, "8C1F8609")
         manager.wait(lambda: CHANGED in caplog.text)
         elsewhere.rename(config)

@@ -14,9 +14,9 @@ import pytest
 
 from taskd.history import files
 from taskd.history.reading import Reader
-from taskd.manager import journal as module
-from taskd.manager import line_file
-from taskd.manager.journal import Journal
+from taskd.manager.history import journal as module
+from taskd.manager.history import line_file
+from taskd.manager.history.journal import Journal
 
 
 def make(tmp_path, **more):
@@ -81,7 +81,7 @@ def test_what_a_killed_writer_has_torn_is_mended_by_the_next(tmp_path, cut):
 def test_the_lines_of_a_killed_manager_are_there(tmp_path):
     """Not forced to the disk, but with the kernel before the next thing is done."""
     code = (
-        "import os, signal, sys; from taskd.manager.journal import Journal;"
+        "import os, signal, sys; from taskd.manager.history.journal import Journal;"
         "journal = Journal(sys.argv[1], 'job');"
         "[journal.write('note', {'text': str(i)}) for i in range(100)];"
         "os.kill(os.getpid(), signal.SIGKILL)"

@@ -14,7 +14,7 @@ from taskd.manager.liveness import LivenessProbe
 def found(liveness: LivenessProbe, limit: float = 5.0) -> list:
     end = time.monotonic() + limit
     while time.monotonic() < end:
-        if out := liveness.look(time.monotonic()):
+        if out := liveness.poll(time.monotonic()):
             return out
         if not liveness.wanted:
             return []
@@ -65,4 +65,4 @@ def test_asked_twice_and_forgotten(listening):
     assert len(liveness.wanted) == 1
     liveness.forget("a")
     time.sleep(0.06)
-    assert liveness.look(time.monotonic()) == []
+    assert liveness.poll(time.monotonic()) == []

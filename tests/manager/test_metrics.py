@@ -15,9 +15,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from taskd.history.metrics import endpoint
-from taskd.manager import watch
+from taskd.manager.history import observers
+from taskd.manager.history.observers import Observers
 from taskd.manager.limits import Limits
-from taskd.manager.watch import Watch
 from taskd.messages import from_agent, from_rank
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -26,7 +26,7 @@ PATIENCE = 20.0
 
 def scraped(manager):
     """The samples, by name and labels' values."""
-    port = manager.server.watch.endpoint.port
+    port = manager.server.observers.endpoint.port
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
         text = answer.read().decode()
     return {
@@ -47,15 +47,15 @@ def until(manager, condition):
 
 @pytest.fixture
 def manager(start):
-    running = start(nodes=2, watch=Watch(LOOPBACK), limits=Limits(silence=PATIENCE * 3))
-    running.wait(lambda: running.server.watch.endpoint.port)
+    running = start(nodes=2, observers=Observers(LOOPBACK), limits=Limits(silence=PATIENCE * 3))
+    running.wait(lambda: running.server.observers.endpoint.port)
     return running
 
 
 def answer(manager, data, wait=True):
     """What the endpoint says to `data`, until it closes the connection."""
     with socket.create_connection(
-        ("127.0.0.1", manager.server.watch.endpoint.port), PATIENCE
+        ("127.0.0.1", manager.server.observers.endpoint.port), PATIENCE
     ) as line:
         line.sendall(data)
         said = b""
@@ -91,9 +91,11 @@ def test_a_scrape(manager):
 
 def test_an_incident_under_way_and_dropped_messages(start):
     manager = start(
-        nodes=2, watch=Watch(LOOPBACK), ladder=("retry", "recover-in-place", "recover", "exit")
+        nodes=2,
+        observers=Observers(LOOPBACK),
+        ladder=("retry", "recover-in-place", "recover", "exit"),
     )
-    manager.wait(lambda: manager.server.watch.endpoint.port)
+    manager.wait(lambda: manager.server.observers.endpoint.port)
     agents = manager.protected(2)
     agents[0].send(from_rank.RankJoined(3))  # not its rank
     agents[1].send(from_agent.RankDied(2, 0, "killed by SIGKILL"))
@@ -106,7 +108,7 @@ def test_an_incident_under_way_and_dropped_messages(start):
 
 
 def test_open_metrics(manager):
-    port = manager.server.watch.endpoint.port
+    port = manager.server.observers.endpoint.port
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     line.request(
         "GET", "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"}
@@ -147,7 +149,7 @@ def test_hostile_scrapers_hold_nobody_up(manager, monkeypatch):
     there, the manager serves its agents, and in the end every connection is closed."""
     monkeypatch.setattr(endpoint, "TIME", 60.0)  # it is the number that is limited here
     agents = manager.protected(2)
-    place = ("127.0.0.1", manager.server.watch.endpoint.port)
+    place = ("127.0.0.1", manager.server.observers.endpoint.port)
     lines = []
     try:
         for i in range(200):
@@ -157,11 +159,11 @@ def test_hostile_scrapers_hold_nobody_up(manager, monkeypatch):
         manager.serves(agents[0])
         found = scraped(manager)
         assert found[("taskd_restarts_total",)] == 0
-        manager.wait(lambda: len(manager.server.watch.endpoint._open) <= endpoint.CONNECTIONS)
+        manager.wait(lambda: len(manager.server.observers.endpoint._open) <= endpoint.CONNECTIONS)
     finally:
         for line in lines:
             line.close()
-    manager.wait(lambda: not manager.server.watch.endpoint._open)
+    manager.wait(lambda: not manager.server.observers.endpoint._open)
 
 
 def test_a_connection_that_says_nothing_is_closed(manager, monkeypatch):
@@ -176,7 +178,7 @@ def test_a_port_in_use_is_one_warning_and_is_tried_again(start, monkeypatch, cap
         taken.listen()
         port = taken.getsockname()[1]
         with caplog.at_level(logging.WARNING):
-            manager = start(watch=Watch(("127.0.0.1", port)))
+            manager = start(observers=Observers(("127.0.0.1", port)))
             manager.protected(1)
             manager.wait(lambda: "no metrics at" in caplog.text)
     give_up = time.monotonic() + PATIENCE
@@ -191,10 +193,10 @@ def test_a_port_in_use_is_one_warning_and_is_tried_again(start, monkeypatch, cap
 
 
 def test_a_manager_ends_while_it_is_scraped(manager):
-    place = ("127.0.0.1", manager.server.watch.endpoint.port)
+    place = ("127.0.0.1", manager.server.observers.endpoint.port)
     with socket.create_connection(place, PATIENCE) as line:
         line.sendall(b"GET /metrics HTTP/1.1\r\n")
-        manager.wait(lambda: manager.server.watch.endpoint._open)
+        manager.wait(lambda: manager.server.observers.endpoint._open)
         manager.server.stop("test")
         assert manager.outcome().ok is None
         assert line.recv(10) == b""
@@ -207,20 +209,20 @@ def test_without_prometheus_client_the_job_runs_and_one_line_says_why(start, mon
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "taskd.history.metrics.figures", raising=False)
     with caplog.at_level(logging.WARNING):
-        manager = start(watch=Watch(LOOPBACK))
+        manager = start(observers=Observers(LOOPBACK))
         manager.protected(1)
     assert "pip install prometheus-client" in caplog.text
-    assert manager.server.watch.endpoint is None
+    assert manager.server.observers.endpoint is None
 
 
 def test_the_files_of_a_script_for_its_own_metrics_are_left_alone(tmp_path):
     code = (
         "from taskd.core.coordinator import Coordinator; from taskd.core.settings import Settings;"
-        "from taskd.manager.watch import _endpoint;"
+        "from taskd.manager.history.observers import _endpoint;"
         "_, figures = _endpoint(('127.0.0.1', 0), Coordinator(Settings(1, 2)));"
         "figures.turn(1.0); print(figures.text(False)[0].decode())"
     )
-    mine = {name: str(tmp_path / "none") for name in watch.MULTIPROCESS}
+    mine = {name: str(tmp_path / "none") for name in observers.MULTIPROCESS}
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **mine}, capture_output=True, text=True
     )
@@ -229,7 +231,7 @@ def test_the_files_of_a_script_for_its_own_metrics_are_left_alone(tmp_path):
 
 
 def test_off_by_default():
-    made = watch.make({})
+    made = observers.make({})
     assert made._address is None and made._targets is None
-    assert watch.make({"TASKD_METRICS_PORT": "9602"})._address == ("127.0.0.1", 9602)
-    assert watch.make({"TASKD_METRICS_PORT": "10.0.0.1:9602"})._address == ("10.0.0.1", 9602)
+    assert observers.make({"TASKD_METRICS_PORT": "9602"})._address == ("127.0.0.1", 9602)
+    assert observers.make({"TASKD_METRICS_PORT": "10.0.0.1:9602"})._address == ("10.0.0.1", 9602)

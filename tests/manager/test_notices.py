@@ -7,7 +7,7 @@ import logging
 import threading
 
 from taskd.history.notices.queue import Failed, Target, Targets
-from taskd.manager.watch import Watch
+from taskd.manager.history.observers import Observers
 from taskd.messages import from_agent, to_agent
 
 
@@ -29,8 +29,8 @@ class Hangs:
 
 def test_a_repair_goes_on_while_a_target_hangs_and_the_manager_ends(start, caplog):
     hangs = Hangs()
-    watch = Watch(targets=Targets((Target(hangs),)))
-    manager = start(nodes=2, watch=watch, ladder=("recover-in-place", "exit"))
+    observers = Observers(targets=Targets((Target(hangs),)))
+    manager = start(nodes=2, observers=observers, ladder=("recover-in-place", "exit"))
     agents = manager.protected(2)
     agents[1].send(from_agent.RankDied(2, 0, "killed by SIGKILL"))
     assert agents[1].expect(to_agent.Replace).rank == 2

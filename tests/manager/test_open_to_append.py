@@ -9,8 +9,8 @@ import pytest
 
 from taskd import logs
 from taskd.agent.ranks import zygote
-from taskd.manager.continuity import Continuity
-from taskd.manager.journal import Journal
+from taskd.manager.history.continuity import Continuity
+from taskd.manager.history.journal import Journal
 from taskd.profiling.files import Files
 
 STRANGER = 65533

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from taskd.manager.continuity import Continuity, label_key, recovery_key
 from taskd.manager.following import pod_labels
 from taskd.manager.following.pod_labels import PodLabels
+from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_agent, to_agent
 from taskd.settings import BadSetting, pod_info
 
@@ -128,6 +128,6 @@ def test_what_the_file_has_instead_of_a_number_counts_as_none(value):
 def test_a_directory_that_is_not_there(tmp_path):
     kept = Continuity(tmp_path)
     labels = PodLabels(tmp_path / "none", "job", kept, True)
-    labels.look(lambda event, now: pytest.fail(f"{event}"), 0.0)
+    labels.poll(lambda event, now: pytest.fail(f"{event}"), 0.0)
     labels.close()
     assert pod_info.read(tmp_path / "none") == {} and kept.read() == {}

@@ -12,8 +12,8 @@ import pytest
 
 from taskd.core.commands import Command
 from taskd.manager import routing
-from taskd.manager.following.clusterd import ClusterLine
-from taskd.manager.following.kubernetes import KubernetesLine
+from taskd.manager.following.clusterd import ClusterDConnection
+from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.routing import Routing
 from taskd.messages import codec, to_rank
 
@@ -95,10 +95,10 @@ def carry_out(command: Any, agents: dict[int, str]) -> list[str]:
         "voters": SimpleNamespace(commands=(), carry_out=None),
         "operators": SimpleNamespace(answer=None),
         "out": sent,
-        "story": SimpleNamespace(carried_out=lambda command: None),
+        "journal_writer": SimpleNamespace(carried_out=lambda command: None),
         "continuity": None,
-        "cluster": ClusterLine(),
-        "kubernetes": KubernetesLine(),
+        "cluster": ClusterDConnection(),
+        "kubernetes": KubernetesConnection(),
         "leave": lambda well, why: None,
     }
     Routing(**parts).carry_out([command], 0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from taskd.manager.operators import Accepted
 from taskd.messages import codec, from_agent, from_operator, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR, STANDBY, VERSION, Envelope, seal
 
@@ -101,21 +102,26 @@ def test_the_manager_says_whose_records_an_agent_keeps_and_who_gets_them(start):
     assert not answer(keeper, 1, "", True)
 
 
+INJECTION, REPORTS = "TASKD_FAULT_INJECTION=on", "TASKD_FAULT_REPORTS=on"
 REQUESTS = {
-    "inject": to_rank.Inject("r", 0, "memory", {}),
-    "code": from_operator.ReportCode("r", 0, "80E01801", "once", ""),
-    "subhealth": from_operator.NodeSubHealthy("r", 0, "forged"),
+    "inject": (to_rank.Inject("r", 0, "memory", {}), INJECTION),
+    "code": (from_operator.ReportCode("r", 0, "80E01801", "once", ""), REPORTS),
+    "subhealth": (from_operator.NodeSubHealthy("r", 0, "forged"), REPORTS),
+    "nics": (from_operator.NicSwitchRequested("r", (0,), (True,)), REPORTS),
+    "test": (from_operator.StressTestRequested("r", (0,), (0,)), REPORTS),
 }
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_faults_on_purpose_are_refused_where_the_job_does_not_take_them(start, name):
-    manager = start(faults_on_purpose=False)
+def test_faults_are_refused_where_the_job_does_not_take_them(start, name):
+    request, permission = REQUESTS[name]
+    # each permission allows nothing of the other
+    manager = start(accepted=Accepted(permission == REPORTS, permission == INJECTION))
     (agent,) = manager.protected(1)
     operator = manager.agent(OPERATOR)
-    operator.send(REQUESTS[name])
+    operator.send(request)
     answer = operator.expect(to_operator.Answer)
-    assert (answer.request, answer.ok) == ("r", False) and "TASKD_FAULT_INJECTION=on" in answer.text
+    assert (answer.request, answer.ok) == ("r", False) and permission in answer.text
     # what holds a job up, and does not break it, is an operator's all the same
     operator.send(from_operator.RecoverySwitched("s", False))
     assert operator.expect(to_operator.Answer).ok

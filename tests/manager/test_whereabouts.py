@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskd.manager import whereabouts
-from taskd.manager.continuity import NAME, Continuity, place_key
+from taskd.manager.history.continuity import NAME, Continuity, place_key
 from taskd.messages.to_agent import UnderWay
 
 THERE = "192.0.2.7:9601"  # no machine has this address

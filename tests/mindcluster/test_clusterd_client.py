@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.manager.following import clusterd
-from taskd.manager.following.clusterd import ClusterLine
+from taskd.manager.following.clusterd import ClusterDConnection
 from taskd.mindcluster.clusterd import interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
@@ -77,7 +77,7 @@ def test_signals_arrive_in_order_and_reports_are_told(cluster, line):
         cluster.send("keep-alive", uuid=str(number))
     line.until(lambda seen: len(seen) == 51)
     assert [s.uuid for s in line.seen[1:]] == [str(n) for n in range(50)]
-    line.client.tell(c.TellAdvisor("ReportProcessFault", ranks=((3, 0), (5, 1))))
+    line.client.send(c.TellAdvisor("ReportProcessFault", ranks=((3, 0), (5, 1))))
     told = cluster.wait("ReportProcessFault")
     assert [(f.rankId, f.faultType) for f in told.faultRanks] == [("3", "0"), ("5", "1")]
 
@@ -93,9 +93,9 @@ def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
         e.AdvisorTask(ranks=((0, True), (3, False))),
         e.AdvisorTask(tests=((1, (0,)), (2, (0, 1)))),
     }
-    line.client.tell(c.TellAdvisor("ReplySwitchNicResult", 1, "why"))
+    line.client.send(c.TellAdvisor("ReplySwitchNicResult", 1, "why"))
     results = ((1, ((0, 2, "core 3"),)), (2, ((0, 0, ""), (1, 0, ""))))
-    line.client.tell(c.TellAdvisor("ReplyStressTestResult", 1, tests=results))
+    line.client.send(c.TellAdvisor("ReplyStressTestResult", 1, tests=results))
     assert not cluster.wait("ReplySwitchNicResult").result
     told = cluster.wait("ReplyStressTestResult")
     found = {
@@ -174,9 +174,9 @@ def test_a_clusterd_that_starts_later_is_found(connect):
 def test_a_report_of_an_earlier_stream_is_dropped(cluster, line, caplog):
     cluster.cut()
     cluster.wait("Subscribe", 2)  # the manager does not know of this stream yet
-    line.client.tell(c.TellAdvisor("ReportStopComplete"))
+    line.client.send(c.TellAdvisor("ReportStopComplete"))
     line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
-    line.client.tell(c.TellAdvisor("ReportProcessFault"))
+    line.client.send(c.TellAdvisor("ReportProcessFault"))
     cluster.wait("ReportProcessFault")
     assert "ReportStopComplete" not in [call for call, _ in cluster.heard]
     assert "dropped a report to ClusterD" in caplog.text
@@ -201,8 +201,8 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, mon
         return call(name, request)
 
     monkeypatch.setattr(line.client, "_call", fails_once)
-    line.client.tell(c.TellAdvisor("ReportStopComplete"))
-    line.client.tell(c.TellAdvisor("ReportProcessFault"))
+    line.client.send(c.TellAdvisor("ReportStopComplete"))
+    line.client.send(c.TellAdvisor("ReportProcessFault"))
     cluster.wait("ReportProcessFault")
     again = ["ReportStopComplete"] * (code is grpc.StatusCode.UNAVAILABLE)
     assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
@@ -220,7 +220,7 @@ def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, lin
 
     while len(heard) < 2:
         assert select.select([line.client.descriptor], [], [], PATIENCE)[0], heard
-        ClusterLine(line.client).look(feed, 0.0)
+        ClusterDConnection(line.client).poll(feed, 0.0)
     assert heard == ["a", "b"] and "a defect" in caplog.text
 
 
@@ -231,7 +231,7 @@ def test_a_flood_is_bounded_and_the_last_reports_are_kept(cluster, line):
     line.until(lambda seen: len(seen) == 20 * WAITING + 1)
     quiet = Client("127.0.0.1:1", "job")  # never started: nobody takes them
     for number in range(WAITING + 10):
-        quiet.tell(c.TellAdvisor("ReportRecoverStatus", code=number))
+        quiet.send(c.TellAdvisor("ReportRecoverStatus", code=number))
     kept = [quiet._reports.get_nowait()[1].code for _ in range(WAITING)]
     assert kept == list(range(10, WAITING + 10))
     quiet.close()
@@ -267,7 +267,7 @@ def test_a_server_that_speaks_garbage_or_nothing_at_all(answer, connect, caplog)
     server.start()
     try:
         line = connect(f"127.0.0.1:{port}")
-        line.client.tell(c.TellAdvisor("ReportProcessFault"))
+        line.client.send(c.TellAdvisor("ReportProcessFault"))
         if answer == b"":  # all fields at their defaults: a valid status, and empty signals
             line.until(connected)
         else:
@@ -356,8 +356,8 @@ def test_without_grpc_or_without_a_clusterd_there_is_no_line(monkeypatch, caplog
     for other in ({}, {**environ, "TASKD_CLUSTERD": "off"}):
         assert clusterd.make(other, "job").descriptor == -1
     assert caplog.text == ""
-    nothing = ClusterLine()
+    nothing = ClusterDConnection()
     nothing.connect(c.ConnectAdvisor())
-    nothing.tell(c.TellAdvisor("ReportProcessFault"))
-    nothing.look(queue.Queue().put, 0.0)
+    nothing.report(c.TellAdvisor("ReportProcessFault"))
+    nothing.poll(queue.Queue().put, 0.0)
     nothing.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from taskd.mindcluster.faults.counting import Count, Span
@@ -25,19 +25,19 @@ def events(gaps):
 
 
 def often(rule, happened, now):
-    """Whether the level of `rule` holds at `now`, by everything that has happened until then."""
+    """Whether the level of `rule` holds at `now`, by everything that has happened until then; of
+    what happens at one moment, one after the other."""
     holds, recovered, occurred = False, None, []
-    for moment in sorted({t for t, _ in happened if t <= now} | {now}):
+    for moment, kind in (event for event in happened if event[0] <= now):
         holds = holds and not given_back(rule, occurred, recovered, moment)
-        for kind in (kind for t, kind in happened if t == moment):
-            if kind == "occur":
-                occurred.append(moment)
-                recovered = None
-                inside = [t for t in occurred if t >= moment - rule.window]
-                holds = holds or len(inside) >= rule.times
-            elif recovered is None:
-                recovered = moment
-    return holds
+        if kind == "occur":
+            occurred.append(moment)
+            recovered = None
+            inside = [t for t in occurred if t >= moment - rule.window]
+            holds = holds or len(inside) >= rule.times
+        elif recovered is None:
+            recovered = moment
+    return holds and not given_back(rule, occurred, recovered, now)
 
 
 def given_back(rule, occurred, recovered, now):
@@ -58,12 +58,18 @@ RULES = st.builds(
 
 
 @given(RULES, GAPS, st.integers(0, 120))
+@example(Frequency(1.0, 1, Level.RESTART, None), [(0, "occur"), (2, "recover")], 0)
+@example(
+    Frequency(1.0, 2, Level.RESTART, None),
+    [(0, "occur"), (0, "occur"), (2, "recover"), (0, "occur")],
+    0,
+)
 def test_how_often(rule, gaps, later):
     count, happened = Count(), events(gaps)
     for at, kind in happened:
         getattr(count, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    count.look(rule, now)
+    count.advance(rule, now)
     assert count.often == often(rule, happened, now)
 
 
@@ -74,14 +80,14 @@ def test_the_level_is_taken_back_when_it_is_due_and_not_before(rule, gaps):
         getattr(count, kind)(rule, at)
     due = count.due(rule)
     if due is None:
-        count.look(rule, 1e9)
+        count.advance(rule, 1e9)
         assert count.often == often(rule, happened, 1e9)
         return
     assert count.often
     if due > happened[-1][0]:
         assert often(rule, happened, math.nextafter(due, 0.0))
     assert not often(rule, happened, max(due, happened[-1][0] + 1e-9))
-    count.look(rule, due)
+    count.advance(rule, due)
     assert not count.often
 
 
@@ -126,5 +132,5 @@ def test_how_long(rule, gaps, later):
     for at, kind in happened:
         getattr(span, kind)(rule, at)
     now = (happened[-1][0] if happened else 0.0) + later
-    span.look(rule, now)
+    span.advance(rule, now)
     assert span.long == long(rule, happened, now)

@@ -118,7 +118,7 @@ def test_release_of_a_device_whose_code_is_still_there_or_that_is_not_separated_
     found.report(code, "occur", 1.0)
     assert found.judge(1.0).unusable
     found.release()
-    assert not found.judge(1e6).unusable and found.look(1e6) is None and found.plain() is None
+    assert not found.judge(1e6).unusable and found.advance(1e6) is None and found.plain() is None
     assert found.report("80000004", "occur", 1e6).reason.level is Level.MANUALLY_SEPARATE
 
 
@@ -128,19 +128,19 @@ def test_a_release_time_window():
     found.report("80000004", "once", 2.0)
     assert found.known.separated
     assert found.due > 101.0  # fewer than two within 100 s, and away for 50 s
-    found.look(found.due)
+    found.advance(found.due)
     assert not found.known.separated and found.judge(200.0).level is Level.NORMAL
 
 
 def test_what_is_there_for_too_long():
     found = device(duration={"80000001": customization.Duration(20.0, 60.0)})
     assert found.report("80000001", "occur", 0.0).reason.level is Level.NOT_HANDLE
-    assert found.look(20.0) is None
-    arisen = found.look(found.due)
+    assert found.advance(20.0) is None
+    arisen = found.advance(found.due)
     assert arisen.reason.level is Level.PRE_SEPARATE and arisen.now.unusable
     found.report("80000001", "recover", 30.0)
     assert found.judge(90.0).level is Level.PRE_SEPARATE
-    found.look(found.due)
+    found.advance(found.due)
     assert found.judge(91.0).level is Level.NORMAL
 
 
@@ -159,11 +159,11 @@ def test_codes_that_are_timed_are_counted_when_they_were_there_for_too_long():
 def test_what_does_not_go_away_within_the_times_of_grace_tolerance():
     found = device(heals=15.0, reset=150.0)
     found.report("80000004", "occur", 0.0)
-    assert found.look(14.9) is None
-    assert found.look(15.0).reason.level is Level.RESTART
+    assert found.advance(14.9) is None
+    assert found.advance(15.0).reason.level is Level.RESTART
     assert found.due == 165.0
-    assert found.look(165.0).reason.level is Level.SEPARATE
-    assert found.look(1e6) is None and found.due is None
+    assert found.advance(165.0).reason.level is Level.SEPARATE
+    assert found.advance(1e6) is None and found.due is None
     found.report("80000004", "recover", 1e6)
     assert found.judge(1e6).level is Level.NORMAL
 
@@ -174,7 +174,7 @@ def test_other_files_change_nothing_about_codes_that_they_do_not_touch():
     found.report("80000004", "once", 2.0)
     found.report("80000006", "occur", 2.0)
     found.reconfigure(dataclasses.replace(found.rules), 3.0)
-    assert found.look(3.0) is None
+    assert found.advance(3.0) is None
     assert found.judge(3.0).level is Level.RESTART
     found.report("80000004", "once", 4.0)
     assert found.known.separated, "what was counted before is counted still"
@@ -233,7 +233,7 @@ def test_whatever_is_told_the_level_is_that_of_a_code_that_is_there_or_of_a_rule
     for code, kind, gap, look in story:
         now += gap
         if look:
-            found.look(now)
+            found.advance(now)
         new = kind != "recover" and code not in there
         arisen = found.report(code, kind, now)
         rated = found.rules.codes.rate(code).level
@@ -304,8 +304,8 @@ def test_a_manager_that_takes_over_at_any_moment_judges_like_one_that_stayed(rep
         assert stayed.judge(at) == other.judge(at)
     # and all that the passing of time alone changes
     for later in range(at, at + 130, 2):
-        stayed.look(later)
-        other.look(later)
+        stayed.advance(later)
+        other.advance(later)
         assert stayed.judge(later) == other.judge(later)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from taskd.mindcluster.faults import codes, configuration, customization, names
-from taskd.mindcluster.faults.configuration import Refused, load
+from taskd.mindcluster.faults.configuration import ConfigurationRefused, load
 from taskd.mindcluster.faults.findings import Broken
 from taskd.mindcluster.faults.limits import GUIDE, HINT, NEWER
 from taskd.mindcluster.levels import Level
@@ -315,10 +315,10 @@ def test_a_directory_with_only_some_of_the_files(tmp_path):
 def test_a_directory_is_refused_as_a_whole(tmp_path):
     (tmp_path / codes.NAME).write_text(json.dumps(ONE))
     (tmp_path / customization.NAME).write_text("{")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ConfigurationRefused) as refused:
         load(tmp_path)
     assert "faultCustomization.json: not JSON" in str(refused.value)
-    with pytest.raises(Refused, match="is not a directory"):
+    with pytest.raises(ConfigurationRefused, match="is not a directory"):
         load(tmp_path / "nowhere")
 
 
@@ -328,7 +328,7 @@ def test_a_directory_or_pipe_of_that_name_is_refused_and_stops_nobody(tmp_path):
     os.mkfifo(tmp_path / codes.NAME)
     writer = os.open(tmp_path / codes.NAME, os.O_RDWR)  # somebody who says nothing
     (tmp_path / customization.NAME).mkdir()
-    with pytest.raises(Refused):
+    with pytest.raises(ConfigurationRefused):
         load(tmp_path)
     os.close(writer)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.mindcluster.faults import codes
-from taskd.mindcluster.faults.configuration import Refused, load
+from taskd.mindcluster.faults.configuration import ConfigurationRefused, load
 from taskd.mindcluster.faults.device import OCCUR, Device
 from taskd.mindcluster.faults.findings import Broken
 from taskd.mindcluster.faults.names import PEERS, BadCode, of_switch, parse_code
@@ -90,5 +90,5 @@ def test_a_directory_with_the_file(tmp_path):
     # what no list has is not handled, as in the device plugin
     assert loaded.codes.rate(parse_code("[0x00f1ff09,1,npu,na]")).level is Level.NOT_HANDLE
     (tmp_path / codes.SWITCHES).write_text("{")
-    with pytest.raises(Refused):
+    with pytest.raises(ConfigurationRefused):
         load(tmp_path)

@@ -25,7 +25,7 @@ class Asked(Job):
     """A job of which an operator asks something. `control`: the operator's."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        given = {"TASKD_FAULT_INJECTION": "on", **settings}
+        given = {"TASKD_FAULT_REPORTS": "on", **settings}
         super().__init__(folder, "2x2", script=SCRIPT, steps=STEPS, **given)
         self.environ = {"TASKD_PORT": str(self.port)}
         self.begun(3)

@@ -172,7 +172,7 @@ class Operator:
 
 @pytest.fixture
 def held(start: Start) -> Launch:
-    more = {"ENABLE_RESTART_FAULT_PROCESS": "on", "TASKD_FAULT_INJECTION": "on", "HOLD": "20"}
+    more = {"ENABLE_RESTART_FAULT_PROCESS": "on", "TASKD_FAULT_REPORTS": "on", "HOLD": "20"}
     return start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", **more)
 
 

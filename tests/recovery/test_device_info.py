@@ -32,7 +32,7 @@ def start(tmp_path, **more):
         STEPS,
         TASKD_DEVICE_INFO=str(tmp_path / "info"),
         ASCEND_VISIBLE_DEVICES="4-7",
-        **{"TASKD_FAULT_INJECTION": None, **more},
+        **{"TASKD_FAULT_REPORTS": None, **more},
     )
 
 
@@ -105,7 +105,7 @@ def test_by_the_kubernetes_api(tmp_path, reference, cluster):
         POD_NAME="pod",
         NODE_NAME="node-1",
         ASCEND_VISIBLE_DEVICES="4-7",
-        TASKD_FAULT_INJECTION=None,
+        TASKD_FAULT_REPORTS=None,
     ) as job:
         job.trains()
         cluster.wait("it watches", lambda: ("watch", "configmaps", "") in cluster.asked)

@@ -20,13 +20,21 @@ STEPS = "160"
 
 def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):
     with training.start(
-        tmp_path / "job", 2, "steered.py", STEPS, TASKD_SECRET=None, TASKD_FAULT_INJECTION=None
+        tmp_path / "job",
+        2,
+        "steered.py",
+        STEPS,
+        TASKD_SECRET=None,
+        TASKD_FAULT_INJECTION=None,
+        TASKD_FAULT_REPORTS=None,
     ) as job:
         job.trains()
-        refused = job.taskd("inject", "memory", "--rank", "0")
-        assert refused.returncode == 1 and "TASKD_FAULT_INJECTION=on" in refused.stderr, (
-            refused.stderr
-        )
+        for what, variable in (
+            (("memory",), "TASKD_FAULT_INJECTION"),
+            (("code", "80E01801"), "TASKD_FAULT_REPORTS"),
+        ):
+            refused = job.taskd("inject", *what, "--rank", "0")
+            assert refused.returncode == 1 and f"{variable}=on" in refused.stderr, refused.stderr
         # what was enough before
         stranger = Control({**job.env, "TASKD_SECRET": f"job id: {job.env['MINDX_TASK_ID']}"})
         with stranger, pytest.raises(NoManager):

@@ -104,6 +104,7 @@ def environment(directory: Path, faults: str = "", **more: str | None) -> dict[s
         "TASKD_PORT": str(free_port()),
         "TASKD_SECRET": "tests",
         "TASKD_FAULT_INJECTION": "on",
+        "TASKD_FAULT_REPORTS": "on",
         "TASKD_LOG_PATH": str(directory / "log"),
         "MINDX_TASK_ID": directory.name,
         "TASKD_TEST_FAULTS": faults,

@@ -17,7 +17,7 @@ from taskd.adaptor import patching
 from taskd.adaptor.torch_versions import TESTED
 from taskd.cli.doctor.finding import Finding, NoAnswer, ask, error, ok, warning
 from taskd.cython_api import library_path
-from taskd.mindcluster.faults.configuration import Refused, load
+from taskd.mindcluster.faults.configuration import ConfigurationRefused, load
 
 OLDEST = (3, 10)  # pyproject.toml, requires-python
 PYTORCH, MINDSPORE = "pytorch", "mindspore"
@@ -77,7 +77,7 @@ def fault_codes(environ: Mapping[str, str]) -> Finding:
         return ok(name, "TASKD_FAULT_CONFIG is not set: the tables shipped with taskd")
     try:
         findings = load(directory, settings.fault_table(environ)).findings
-    except Refused as refused:
+    except ConfigurationRefused as refused:
         return error(name, str(refused), f"taskd faults lint {directory}")
     if findings:
         more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""

@@ -375,7 +375,7 @@ class Recovery(Part):
         phase, silent = incident.phase, self.silent()
         if phase is Phase.CONSULT:
             limit = self._job.settings.advice
-            self.alone(f"ClusterD has not named a strategy within {limit:g} s", now)
+            self.alone(f"the advisor has not named a strategy within {limit:g} s", now)
         elif (late := self._works[phase].late(incident)) is not None:
             self._drive(late, now)
         elif phase is Phase.RESCHEDULE:

@@ -56,7 +56,7 @@ class Move(Enum):
     # damage
     SPENT = "spent"
     INTERRUPTED = "all interrupted"
-    ASKED = "all interrupted, ClusterD decides"
+    ASKED = "all interrupted, an advisor decides"
     MISSED = "all interrupted, nodes are missing"
     TAKEN = "no node is missing"
     PLANNED = "planned"

@@ -136,7 +136,7 @@ class Figures:
 
     # -- what the journal says ---------------------------------------------------------------------
 
-    def take(self, record: Record, job: Job) -> None:
+    def count(self, record: Record, job: Job) -> None:
         """An entry that `job` has taken."""
         if record.kind == "start":
             self._build.labels(job.version).set(1)
@@ -214,7 +214,7 @@ class Figures:
 
     # -- what the manager looks up about once a second ---------------------------------------------
 
-    def look(self, job: Job, state: str, term: int, dropped: Mapping[str, int]) -> None:
+    def update(self, job: Job, state: str, term: int, dropped: Mapping[str, int]) -> None:
         for kind, seconds in job.spent.seconds.items():
             self._count(self._spent, kind, seconds)
         self._goodput.set(job.spent.goodput)

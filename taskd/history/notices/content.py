@@ -29,7 +29,7 @@ class Notices:
         self._name = _cut(name)
         self._slow = SlowRanks()
 
-    def take(self, record: Record, job: Job) -> list[Notice]:
+    def notices_of(self, record: Record, job: Job) -> list[Notice]:
         """The notices of an entry, which `job` has taken."""
         follow = _FOLLOW.get(record.kind)
         found = () if follow is None else follow(self, record, job)
@@ -77,7 +77,7 @@ class Notices:
     def _progress(self, record: Record, job: Job) -> Told:
         sample = job.samples[-1]
         slow = {rank: (node, seconds) for rank, node, seconds in sample.slow}
-        for rank in self._slow.look(slow):
+        for rank in self._slow.advance(slow):
             node, seconds = slow[rank]
             about = {"rank": rank, "node": node, "seconds": seconds}
             yield "slow-rank", {**about, "usual": sample.usual, "step": sample.step}

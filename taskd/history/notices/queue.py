@@ -134,7 +134,7 @@ class Targets:
         for target in self._targets:
             target.start()
 
-    def tell(self, notice: Notice) -> None:
+    def send(self, notice: Notice) -> None:
         payload = self._hide(json.dumps(notice, separators=(",", ":"))).encode()
         for target in self._targets:
             target.put(payload)

@@ -14,26 +14,26 @@ BEGINS, ENDS = 3, 6
 class _Seen:
     times: int = 0  # looks in a row
     missed: int = 0  # in a row
-    told: bool = False
+    named: bool = False
 
 
 @dataclass
 class SlowRanks:
     _seen: dict[int, _Seen] = field(default_factory=dict)
 
-    def look(self, slow: Iterable[int]) -> tuple[int, ...]:
-        """The ranks that are slow now; returns those to be told of, once for each episode."""
+    def advance(self, slow: Iterable[int]) -> tuple[int, ...]:
+        """The ranks that are slow now; returns those to be named, once for each episode."""
         now = set(slow)
-        told = []
+        named = []
         for rank in now:
             seen = self._seen.setdefault(rank, _Seen())
             seen.times, seen.missed = seen.times + 1, 0
-            if seen.times >= BEGINS and not seen.told:
-                seen.told = True
-                told.append(rank)
+            if seen.times >= BEGINS and not seen.named:
+                seen.named = True
+                named.append(rank)
         for rank in [rank for rank in self._seen if rank not in now]:
             seen = self._seen[rank]
             seen.times, seen.missed = 0, seen.missed + 1
-            if not seen.told or seen.missed >= ENDS:
+            if not seen.named or seen.missed >= ENDS:
                 del self._seen[rank]
-        return tuple(sorted(told))
+        return tuple(sorted(named))

@@ -62,7 +62,7 @@ class NodeInfos:
             self._maps.want({other.host for other in self._members.peers if other.host})
         self._follow(peer, now)
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         for host, data in {} if self._maps is None else self._maps.newest().items():
             try:
                 self._nodes[host] = device_info.parse(data)

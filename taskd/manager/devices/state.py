@@ -19,14 +19,14 @@ from typing import Any
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.state import JobState
-from taskd.manager.continuity import DEVICE, Continuity
+from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
 from taskd.messages.from_agent import DeviceState
 from taskd.mindcluster import levels
-from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.mindcluster.faults import codes, configuration, customization, device
-from taskd.mindcluster.faults.configuration import Configuration, Refused
+from taskd.mindcluster.faults.configuration import Configuration, ConfigurationRefused
 from taskd.mindcluster.faults.device import KINDS, NOTHING, Arisen, Device, Judgement, TooMany
 from taskd.mindcluster.faults.findings import ERROR, Finding
 from taskd.mindcluster.faults.limits import GUIDE
@@ -67,26 +67,26 @@ class Devices:
         self._rules = Configuration()
         self._devices: dict[str, Device] = {}
         self._separated: set[str] = set()  # as the journal says
-        self._watch: Watch | None = None
-        self._look = 0.0  # when to check the files next
-        self._protected = False  # at the last look
+        self._watch: DirectoryWatch | None = None
+        self._next_poll = 0.0  # when to check the files next
+        self._protected = False  # at the last poll
 
     def serve(
         self,
         agents: Mapping[int, Peer],
         job: JobState,
         feed: Callable[[e.DeviceLevel, float], None],
-        tell: Callable[[str, dict[str, Any]], None],
+        journal: Callable[[str, dict[str, Any]], None],
     ) -> None:
         """`agents`: those that have a node, by node. `feed`: gives an event and its time to the
-        coordinator of `job`; `tell`: writes an entry into its journal."""
-        self._agents, self._job, self._feed, self.tell = agents, job, feed, tell
+        coordinator of `job`; `journal`: writes an entry into its journal."""
+        self._agents, self._job, self._feed, self.journal = agents, job, feed, journal
 
     def open(self, now: float) -> None:
         if self._directory is not None:
-            self._watch = Watch(self._directory, FILES)
+            self._watch = DirectoryWatch(self._directory, FILES)
         self._rules = self._load() or configuration.load()
-        self._look, self._ahead = now + self._rules.poll, self._wall() - now
+        self._next_poll, self._ahead = now + self._rules.poll, self._wall() - now
         known = {} if self._continuity is None else self._continuity.read()
         for key, value in known.items():
             kind, _, name = key.partition("/")
@@ -127,11 +127,11 @@ class Devices:
     @property
     def due(self) -> float | None:
         found = [one.due - self._ahead for one in self._devices.values() if one.due is not None]
-        return min(found if self._watch is None else [*found, self._look], default=None)
+        return min(found if self._watch is None else [*found, self._next_poll], default=None)
 
     @property
     def settled(self) -> bool:
-        """Whether `look` is needed only for changed files and when it is due."""
+        """Whether `poll` is needed only for changed files and when it is due."""
         return self._protected == self._job.protected
 
     # -- what is known -----------------------------------------------------------------------------
@@ -211,13 +211,13 @@ class Devices:
         for one in changed:
             self._keep(one, "an operator, who deleted its name in device-info")
 
-    def look(self, now: float, changed: bool) -> bool:
+    def poll(self, now: float, changed: bool) -> bool:
         """Handle changed files, time limits that have passed, and what was known before the job was
         protected. True if the faults of any device may have changed."""
         other = self._files(now, changed)
         at = now + self._ahead
         for one in [d for d in self._devices.values() if d.due is not None and d.due <= at]:
-            other, arisen = True, one.look(at)
+            other, arisen = True, one.advance(at)
             self._keep(one)
             if arisen is not None:
                 self._arisen(arisen, now)
@@ -287,11 +287,11 @@ class Devices:
             log.error(
                 "device %s is ManuallySeparateNPU: %s; taskd faults release %s", name, text, name
             )
-            self.tell("separated", {"device": name, "code": separated.code, "why": text})
+            self.journal("separated", {"device": name, "code": separated.code, "why": text})
         elif separated is None and name in self._separated:
             self._separated.discard(name)
             log.warning("device %s is released by %s", name, by)
-            self.tell("released", {"device": name, "by": by})
+            self.journal("released", {"device": name, "by": by})
         if self._continuity is None:
             return ""
         return self._continuity.keep(f"{DEVICE}/{name}", one.plain())
@@ -301,15 +301,15 @@ class Devices:
     def _files(self, now: float, changed: bool) -> bool:
         """Reload the files if they have changed, which is checked after PollInterval even without
         an event. True if another configuration is in force."""
-        if self._watch is None or not (changed or now >= self._look):
+        if self._watch is None or not (changed or now >= self._next_poll):
             return False
-        self._look = now + self._rules.poll
+        self._next_poll = now + self._rules.poll
         if not self._watch.changed():
             return False
         if (loaded := self._load()) is None:
             log.error(NOT_CHANGED)
             return False
-        self._rules, self._look = loaded, now + loaded.poll
+        self._rules, self._next_poll = loaded, now + loaded.poll
         for one in self._devices.values():
             one.reconfigure(loaded, now + self._ahead)
         log.info(CHANGED)
@@ -319,7 +319,7 @@ class Devices:
         """Load the configuration and log its findings; None if it cannot be used."""
         try:
             loaded = configuration.load(self._directory, self._dialect)
-        except Refused as error:
+        except ConfigurationRefused as error:
             _say(error.findings)
             return None
         _say(loaded.findings)

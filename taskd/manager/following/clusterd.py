@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskd.manager.clusterd")
 
 
-class ClusterLine:
+class ClusterDConnection:
     """`client`: None if there is no ClusterD; then everything here does nothing."""
 
     def __init__(self, client: Client | None = None) -> None:
@@ -35,11 +35,11 @@ class ClusterLine:
         except OSError as error:
             log.error("no connection to ClusterD: %s; check TASKD_CLUSTERD_CA, _CERT, _KEY", error)
 
-    def tell(self, command: c.TellAdvisor) -> None:
+    def report(self, command: c.TellAdvisor) -> None:
         if self._client is not None:
-            self._client.tell(command)
+            self._client.send(command)
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         for event in self._client.happened() if self._client is not None else ():
             try:
                 feed(event, now)
@@ -51,11 +51,11 @@ class ClusterLine:
             self._client.close()
 
 
-def make(environ: Mapping[str, str], job_id: str) -> ClusterLine:
+def make(environ: Mapping[str, str], job_id: str) -> ClusterDConnection:
     """`job_id`: by which ClusterD knows the job. Raises settings.BadSetting."""
     address = settings.clusterd_address(environ)
     if address is None:
-        return ClusterLine()
+        return ClusterDConnection()
     files = settings.clusterd_certificates(environ)
     try:
         from taskd.mindcluster.clusterd.client import Certificates, Client
@@ -66,5 +66,7 @@ def make(environ: Mapping[str, str], job_id: str) -> ClusterLine:
             address,
             error,
         )
-        return ClusterLine()
-    return ClusterLine(Client(address, job_id, None if files is None else Certificates(*files)))
+        return ClusterDConnection()
+    return ClusterDConnection(
+        Client(address, job_id, None if files is None else Certificates(*files))
+    )

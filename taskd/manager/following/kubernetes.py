@@ -1,6 +1,6 @@
-"""The manager's line to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this manager is
-in charge: it has the job's Lease, and follows the labels of the job itself, of its pod group. A pod
-keeps the labels that it was made with."""
+"""The manager's connection to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this
+manager is in charge: it has the job's Lease, and follows the labels of the job itself, of its pod
+group. A pod keeps the labels that it was made with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from taskd import settings
-from taskd.manager.continuity import Continuity, label_key
 from taskd.manager.following.pod_labels import Labels
 from taskd.manager.following.sources import Feed
+from taskd.manager.history.continuity import Continuity, label_key
 from taskd.settings import documented, pod_info
 from taskd.settings.parameter import Where
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("taskd.manager")
 
 
-class KubernetesLine:
+class KubernetesConnection:
     """The base is that of a job that does not use the API: it does nothing."""
 
     descriptor = -1
@@ -41,12 +41,12 @@ class KubernetesLine:
     def over(self) -> None:
         """The job is over."""
 
-    def look(self, feed: Feed, now: float) -> None: ...
+    def poll(self, feed: Feed, now: float) -> None: ...
 
     def close(self) -> None: ...
 
 
-class Open(KubernetesLine):
+class Open(KubernetesConnection):
     """`known`: the labels that count as long as the object that is followed has never had them."""
 
     def __init__(
@@ -79,14 +79,14 @@ class Open(KubernetesLine):
     def over(self) -> None:
         self._lease.release()
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         if (newest := self._following.newest()) is not None:
             labels, annotations = newest
             found = pod_info.taken(labels, Where.LABEL)
             found |= pod_info.taken(annotations, Where.ANNOTATION)
             for name in found:
                 self._known.pop(name, None)
-            self._labels.take(self._known | found, feed, now)
+            self._labels.apply(self._known | found, feed, now)
 
     def close(self) -> None:
         self._following.close()
@@ -121,11 +121,11 @@ def make(
     sub_healthy: bool,
     pod: Mapping[str, str],
     known: Mapping[str, object],
-) -> KubernetesLine:
+) -> KubernetesConnection:
     """`sub_healthy`: see Labels. `pod`: the labels of this pod, those of the job when the pod was
     made. `known`: what the previous manager has left. Raises settings.BadSetting."""
     if (way := access(environ)) is None:
-        return KubernetesLine()
+        return KubernetesConnection()
     from taskd.kubernetes.following import Following
     from taskd.kubernetes.lease import Lease
     from taskd.kubernetes.standbys import Standbys

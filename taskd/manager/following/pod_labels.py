@@ -2,7 +2,8 @@
 `subHealthyStrategy`: the pod's, as the downward API writes them.
 
 The last change counts, whether it was the label's or an operator's (`taskd recovery`). The next
-manager learns what the label was (continuity.py), so that it sees a change that no manager saw.
+manager learns what the label was (history/continuity.py), so that it sees a change that no manager
+saw.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taskd.core import events as e
-from taskd.manager.continuity import Continuity, label_key, recovery_key
 from taskd.manager.following.sources import Feed
+from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_operator
-from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import documented, pod_info
 from taskd.settings.kinds import BadSetting
@@ -56,7 +57,7 @@ class Labels:
         label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name, self._unset)
         self._continuity.keep(self._key, label)
 
-    def take(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
+    def apply(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
         """Take up what has changed. `feed` gives an event and its time to `core`."""
         before, self._found = self._found, found
         self.keep()
@@ -91,7 +92,7 @@ class PodLabels:
         self, directory: Path, job: str, continuity: Continuity, sub_healthy: bool
     ) -> None:
         self._directory = directory
-        self._watch = Watch(directory, tuple(pod_info.FILES.values()))
+        self._watch = DirectoryWatch(directory, tuple(pod_info.FILES.values()))
         self._labels = Labels(job, continuity, sub_healthy, pod_info.read(directory))
         self._labels.keep()
 
@@ -103,7 +104,7 @@ class PodLabels:
     def close(self) -> None:
         self._watch.close()
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         """Take up what has changed since the last call."""
         if self._watch.changed():
-            self._labels.take(pod_info.read(self._directory), feed, now)
+            self._labels.apply(pod_info.read(self._directory), feed, now)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taskd.core import events as e
 from taskd.manager.following.sources import Feed
-from taskd.mindcluster.directory_watch import Watch
+from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.profiling import switches
 
 log = logging.getLogger("taskd.manager")
@@ -19,7 +19,7 @@ class ProfileSwitch:
 
     def __init__(self, path: Path, successor: bool = False) -> None:
         self._path = path
-        self._watch = Watch(path.parent, (path.name,))
+        self._watch = DirectoryWatch(path.parent, (path.name,))
         if not successor:
             self._watch.seen = (None,)
 
@@ -28,7 +28,7 @@ class ProfileSwitch:
         """Readable when the file may have changed; -1: it cannot be watched."""
         return self._watch.descriptor
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         if not self._watch.changed():
             return
         try:

@@ -15,7 +15,7 @@ class Source(Protocol):
     def descriptor(self) -> int:
         """Readable when there may be something new; -1: never."""
 
-    def look(self, feed: Feed, now: float) -> None:
+    def poll(self, feed: Feed, now: float) -> None:
         """Give what is new to `core`."""
 
     def close(self) -> None: ...

@@ -127,7 +127,7 @@ class Client:
                 self._known = stream
                 yield event
 
-    def tell(self, report: c.TellAdvisor) -> None:
+    def send(self, report: c.TellAdvisor) -> None:
         """Report it, soon; never waits."""
         self._put(report)
 

@@ -38,7 +38,7 @@ POLL = 300.0  # seconds
 Parsed = TypeVar("Parsed")
 
 
-class Refused(ValueError):
+class ConfigurationRefused(ValueError):
     """The configuration is unusable; `findings` has at least one error."""
 
     def __init__(self, findings: tuple[Finding, ...]) -> None:
@@ -56,13 +56,15 @@ class Configuration:
 
 def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) -> Configuration:
     """Load the whole configuration; `dialect`: of faultCustomization.json in a directory, see
-    limits.DIALECTS. Raises Refused."""
+    limits.DIALECTS. Raises ConfigurationRefused."""
     dialect = NEWER if directory is None else dialect
     place = SHIPPED if directory is None else Path(directory)
     findings: list[Finding] = []
     if not place.is_dir():
         wanted = "a directory with faultCode.json"
-        raise Refused((Finding(ERROR, str(place), "", "is not a directory", allowed=wanted),))
+        raise ConfigurationRefused(
+            (Finding(ERROR, str(place), "", "is not a directory", allowed=wanted),)
+        )
     table = _read(place / codes.NAME, codes.parse, findings)
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
@@ -73,7 +75,7 @@ def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) 
 
     poll = _poll(place / POLL_INTERVAL, findings)
     if any(f.severity == ERROR for f in findings):
-        raise Refused(tuple(findings))
+        raise ConfigurationRefused(tuple(findings))
     return Configuration(table, rules, poll, tuple(findings))
 
 
@@ -83,7 +85,7 @@ def check(path: Path, dialect: str = GUIDE) -> tuple[Finding, ...]:
     if path.is_dir():
         try:
             return load(path, dialect).findings
-        except Refused as error:
+        except ConfigurationRefused as error:
             return error.findings
     parsers: dict[str, Callable[[bytes, str], tuple[Any, Report]]] = {
         codes.NAME: codes.parse,

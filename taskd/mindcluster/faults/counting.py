@@ -30,17 +30,17 @@ class Count(Struct, omit_defaults=True, forbid_unknown_fields=True):
     often: bool = False
 
     def occur(self, rule: Frequency, at: float) -> None:
-        self.look(rule, at)
+        self.advance(rule, at)
         self.occurred = [*self.occurred, at][-rule.times :]
         self.recovered = None
         self.often |= self._full(rule, at)
 
     def recover(self, rule: Frequency, at: float) -> None:
-        self.look(rule, at)
+        self.advance(rule, at)
         if self.recovered is None:
             self.recovered = at
 
-    def look(self, rule: Frequency, now: float) -> None:
+    def advance(self, rule: Frequency, now: float) -> None:
         if (due := self.due(rule)) is not None and now >= due:
             self.often = False
 
@@ -74,20 +74,20 @@ class Span(Struct, omit_defaults=True, forbid_unknown_fields=True):
     long: bool = False
 
     def occur(self, rule: Duration, at: float) -> None:
-        self.look(rule, at)
+        self.advance(rule, at)
         if self.long:
             self.recovered = None
         elif self.occurred is None:
             self.occurred = at
 
     def recover(self, rule: Duration, at: float) -> None:
-        self.look(rule, at)
+        self.advance(rule, at)
         if not self.long:
             self.occurred = None
         elif self.recovered is None:
             self.recovered = at
 
-    def look(self, rule: Duration, now: float) -> None:
+    def advance(self, rule: Duration, now: float) -> None:
         due = self.due(rule)
         if due is None or now < due:
             return

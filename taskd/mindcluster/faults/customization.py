@@ -139,7 +139,7 @@ def _fields(
     unknown(rest, (*event_id, *known), report, path)
     for name in known:
         limit, newer = table[name][dialect], table[name].get(NEWER)
-        value = limit.take(item[name]) if name in item else limit.default
+        value = limit.read(item[name]) if name in item else limit.default
         if value is None:
             if section == FREQUENCY:
                 text, usable = "the entry is skipped", False
@@ -147,7 +147,7 @@ def _fields(
                 value = limit.default
                 word = value.word if isinstance(value, Level) else value
                 text = f"unusable, {word} is used"
-            if newer is not None and newer.take(item.get(name)) is not None:
+            if newer is not None and newer.read(item.get(name)) is not None:
                 text += f"; {HINT}"
             report.warn(f"{path}.{name}", text, item.get(name, "absent"), str(limit))
         found[name] = value

@@ -122,8 +122,8 @@ def changes(before: DeviceState, after: DeviceState) -> tuple[tuple[str, str, st
 
 
 class Device:
-    """`due`: when `look` may find something if nothing is reported until then. From what is `known`
-    at first nothing arises. A report older than the newest one counts as happening now."""
+    """`due`: when `advance` may find something if nothing is reported until then. From what is
+    `known` at first nothing arises. A report older than the newest one counts as happening now."""
 
     def __init__(
         self, name: str, rules: Configuration, known: Known | None = None, now: float = 0.0
@@ -185,7 +185,7 @@ class Device:
         judged = self.judge(at)  # once all of it is known
         return [Arisen(self.name, one.reason, judged) for one in arisen if one is not None]
 
-    def look(self, now: float) -> Arisen | None:
+    def advance(self, now: float) -> Arisen | None:
         """What has arisen by the passing of time alone."""
         return None if self.due is None or now < self.due else self._arisen(now)
 
@@ -240,11 +240,11 @@ class Device:
         span, count = told.span, told.count
         counted, lasting = self.rules.customization.of(code)
         if lasting is not None and (due := span.due(lasting)) is not None and now >= due:
-            span.look(lasting, now)
+            span.advance(lasting, now)
             if counted is not None:
                 (count.occur if span.long else count.recover)(counted, due)
         if counted is not None:
-            count.look(counted, now)
+            count.advance(counted, now)
 
     def _is(self, code: str, told: Told, since: float | None, at: float) -> None:
         """The code has come, or is gone: `since` None."""

@@ -26,7 +26,7 @@ class Number(NamedTuple):
     unit: str = "seconds"
     zero: bool = False
 
-    def take(self, raw: Any) -> int | None:
+    def read(self, raw: Any) -> int | None:
         """The value, None if it is not allowed."""
         value = whole(raw, self.lowest, self.highest)
         return whole(raw, 0, 0) if value is None and self.zero else value
@@ -42,7 +42,7 @@ class Word(NamedTuple):
     allowed: Mapping[str, Level]
     default: Level | None = None
 
-    def take(self, raw: Any) -> Level | None:
+    def read(self, raw: Any) -> Level | None:
         """The level, None if it is not allowed."""
         return self.allowed.get(raw) if isinstance(raw, str) else None
 

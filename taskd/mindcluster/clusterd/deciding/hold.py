@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from taskd.core.finishing import Finishing
-from taskd.core.pause import ADVISOR, Pause
+from taskd.core.pause import Pause
 from taskd.core.state import JobState
 
 SECONDS = 600.0  # that it lasts if ClusterD does not say, as documented
+HOLDER = "ClusterD"  # the ranks are paused for
 
 
 class Hold:
@@ -16,7 +17,7 @@ class Hold:
 
     def begin(self, seconds: float, now: float) -> None:
         self.until = now + (seconds or SECONDS)
-        self._pause.request("", ADVISOR)
+        self._pause.request("", HOLDER)
         self._finishing.check(now)
 
     def end(self, why: str, now: float) -> None:
@@ -25,7 +26,7 @@ class Hold:
             self.until = None
             if why:
                 self._job.note(f"the ranks go on: {why}")
-            self._pause.release("", ADVISOR)
+            self._pause.release("", HOLDER)
             self._finishing.check(now)
 
     def forget(self) -> None:

@@ -70,6 +70,6 @@ class HotSwitch:
             self._result(OK if moved else FAILED, "" if moved else "the node has not moved")
 
     def _result(self, code: int, text: str) -> None:
-        self._reports.tell("ReportRecoverStatus", code, text, strategy=WORD)
+        self._reports.report("ReportRecoverStatus", code, text, strategy=WORD)
         self.forget()
         self._over = True

@@ -36,19 +36,19 @@ class Reports:
         self.owed: set[Owed] = set()
         self.known: set[int] = set()  # the ranks at fault that ClusterD knows from here
         self._agents: dict[int, str] = {}  # their nodes' agents at that time
-        self._told: float | None = None  # when, of a fault that it has not begun to handle
+        self._reported_at: float | None = None  # when, of a fault that it has not begun to handle
 
     def forget(self) -> None:
         """ClusterD begins anew."""
         self.owed.clear()
         self._clear()
-        self._told = None
+        self._reported_at = None
 
     def taken_up(self, now: float) -> bool:
         """ClusterD begins to handle a fault. Returns whether it is one that it was told of; it
         takes those up within seconds, or not at all."""
-        told, self._told = self._told, None
-        recently = told is not None and now < told + self._job.settings.advice
+        reported, self._reported_at = self._reported_at, None
+        recently = reported is not None and now < reported + self._job.settings.advice
         if not recently:
             self._clear()
         return recently
@@ -60,11 +60,11 @@ class Reports:
 
     def fault(self, now: float) -> None:
         """Tell of a fault that was found here."""
-        if self._told is None:
+        if self._reported_at is None:
             self._clear()
-        self._told = now
+        self._reported_at = now
         self._remember()
-        self.tell("ReportProcessFault", ranks=self._advice.faulty())
+        self.report("ReportProcessFault", ranks=self._advice.faulty())
 
     def pay(
         self, owed: Owed, code: int = OK, text: str = "", strategies: tuple[str, ...] = ()
@@ -76,9 +76,9 @@ class Reports:
     def send(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
         self.owed.discard(owed)
         self._remember()
-        self.tell(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
+        self.report(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
 
-    def tell(
+    def report(
         self,
         call: str,
         code: int = OK,

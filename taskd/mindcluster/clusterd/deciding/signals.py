@@ -67,7 +67,7 @@ class ClusterD(Advisor):
         if event.on == self._on:
             return
         self._on = event.on
-        self._job.advised = event.on and self._job.settings.clusterd == "follow"
+        self._job.advised = event.on and self._job.settings.advisor == "follow"
         self._hold.end("ClusterD is gone, or begins anew", now)
         self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
         self._reported = 0
@@ -166,7 +166,7 @@ class ClusterD(Advisor):
             return
         code = OK if event.strategy in ("exit", "continue") else FAILED
         self._job.note(f"ClusterD's strategy {event.strategy} is not carried out: {RESTARTED}")
-        self._reports.tell("ReportRecoverStatus", code, RESTARTED, strategy=event.strategy)
+        self._reports.report("ReportRecoverStatus", code, RESTARTED, strategy=event.strategy)
         if code == OK:
             self._uuid = ""  # it has been handled
 
@@ -268,14 +268,14 @@ class ClusterD(Advisor):
         self._reports.owed -= {Owed.STOPPED, Owed.ABLE}
         self._end_hold("" if word == "continue" else f"ClusterD names the strategy {word}", now)
         if word == "continue":
-            self._reports.tell("ReportRecoverStatus", OK, "", strategy=word)
+            self._reports.report("ReportRecoverStatus", OK, "", strategy=word)
             self._uuid = ""  # it has been handled
         elif word == MIGRATION:
             self._hot.migrate()
         elif word not in STRATEGIES:
             text = f"taskd cannot do {word!r}; it can {', '.join(STRATEGIES)}"
             self._job.note(f"ClusterD's strategy is refused: {text}")
-            self._reports.tell("ReportRecoverStatus", FAILED, text, strategy=word)
+            self._reports.report("ReportRecoverStatus", FAILED, text, strategy=word)
         else:
             ours = IN_PLACE if event.extra == IN_PLACE else word
             self._ordered = word, ours
@@ -339,7 +339,7 @@ class ClusterD(Advisor):
         are not ready, upon which ClusterD ends the job."""
         job = self._job
         knows = bool(job.topology.nodes) and self._succession.deadline is None
-        return job.settings.clusterd != "off" and job.election.in_charge and knows
+        return job.settings.advisor != "off" and job.election.in_charge and knows
 
     def _able(self) -> tuple[str, ...]:
         """In ClusterD's words."""
@@ -368,7 +368,7 @@ class ClusterD(Advisor):
         assert self._ordered is not None
         word, _ = self._ordered
         self._ordered = None
-        self._reports.tell("ReportRecoverStatus", code, text, strategy=word)
+        self._reports.report("ReportRecoverStatus", code, text, strategy=word)
 
     def _may_still(self, present: str, ours: str) -> bool:
         """Whether the incident, under `present`, still does what was ordered. Every repair does

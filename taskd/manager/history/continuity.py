@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from taskd import logs
-from taskd.manager import line_file
+from taskd.manager.history import line_file
 from taskd.mindcluster.faults.findings import read_regular
 
 NAME, LOCK = "continuity.jsonl", "continuity.lock"

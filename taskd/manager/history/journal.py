@@ -21,7 +21,7 @@ from typing import Any
 from taskd import logs
 from taskd.history import files
 from taskd.history.reading import Record
-from taskd.manager import line_file
+from taskd.manager.history import line_file
 
 WAITING = 1000  # lines that wait in memory while none can be written
 TEXT = 4000  # characters of a text; a message that names every rank is much longer
@@ -80,11 +80,11 @@ class Journal:
             self._waiting.popleft()
             self._lost += 1
         self.flush()
-        for tell in self.listeners:
+        for listener in self.listeners:
             try:
-                tell(entry)
+                listener(entry)
             except Exception:
-                log.exception("an entry of kind %s is not counted or told", kind)
+                log.exception("an entry of kind %s is not counted or delivered", kind)
 
     # -- the file ----------------------------------------------------------------------------------
 

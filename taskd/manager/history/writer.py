@@ -15,8 +15,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.overview import answer
 from taskd.core.progress import Progress, Seen
 from taskd.core.state import JobState
-from taskd.manager.journal import Journal
-from taskd.manager.outcome import Outcome
+from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
 from taskd.messages import to_agent, to_rank
 from taskd.messages.to_operator import WORST, Overview
@@ -62,7 +61,7 @@ _ENTRIES: dict[type, Callable[[Any], Entry]] = {
 }
 
 
-class Story:
+class JournalWriter:
     """`recent`: the last incidents that are over, as written."""
 
     def __init__(self, journal: Journal, job: JobState) -> None:
@@ -73,7 +72,7 @@ class Story:
         self._agents: dict[int, str] = {}  # of the nodes, as written
         # node -> seconds that its clock is ahead, and the bound, not written yet
         self._clocks: dict[int, tuple[float, float]] = {}
-        self._told: dict[int, tuple[float, float]] = {}  # those that are written
+        self._written: dict[int, tuple[float, float]] = {}  # those that are written
         self._next, self._next_clocks = 0.0, 0.0
 
     def begin(
@@ -95,10 +94,9 @@ class Story:
             }
         )
 
-    def leave(self, outcome: Outcome | None) -> None:
-        """The manager ends; `outcome.ok` is None if the job goes on without it."""
-        if outcome is not None and outcome.ok is None:
-            self._journal.write("leave", {"why": outcome.reason})
+    def leave(self, why: str) -> None:
+        """The manager ends, and the job goes on without it."""
+        self._journal.write("leave", {"why": why})
 
     # -- what happens ------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class Story:
         if peer.node < 0 or peer.clock.offset is None:
             return
         ahead, bound = peer.clock.offset.seconds, peer.clock.offset.bound
-        before, wrong = self._told.get(peer.node, (inf, 0.0))
+        before, wrong = self._written.get(peer.node, (inf, 0.0))
         if abs(ahead - before) > max(wrong, NEWS):
             self._clocks[peer.node] = ahead, bound
 
@@ -166,22 +164,22 @@ class Story:
 
     # -- time --------------------------------------------------------------------------------------
 
-    def look(self, now: float) -> None:
+    def write_due(self, now: float) -> None:
         """Called about once a second."""
         self._journal.flush()
         if now >= self._next and self.write_progress(now):
             self._next = now + EVERY
         if self._clocks and now >= self._next_clocks:
             self._next_clocks = now + CLOCKS
-            told = sorted(self._clocks.items())
-            self._told.update(told)
+            written = sorted(self._clocks.items())
+            self._written.update(written)
             self._clocks.clear()
             self._journal.write(
                 "clocks",
                 {
-                    "nodes": [node for node, _ in told],
-                    "ahead": [round(ahead, 6) for _, (ahead, _) in told],
-                    "bound": [round(bound, 6) for _, (_, bound) in told],
+                    "nodes": [node for node, _ in written],
+                    "ahead": [round(ahead, 6) for _, (ahead, _) in written],
+                    "bound": [round(bound, 6) for _, (_, bound) in written],
                 },
             )
 

@@ -1,4 +1,4 @@
-"""What watches the manager's job from outside: metrics (TASKD_METRICS_PORT) and notices
+"""Who observes the manager's job from outside: metrics (TASKD_METRICS_PORT) and notices
 (TASKD_NOTIFY). Both follow the entries of the journal, so they say what it says. Nothing here
 waits: other threads serve and deliver."""
 
@@ -20,7 +20,7 @@ from taskd.history.notices.content import Notices
 from taskd.history.notices.queue import Delivery, Target, Targets
 from taskd.history.reading import Record
 from taskd.logs import Drops
-from taskd.manager.journal import Journal
+from taskd.manager.history.journal import Journal
 from taskd.protocol import secret
 from taskd.settings.monitoring import COMMAND
 
@@ -37,7 +37,7 @@ SHORT = 8  # characters; a secret that is shorter would hide parts of ordinary w
 log = logging.getLogger("taskd.manager")
 
 
-class Watch:
+class Observers:
     """`address`: where metrics are offered, `targets`: who gets notices; None: nowhere, nobody."""
 
     def __init__(
@@ -58,29 +58,29 @@ class Watch:
             self._targets.start()
         if self.figures is not None or self._targets is not None:
             self._history, self._notices = Job(most=KEPT), Notices(journal.job)
-            journal.listeners += [self._history.take, self._count, self._tell]
+            journal.listeners += [self._history.add, self._count, self._notify]
 
     def _count(self, entry: Record) -> None:
         if self.figures is not None:
-            self.figures.take(entry, self._history)
+            self.figures.count(entry, self._history)
 
-    def _tell(self, entry: Record) -> None:
+    def _notify(self, entry: Record) -> None:
         if self._targets is not None:
-            for notice in self._notices.take(entry, self._history):
-                self._targets.tell(notice)
+            for notice in self._notices.notices_of(entry, self._history):
+                self._targets.send(notice)
 
     def turn(self, seconds: float) -> None:
         """A turn of the loop took so long, without the wait for messages."""
         if self.figures is not None:
             self.figures.turn(seconds)
 
-    def look(self, now: float) -> None:
+    def refresh(self, now: float) -> None:
         """Called about once a second."""
         figures = self.figures
         if figures is None:
             return
         self._history.until(self._journal.unix(now))
-        figures.look(
+        figures.update(
             self._history,
             overview.state_of(self._coordinator),
             self._coordinator.election.candidate.term,
@@ -133,7 +133,7 @@ def _endpoint(
     return Endpoint(*address, figures.text), figures
 
 
-def make(environ: Mapping[str, str]) -> Watch:
+def make(environ: Mapping[str, str]) -> Observers:
     """Raises settings.BadSetting and keys.BadSecret."""
     given = settings.notified(environ)
     targets = None
@@ -149,7 +149,7 @@ def make(environ: Mapping[str, str]) -> Watch:
             )
 
         targets = Targets((Target(_delivery(text, environ)) for text in given), hide)
-    return Watch(settings.metrics_address(environ), targets)
+    return Observers(settings.metrics_address(environ), targets)
 
 
 def _delivery(target: str, environ: Mapping[str, str]) -> Delivery:

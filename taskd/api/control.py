@@ -1,0 +1,385 @@
+"""Requests to a running job: pause all ranks at one step boundary, continue, inject a fault, move a
+sub-healthy node.
+
+`taskd pause`, `taskd continue` and `taskd inject` use this module. It is also for programs that
+must act between two steps of a job, for example to switch a network card or to stress-test
+accelerators.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from taskd.api.asking import Asking
+from taskd.messages import from_operator, to_operator, to_rank
+from taskd.protocol.operator_line import ControlError, NoAnswer, NoManager
+
+__all__ = ["Control", "ControlError", "NoAnswer", "NoManager"]
+
+log = logging.getLogger("taskd.control")
+
+
+class Control:
+    """A connection to the manager of the job that the environment names. A context manager.
+
+    TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name the job. Without
+    TASKD_SECRET, a job of one node that this user has started on this machine is found by
+    MINDX_TASK_ID and TASKD_PORT alone. If the manager there is not in charge, or is gone, and the
+    log directory or the Kubernetes API says where the one in charge is, that one is asked. Not
+    thread-safe.
+
+    Each request returns when it has been carried out. Each raises `ControlError` if the job
+    refuses it, `NoAnswer` if it is not carried out within `timeout` seconds, and `NoManager` if
+    no manager of the job can be reached; the latter two are kinds of `ControlError`.
+
+    Args:
+        environ: The variables that name the job.
+        waits: Called with a sentence when an answer takes more than a second; by default it is
+            logged.
+
+    Raises:
+        taskd.settings.BadSetting: A variable has an invalid value.
+        taskd.protocol.keys.BadSecret: The secret is unusable.
+        NoManager: The job's secret is not known.
+
+    Example:
+        from taskd.control import Control
+
+        with Control() as control:
+            print(control.pause())
+            try:
+                pass  # every rank is paused before the same step, alive
+            finally:
+                print(control.resume())
+    """
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] = os.environ,
+        waits: Callable[[str], object] = log.info,
+    ) -> None:
+        self._asking = Asking(environ, waits)
+
+    def pause(self, timeout: float = 60.0) -> str:
+        """Stop all ranks before the same step. Takes about the rest of the step under way.
+
+        Args:
+            timeout: Seconds until the request is withdrawn and the ranks go on.
+
+        Returns:
+            A sentence that says before which step the ranks are paused.
+
+        Raises:
+            ControlError: Not every rank stopped within `timeout`.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.pause(timeout=30))
+                print(control.resume())
+        """
+        try:
+            return self._ask(from_operator.PauseRequested(request := _name()), request, timeout)
+        except NoAnswer:
+            self.resume()
+            raise ControlError(
+                f"not every rank had stopped within {timeout:g} s; the ranks go on"
+            ) from None
+
+    def resume(self, timeout: float = 10.0) -> str:
+        """Let paused ranks go on. Harmless if none is paused.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.resume())
+        """
+        return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
+
+    def profile(self, ranges: Sequence[int], timeout: float = 10.0) -> str:
+        """Profile these ranges of all ranks' steps; with none, stop profiling.
+
+        Args:
+            ranges: Numbers of `taskd.messages.to_rank.RANGES`; `taskd.profiling.switches.numbers`
+                makes them of names.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what ranks profile.
+
+        Example:
+            from taskd.control import Control
+            from taskd.profiling.switches import numbers
+
+            with Control() as control:
+                print(control.profile(numbers(["Step", "CommunicationOperator"])))
+        """
+        request = from_operator.ProfileRequested(_name(), tuple(ranges))
+        return self._ask(request, request.request, timeout)
+
+    def switch_recovery(self, on: bool, timeout: float = 10.0) -> str:
+        """Turn the repair of faults on or off: process-recover-enable `on` and `pause`.
+
+        While it is off, the next fault ends the job, by `dump` where that is configured. An
+        incident under way is completed. The next manager of the job keeps to it.
+
+        Args:
+            on: True to repair faults, False not to.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.switch_recovery(False))
+                print(control.switch_recovery(True))
+        """
+        return self._ask(from_operator.RecoverySwitched(request := _name(), on), request, timeout)
+
+    def inject(
+        self, rank: int, what: str, options: Mapping[str, str], timeout: float = 30.0
+    ) -> str:
+        """Inject a test fault into `rank`. The job must have been started with
+        TASKD_FAULT_INJECTION=on.
+
+        Args:
+            rank: The global rank.
+            what: `memory` poisons a page (Linux 6.6 or later), `link` breaks the connections to
+                another rank, `endpoints` changes nothing and returns the rank's connections.
+            options: For `memory`: `where` (as in `taskd inject memory --where`) and, optionally,
+                `page`, the number of the page. For `link`: `how` (`cut` or `drop`) and `ends`, what
+                `endpoints` returned for the other rank.
+            timeout: Seconds to wait for the rank.
+
+        Returns:
+            A sentence that says what was done; for `endpoints`, the connections.
+
+        Raises:
+            ControlError: The job accepts no test faults, or the fault is not possible.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.inject(1, "memory", {"where": "parameter"}))
+        """
+        return self._ask(
+            to_rank.Inject(request := _name(), rank, what, dict(options)), request, timeout
+        )
+
+    def sub_healthy(self, node: int, why: str, timeout: float = 1200.0) -> str:
+        """Report that `node` still works but should not be relied on. The job must have been
+        started with TASKD_FAULT_REPORTS=on.
+
+        subHealthyStrategy decides what is done. With `hotSwitch` the request returns when the node
+        has moved to a standby: at most 270 s for a standby to come, 15 minutes for the script to be
+        ready on it, and 5 minutes for the step under way.
+
+        Args:
+            node: The node's number, torchrun's --node_rank.
+            why: The reason, for the log and the report.
+            timeout: Seconds to wait for the result.
+
+        Returns:
+            A sentence that says what was done.
+
+        Raises:
+            ControlError: The node does not move, and why; the job goes on where it is.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.sub_healthy(0, "its fan is failing"))
+        """
+        return self._ask(
+            from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
+        )
+
+    def switch_nics(self, backup: Mapping[int, bool], timeout: float = 1200.0) -> str:
+        """Move the links of ranks to their backup network cards, or back, between two steps: all
+        ranks pause, switch, and go on. The job must have been started with TASKD_FAULT_REPORTS=on.
+
+        Args:
+            backup: Rank: True for its backup card, False for its main one.
+            timeout: Seconds to wait for the result: the step under way, and at most 600 s for the
+                switch.
+
+        Returns:
+            A sentence that says that every rank has switched.
+
+        Raises:
+            ControlError: A rank could not, and why; the job goes on.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.switch_nics({0: True, 1: True}))
+        """
+        ranks, cards = tuple(backup), tuple(backup.values())
+        return self._ask(
+            from_operator.NicSwitchRequested(request := _name(), ranks, cards), request, timeout
+        )
+
+    def stress_test(
+        self, ranks: Iterable[int] = (), tests: Iterable[str] = ("aic",), timeout: float = 1800.0
+    ) -> str:
+        """Test devices between two steps: all ranks pause, these test, and all go on. A device that
+        is found faulty costs its node. The job must have been started with TASKD_FAULT_REPORTS=on.
+
+        Args:
+            ranks: The ranks whose devices are tested; none named: all.
+            tests: `aic`, of the cores, and `p2p`, of the links, which all ranks of a node, and all
+                nodes, have to do together.
+            timeout: Seconds to wait for the result: the step under way, and at most 900 s for the
+                tests.
+
+        Returns:
+            A sentence that says that every device is well.
+
+        Raises:
+            ControlError: A test was not carried out, or found something, and what.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.stress_test([3], ["aic"]))
+        """
+        ops = tuple(to_rank.TESTS.index(test) for test in tests)
+        return self._ask(
+            from_operator.StressTestRequested(request := _name(), tuple(ranks), ops),
+            request,
+            timeout,
+        )
+
+    def report_code(
+        self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
+    ) -> str:
+        """Report a fault code of the device of `rank`. The job must have been started with
+        TASKD_FAULT_REPORTS=on. Its fault configuration (TASKD_FAULT_CONFIG) defines what a code
+        means.
+
+        Args:
+            rank: The global rank.
+            code: The code, in hexadecimal digits: `80E01801`.
+            kind: `occur`: it is present now. `recover`: it is gone. `once`: it was present for a
+                moment.
+            severity: `hint`, `minor`, `major` or `critical`, as the driver reported it, or "". Used
+                for codes that no file lists.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what the code asks of the job.
+
+        Raises:
+            ControlError: Nothing can be done, and why.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.report_code(0, "80E01801", kind="once"))
+        """
+        return self._ask(
+            from_operator.ReportCode(request := _name(), rank, code, kind, severity),
+            request,
+            timeout,
+        )
+
+    def release_device(self, device: str, timeout: float = 10.0) -> str:
+        """Let a device that is ManuallySeparateNPU be used again.
+
+        Args:
+            device: Its name, as `taskd faults list` prints it: `10.0.0.3/1`.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            A sentence that says what was done.
+
+        Raises:
+            ControlError: The device may be used already, or its release cannot be recorded.
+
+        Example:
+            from taskd.control import Control, ControlError
+
+            with Control() as control:
+                try:
+                    print(control.release_device("10.0.0.3/1"))
+                except ControlError as error:
+                    print(error)
+        """
+        return self._ask(from_operator.ReleaseDevice(request := _name(), device), request, timeout)
+
+    def status(self, timeout: float = 5.0) -> str:
+        """What the job is doing right now. A manager that is not in charge yet does not answer.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            Lines of text for people.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.status())
+        """
+        return self._ask(from_operator.StatusAsked(request := _name()), request, timeout)
+
+    def overview(self, timeout: float = 5.0) -> to_operator.Overview:
+        """What the job is doing right now, as data: `taskd status --json` has the same fields.
+
+        Args:
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            State, step and speed of the job, the worst ranks, and the last incidents.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.overview().state)
+        """
+        answer = self._asking.ask(from_operator.OverviewAsked(request := _name()), request, timeout)
+        if isinstance(answer, to_operator.Answer):
+            raise ControlError(answer.text)
+        return answer
+
+    def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
+        answer = self._asking.ask(message, request, timeout)
+        assert isinstance(answer, to_operator.Answer)
+        if not answer.ok:
+            raise ControlError(answer.text)
+        return str(answer.text)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._asking.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _name() -> str:
+    return uuid.uuid4().hex
