@@ -45,6 +45,7 @@ from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState
+from taskd.worker.training import memory
 from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")
@@ -175,7 +176,7 @@ def _join(job: Job, loop: Loop) -> None:
         job.leave_alone(outcome.reason)
         return
     loop.recorder.note_memory(0)
-    set_up.settle(loop.recorder.protected_tensors())
+    set_up.settle(memory.tensors(session))
 
 
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
@@ -196,7 +197,6 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
         loop.begin_at(found.step, kind, entry)
         log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
-    loop.recorder.lay_out()
     loop.recorder.formed()
 
 
