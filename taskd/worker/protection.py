@@ -28,7 +28,7 @@ from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.control_thread import Answers
-from taskd.worker.discovery import holders, reach, unseen, unsupported
+from taskd.worker.discovery import holders, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
@@ -88,7 +88,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     state.small.update(comm_hooks.states(state.ddps))
     numbers = holders.Numbers()
     numbers.look(
-        [*state.modules.values(), *state.ddps, *state.optimizers.values()], reach.of_caller()
+        [*state.modules.values(), *state.ddps, *state.optimizers.values()], found.libraries
     )
     if numbers:
         state.small[holders.NAME] = numbers

@@ -33,7 +33,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from taskd.worker.communication import groups
 from taskd.worker.communication.groups import FAKE
-from taskd.worker.discovery import reach
+from taskd.worker.discovery import project
 from taskd.worker.set_up.calls import GIVE, OFF, RECORD, SetUp
 from taskd.worker.set_up.values import FILLING
 
@@ -350,7 +350,7 @@ def places() -> list[tuple[dict[str, Any], str]]:
     Other modules of torch's, some 1,500, use the attributes of these."""
     wanted = {id(value) for value in _originals()}
     found = list(_known)
-    for name, module in reach.new_modules():
+    for name, module in project.new_modules():
         if name.startswith("torch.") and not name.startswith("torch.distributed"):
             continue
         names: Any = getattr(module, "__dict__", None)
