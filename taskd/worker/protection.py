@@ -37,6 +37,7 @@ from taskd.worker.repair.outcomes import LeftAlone
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up import imports
+from taskd.worker.set_up.interception import suspended
 from taskd.worker.state import replicas
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.given import NotProtectable, UnsupportedState
@@ -54,7 +55,7 @@ log = logging.getLogger("taskd.worker")
 def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
     set_up.check()
-    with set_up.suspended():
+    with suspended():
         return _protect(objects)
 
 

@@ -36,10 +36,10 @@ def warm() -> None:
 
     from taskd.records import sealed
     from taskd.worker.discovery import loop_variables, project
-    from taskd.worker.set_up import functions as set_up
+    from taskd.worker.set_up import interception
 
     # all modules are looked at here, not in each fork
-    set_up.rehearse()
+    interception.rehearse()
     project.know_modules()
     loop_variables.rehearse()
     sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
