@@ -133,7 +133,7 @@ class Job:
 
     def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
         loop, self._begun = self.loop, True
-        if loop is not None and loop.recorder.calls:
+        if loop is not None and loop.cursor.calls:
             raise RuntimeError(
                 "job.steps() and job.batches() cannot follow job.call(): a replacement could not"
                 " skip the calls"
@@ -168,7 +168,7 @@ class Job:
         """End protection; training goes on."""
         log.warning("training goes on without protection: %s", reason)
         if self.loop is not None:
-            self.loop.recorder.draws.let_go()
+            self.loop.draws.let_go()
             self._told = self.loop.session.entries.told
         self._step, self.loop, self._calls = self.position, None, None
 
@@ -244,7 +244,7 @@ class Job:
         if self.loop is None:
             return iter(source)
         self.loop.session.state.leave(source)
-        return self.loop.recorder.draws.add(source)
+        return self.loop.draws.add(source)
 
     def finish(self) -> None:
         """Wait until every rank has committed its last `job.call`, and repeat it if one fails

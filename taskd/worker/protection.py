@@ -28,7 +28,7 @@ from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.control_thread import Answers
-from taskd.worker.discovery import holders, reach, unseen, unsupported
+from taskd.worker.discovery import holders, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
@@ -37,6 +37,7 @@ from taskd.worker.repair.outcomes import LeftAlone
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up import imports
+from taskd.worker.set_up.interception import suspended
 from taskd.worker.state import replicas
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.given import NotProtectable, UnsupportedState
@@ -45,6 +46,7 @@ from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState
+from taskd.worker.training import memory
 from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")
@@ -53,7 +55,7 @@ log = logging.getLogger("taskd.worker")
 def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
     set_up.check()
-    with set_up.suspended():
+    with suspended():
         return _protect(objects)
 
 
@@ -87,7 +89,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     state.small.update(comm_hooks.states(state.ddps))
     numbers = holders.Numbers()
     numbers.look(
-        [*state.modules.values(), *state.ddps, *state.optimizers.values()], reach.of_caller()
+        [*state.modules.values(), *state.ddps, *state.optimizers.values()], found.libraries
     )
     if numbers:
         state.small[holders.NAME] = numbers
@@ -175,7 +177,7 @@ def _join(job: Job, loop: Loop) -> None:
         job.leave_alone(outcome.reason)
         return
     loop.recorder.note_memory(0)
-    set_up.settle(loop.recorder.protected_tensors())
+    set_up.settle(memory.tensors(session))
 
 
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
@@ -196,7 +198,6 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
         loop.begin_at(found.step, kind, entry)
         log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
-    loop.recorder.lay_out()
     loop.recorder.formed()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 
-from taskd.worker.discovery import reach
+from taskd.worker.discovery import frames, reach
 
 
 class Thing:
@@ -13,7 +13,7 @@ class Thing:
 
 
 def look():
-    return reach.variables(sys._getframe(1))
+    return frames.variables(sys._getframe(1))
 
 
 def test_a_look_keeps_nothing_alive():

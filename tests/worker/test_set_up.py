@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from taskd.records import sealed
 from taskd.records.start import SETUP, Start
-from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up import interception
 from taskd.worker.set_up.calls import SetUp
 from taskd.worker.set_up.results import NotTheSame, Result, Results
 from taskd.worker.set_up.values import FILLING, check_object
@@ -216,20 +216,21 @@ def test_a_work_that_nobody_waits_for_has_no_result(run):
 
 def test_torch_is_as_before_when_the_set_up_is_over():
     before = {name: getattr(dist.ProcessGroup, name, None) for name in FILLING}
-    set_up._install()
+    interception.install()
     assert any(getattr(dist.ProcessGroup, name, None) != before[name] for name in FILLING)
-    set_up._uninstall()
+    interception.uninstall()
     assert {name: getattr(dist.ProcessGroup, name, None) for name in FILLING} == before
 
 
 def test_torch_has_the_names_that_this_takes():
     """Each method that fills tensors is known: one that is not would not be given again."""
     methods = {n for n in dir(dist.ProcessGroup) if not n.startswith("__")}
-    known = {*FILLING, *set_up.OTHER}
+    known = {*FILLING, *interception.OTHER}
     fills = {n for n in methods if n.strip("_").startswith(("all", "reduce", "gather", "scatter"))}
     fills |= methods & {"broadcast", "send", "recv", "recv_anysource", "barrier"}
     assert fills <= known, fills - known
-    assert set(dir(dist.Work)) >= set(set_up.WORK) and set(dir(dist.Store)) >= {"get", "set", "add"}
+    assert set(dir(dist.Work)) >= set(interception.WORK)
+    assert set(dir(dist.Store)) >= {"get", "set", "add"}
     operators = torch.ops._c10d_functional
     assert all(hasattr(operators, n) for n in ("all_reduce", "wait_tensor", "broadcast"))
 

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 import taskd
+from taskd.worker.discovery.project import is_project
 from taskd.worker.set_up import sources
-from taskd.worker.set_up.sources import Kept, Module, Sources, is_project
+from taskd.worker.set_up.sources import Kept, Module, Sources
 
 
 class Said(list):

@@ -50,6 +50,7 @@ class Glance:
     written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)
     # (iterator, number of batches given)
     drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
+    computed: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     node: int = 0  # the last number that autograd had given to a graph node
 
 
@@ -89,7 +90,9 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
         kind = type(value)
         # types, not isinstance(): the latter asks proxies for their __class__, which wakes them
         if kind is torch.Tensor:
-            if _graph(value) is None and value._version and _memory(value) not in known:
+            if _graph(value) is not None:
+                seen.computed.append(weakref.ref(value))
+            elif value._version and _memory(value) not in known:
                 seen.written[id(value)] = (weakref.ref(value), value._version)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)
@@ -125,9 +128,10 @@ def compare(
                 and identity not in ours
             ):
                 found.append((value, kind))
-    for value in gc.get_objects():
+    for result in now.computed:
+        value = result()
         if (
-            type(value) is torch.Tensor
+            value is not None
             and (node := _graph(value)) is not None
             # made since: what an earlier step has made and is only held reaches nowhere
             and node._sequence_nr() > before.node

@@ -18,7 +18,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from taskd.worker.discovery import reach
+from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.reach import Root
+from taskd.worker.discovery.stored_attributes import stored
 from taskd.worker.state.wrappers import KNOWN
 
 log = logging.getLogger("taskd.worker")
@@ -35,10 +37,10 @@ class Numbers:
         # name of an object -> its attributes, and their values in the beginning
         self._holders: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def look(self, protected: Iterable[Any], roots: list[Root]) -> None:
-        """Find what holds one of `protected` (modules and optimizers) by the names of `roots`."""
-        for name, holder in find(protected, roots):
-            attributes = _attributes(holder)
+    def look(self, protected: Iterable[Any], libraries: list[Root]) -> None:
+        """Find which of `libraries` hold one of `protected` (modules and optimizers)."""
+        for name, holder in find(protected, libraries):
+            attributes = stored(holder)
             start = {k: v for k, v in attributes.items() if type(v) in _NUMBERS}
             if start:
                 self._holders[name] = attributes, start
@@ -64,26 +66,25 @@ class Numbers:
                     attributes[key] = value
 
 
-def find(protected: Iterable[Any], roots: list[Root]) -> list[Root]:
+def find(protected: Iterable[Any], libraries: list[Root]) -> list[Root]:
     """(name, object) of what holds one of `protected`, and of its library's objects inside."""
     known = {id(value) for value in protected}
-    own = {value["__name__"] for _, value in roots if isinstance(value.get("__name__"), str)}
     found: dict[int, Root] = {}
-    for name, holder in reach.find(roots, lambda kind: _may_hold(kind, own)):
+    for name, holder in libraries:
         if any(id(value) in known or _wraps(value, known) for value in _held(holder)):
-            found.setdefault(id(_attributes(holder)), (name, holder))
-            for inner, value in _attributes(holder).items():
-                if _library(type(value)) == _library(type(holder)) and _may_hold(type(value), own):
+            found.setdefault(id(stored(holder)), (name, holder))
+            for inner, value in stored(holder).items():
+                if _library(type(value)) == _library(type(holder)) and may_hold(type(value)):
                     # several objects may share their attributes
-                    found.setdefault(id(_attributes(value)), (f"{name}.{inner}", value))
+                    found.setdefault(id(stored(value)), (f"{name}.{inner}", value))
     return list(found.values())
 
 
-def _may_hold(kind: type, own: set[str]) -> bool:
+def may_hold(kind: type) -> bool:
     """Whether it is a library's object without a state that is recorded in another way."""
     library = _library(kind)
     return (
-        kind.__module__ not in own
+        not is_own(kind.__module__, sys.modules.get(kind.__module__))
         and library not in sys.stdlib_module_names
         and library not in ("torch", "numpy", "taskd")
         and not issubclass(
@@ -97,16 +98,8 @@ def _library(kind: type) -> str:
     return str(kind.__module__).partition(".")[0]
 
 
-def _attributes(holder: Any) -> dict[str, Any]:
-    try:
-        found = object.__getattribute__(holder, "__dict__")
-    except AttributeError:
-        return {}
-    return found if type(found) is dict else {}
-
-
 def _held(holder: Any) -> Iterator[Any]:
-    for value in list(_attributes(holder).values()):
+    for value in list(stored(holder).values()):
         if type(value) in (list, tuple) and len(value) <= reach.ITEMS:
             yield from value
         else:
@@ -117,6 +110,6 @@ def _wraps(value: Any, known: set[int]) -> bool:
     """Whether it is a wrapper (state/wrappers.py, DDP) of one of `known`."""
     kind = type(value)
     inside = KNOWN.get((kind.__module__, kind.__name__), "module")
-    return id(_attributes(value).get(inside)) in known or (
+    return id(stored(value).get(inside)) in known or (
         isinstance(value, torch.nn.Module) and id(getattr(value, "module", None)) in known
     )

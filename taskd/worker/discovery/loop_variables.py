@@ -9,7 +9,6 @@ nothing. What cannot be recorded is named.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import inspect
 import logging
 import os
@@ -24,9 +23,10 @@ from typing import Any
 
 import torch
 
-from taskd.worker.discovery import reach
+from taskd.worker.discovery import frames, reach
 from taskd.worker.discovery.bytecode import Unknown
 from taskd.worker.discovery.liveness import Analysis
+from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.stored_attributes import MISSING, put_attribute, value_of_attribute
 from taskd.worker.discovery.values import (
     ITEMS,
@@ -156,9 +156,9 @@ class LoopVariables:
 
     def state_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        frames: dict[types.CodeType, dict[str, Any]] = {}
+        seen: dict[types.CodeType, dict[str, Any]] = {}
         for place in self._places:
-            value = _value(place, frames)
+            value = _value(place, seen)
             # without a value at first, it may be assigned in an inner loop: it is not named
             if value is not MISSING:
                 try:
@@ -173,12 +173,12 @@ class LoopVariables:
         return found
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
-        frames: dict[types.CodeType, dict[str, Any]] = {}
+        seen: dict[types.CodeType, dict[str, Any]] = {}
         changed: dict[types.CodeType, dict[str, Any]] = {}
         for place in self._places:
             if place.name not in values:
                 continue
-            value, present = values[place.name], _value(place, frames)
+            value, present = values[place.name], _value(place, seen)
             if is_same(present, value):
                 continue
             value = into(present, value) if place.inside else like(present, value)
@@ -187,8 +187,8 @@ class LoopVariables:
             else:
                 changed.setdefault(place.code, {})[place.variable] = value
         for code, new in changed.items():
-            if (frame := _frame_of(code)) is not None:
-                assign(frame, new)
+            if (frame := frames.running(code)) is not None:
+                frames.assign(frame, new)
 
     def drawn(self) -> list[Any]:
         """The iterators that have been named."""
@@ -196,8 +196,8 @@ class LoopVariables:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Those that are restored."""
-        frames: dict[types.CodeType, dict[str, Any]] = {}
-        held = {place.name: _value(place, frames) for place in self._places}
+        seen: dict[types.CodeType, dict[str, Any]] = {}
+        held = {place.name: _value(place, seen) for place in self._places}
         yield from (t for _, t in reach.find([("", held)], lambda kind: kind is torch.Tensor))
 
     # -- looking -----------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class LoopVariables:
         own = _Own()
         analysis = Analysis(own.space, own.object)
         for depth, frame in enumerate(_script_frames(own)):
-            code, variables = frame.f_code, reach.variables(frame)
+            code, variables = frame.f_code, frames.variables(frame)
             named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
             cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
@@ -281,7 +281,7 @@ class _Own:
 
     def module(self, name: str) -> bool:
         if name not in self._known:
-            self._known[name] = reach.is_own(name, sys.modules.get(name))
+            self._known[name] = is_own(name, sys.modules.get(name))
         return self._known[name]
 
     def space(self, space: dict[str, Any]) -> bool:
@@ -295,14 +295,12 @@ class _Own:
 
 def _script_frames(own: _Own) -> list[types.FrameType]:
     """The script's, innermost first."""
-    found, frame = [], sys._getframe(1)
-    at: types.FrameType | None = frame
-    while at is not None:
-        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
-        if own.space(at.f_globals) and not at.f_code.co_filename.startswith(_PACKAGE):
-            found.append(at)
-        at = at.f_back
-    return found
+    # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
+    return [
+        frame
+        for frame in frames.stack()
+        if own.space(frame.f_globals) and not frame.f_code.co_filename.startswith(_PACKAGE)
+    ]
 
 
 def _cells(code: types.CodeType, values: Iterable[Any]) -> dict[str, types.CellType]:
@@ -365,35 +363,13 @@ def _is_drawn(value: Any) -> bool:
     return readable is None or bool(value.readable())
 
 
-# -- frames ----------------------------------------------------------------------------------------
-
-
-def _frame_of(code: types.CodeType) -> types.FrameType | None:
-    """The innermost running frame of that code."""
-    frame: types.FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame
-
-
-def _value(place: Place, frames: dict[types.CodeType, dict[str, Any]]) -> Any:
+def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
     if place.code is None:
         try:
             return place.get()
         except ValueError:  # an empty cell
             return MISSING
-    if place.code not in frames:
-        frame = _frame_of(place.code)
-        frames[place.code] = reach.variables(frame) if frame is not None else {}
-    return frames[place.code].get(place.variable, MISSING)
-
-
-def assign(frame: types.FrameType, values: dict[str, Any]) -> None:
-    """Assign to local variables of a frame that is waiting for a call to return."""
-    seen: Any = frame.f_locals
-    seen.update(values)
-    # from Python 3.13, f_locals writes through
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
-        del seen
-        reach.variables(frame)  # leaves nothing behind
+    if place.code not in seen:
+        frame = frames.running(place.code)
+        seen[place.code] = frames.variables(frame) if frame is not None else {}
+    return seen[place.code].get(place.variable, MISSING)

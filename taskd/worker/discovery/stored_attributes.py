@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from typing import Any
 
 MISSING: Any = object()
+_slots: dict[type, dict[str, types.MemberDescriptorType]] = {}
+
+
+def stored(holder: Any) -> dict[str, Any]:
+    """The `__dict__` of an object, an empty one if it has none."""
+    try:
+        found = object.__getattribute__(holder, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def slots(kind: type) -> dict[str, types.MemberDescriptorType]:
+    if kind not in _slots:
+        _slots[kind] = {
+            name: member
+            for base in reversed(kind.__mro__)
+            for name, member in vars(base).items()
+            if type(member) is types.MemberDescriptorType and not name.startswith("__")
+        }
+    return _slots[kind]
+
+
+def attributes(holder: Any) -> Iterator[tuple[str, Any]]:
+    """All that are stored in an object."""
+    yield from (row for row in list(stored(holder).items()) if isinstance(row[0], str))
+    for name, member in slots(type(holder)).items():
+        try:
+            yield name, member.__get__(holder)
+        except AttributeError:  # not assigned yet
+            continue
 
 
 def value_of_attribute(holder: Any, name: str) -> Any:
-    """An attribute as it is stored in the object, without running any of its code."""
-    try:
-        found = object.__getattribute__(holder, "__dict__").get(name, MISSING)
-    except AttributeError:
-        found = MISSING
-    if found is MISSING:
-        for kind in type(holder).__mro__:
-            member = vars(kind).get(name)
-            if type(member) is types.MemberDescriptorType:
-                try:
-                    return member.__get__(holder)
-                except AttributeError:
-                    return MISSING
+    """MISSING if it is not stored in the object."""
+    found = stored(holder).get(name, MISSING)
+    if found is MISSING and (member := slots(type(holder)).get(name)) is not None:
+        try:
+            return member.__get__(holder)
+        except AttributeError:
+            return MISSING
     return found
 
 
 def put_attribute(holder: Any, name: str, value: Any) -> None:
     """The counterpart of `value_of_attribute`."""
-    for kind in type(holder).__mro__:
-        member = vars(kind).get(name)
-        if type(member) is types.MemberDescriptorType:
-            member.__set__(holder, value)
-            return
-    object.__getattribute__(holder, "__dict__")[name] = value
+    if (member := slots(type(holder)).get(name)) is not None:
+        member.__set__(holder, value)
+    else:
+        object.__getattribute__(holder, "__dict__")[name] = value
 
 
 def method_of(holder: Any, name: str) -> types.FunctionType | None:

@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
-from taskd.worker.discovery import reach
+from taskd.worker.discovery import holders, reach
 from taskd.worker.discovery.reach import Root
 from taskd.worker.state import loading, plain
 
@@ -31,14 +32,16 @@ log = logging.getLogger("taskd.worker")
 @dataclass
 class Found:
     """The result of a search. `objects`: to be protected too, by name. `generators`: the script's
-    own, by name. `obstacle`: why the job cannot be protected, "" if it can."""
+    own, by name. `libraries`: objects that may hold protected ones, see holders.py. `obstacle`: why
+    the job cannot be protected, "" if it can."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
+    libraries: list[Root] = field(default_factory=list)
     obstacle: str = ""
 
 
-_KINDS = (LRScheduler, Optimizer, torch.amp.GradScaler, AveragedModel)
+_KINDS = (LRScheduler, Optimizer, GradScaler, AveragedModel)
 
 
 def find(given: dict[str, Any], everything: bool) -> Found:
@@ -62,14 +65,17 @@ def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> F
     inside: set[int] = set()
     for value in _flat(given.values()):
         inside |= _parts(value)
-    reachable = [(name, value) for name, value in reach.find([("", given), *roots], _is_wanted)]
-    for name, value in reachable:
-        if loading.is_generator(value):
-            found.generators[name] = value
+    reached = reach.find(
+        [("", given), *roots], lambda kind: _is_wanted(kind) or holders.may_hold(kind)
+    )
+    libraries = set(filter(holders.may_hold, {type(value) for _, value in reached}))
+    found.libraries = [row for row in reached if type(row[1]) in libraries]
+    reachable = [row for row in reached if _is_wanted(type(row[1]))]
+    found.generators = {name: value for name, value in reachable if loading.is_generator(value)}
     belongs = _Belongs(given.values())
     # in this order: a scheduler may drive an optimizer just found, and what it trains may have an
     # average
-    for kinds in ((Optimizer,), (LRScheduler, torch.amp.GradScaler), (AveragedModel,)):
+    for kinds in ((Optimizer,), (LRScheduler, GradScaler), (AveragedModel,)):
         for name, value in reachable:
             if not isinstance(value, kinds) or id(value) in inside or not belongs.to(value):
                 continue
@@ -149,7 +155,7 @@ class _Belongs:
             return any(
                 driven is o or getattr(o, "optimizer", None) is driven for o in self.optimizers
             )
-        if isinstance(value, torch.amp.GradScaler):
+        if isinstance(value, GradScaler):
             return value.is_enabled()
         if isinstance(value, AveragedModel):
             shapes = [p.shape for p in value.module.parameters()]
@@ -192,17 +198,12 @@ def _parts(value: Any) -> set[int]:
     everything."""
     if isinstance(value, torch.nn.Module):
         return {id(part) for part in value.modules()}
-    parts, queue = {id(value)}, [getattr(value, "__dict__", {})]
-    while queue:
-        holder = queue.pop()
-        for part in holder.values() if isinstance(holder, dict) else holder:
-            if isinstance(part, (list, tuple, dict)) and len(part) <= reach.ITEMS:
-                queue.append(part)
-            elif isinstance(part, _KINDS) and id(part) not in parts:
-                parts.add(id(part))
-                if not isinstance(part, (Optimizer, torch.nn.Module)):
-                    queue.append(vars(part))
-    return parts
+    held = reach.find(
+        [("", value)],
+        lambda kind: issubclass(kind, _KINDS),
+        entered=lambda kind: issubclass(kind, (list, tuple, dict, LRScheduler, GradScaler)),
+    )
+    return {id(value), *(id(part) for _, part in held)}
 
 
 def _unreachable(belongs: _Belongs, inside: set[int]) -> str:

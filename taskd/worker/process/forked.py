@@ -35,12 +35,12 @@ def warm() -> None:
     import torch
 
     from taskd.records import sealed
-    from taskd.worker.discovery import loop_variables, reach
-    from taskd.worker.set_up import functions as set_up
+    from taskd.worker.discovery import loop_variables, project
+    from taskd.worker.set_up import interception
 
     # all modules are looked at here, not in each fork
-    set_up.rehearse()
-    reach.know_modules()
+    interception.rehearse()
+    project.know_modules()
     loop_variables.rehearse()
     sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
     torch.manual_seed(0)  # reads sources for a stack that it keeps

@@ -21,6 +21,7 @@ from taskd.cython_api import sockets
 from taskd.worker.communication import groups, leftovers
 from taskd.worker.communication.groups import Group
 from taskd.worker.set_up import functions as set_up
+from taskd.worker.set_up.interception import suspended
 
 AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
 DIGEST = 16  # bytes of what a group is compared by
@@ -79,7 +80,7 @@ class Communicators:
         collective library raises, within about `limit` seconds, and at once when an interruption
         newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
         it."""
-        with set_up.suspended():
+        with suspended():
             self._rebuild(generation, host, port, built_at, limit, device)
 
     def _rebuild(

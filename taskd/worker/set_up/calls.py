@@ -1,5 +1,5 @@
 """The calls of a rank's set-up, one by one: noted with what they return in the rank's first
-process, answered from these notes in a replacement. `functions.py` brings them here.
+process, answered from these notes in a replacement. `interception.py` brings them here.
 
 Private names of torch are those of communication/groups.py, and the methods in values.FILLING.
 """

@@ -7,174 +7,24 @@ is reached, the real communicators replace the fake groups.
 
 Between the passes of a loop the same holds: what the first process learns there, by an evaluation
 for example, a replacement gets when it passes that place.
-
-All calls from Python go through the methods of ProcessGroup, Work and Store, which are replaced
-while a set-up runs; collectives that torch makes in C++ (DDP's of parameters) compute what a
-repair restores. Private names of torch for this are in this file and in
-communication/groups.py;
-tests/worker/test_set_up.py compares them with the installed torch.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
-import inspect
 import logging
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
 from taskd.worker.communication import groups
-from taskd.worker.communication.groups import FAKE
-from taskd.worker.discovery import reach
-from taskd.worker.set_up.calls import GIVE, OFF, RECORD, SetUp
-from taskd.worker.set_up.values import FILLING
+from taskd.worker.set_up.calls import GIVE, OFF, RECORD
+from taskd.worker.set_up.interception import install, now, suspended, uninstall, without_peers
 
 log = logging.getLogger("taskd.worker")
-
-OTHER = ("barrier", "monitored_barrier", "send", "_start_coalescing", "_end_coalescing")
-WORK = ("wait", "is_completed", "synchronize")
-STORE = (
-    "add",
-    "append",
-    "barrier",
-    "check",
-    "compare_set",
-    "delete_key",
-    "get",
-    "list_keys",
-    "multi_get",
-    "multi_set",
-    "num_keys",
-    "queue_len",
-    "queue_pop",
-    "queue_push",
-    "set",
-    "wait",
-)
-STORES = ("TCPStore", "FileStore")
-FUNCTIONAL = (
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "all_reduce",
-    "all_reduce_",
-    "all_reduce_coalesced",
-    "all_to_all_single",
-    "broadcast",
-    "broadcast_",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-)
-
-# -- torch's functions while a set-up runs ---------------------------------------------------------
-
-_now = SetUp()
-_suspended = 0
-_restore: list[Callable[[], None]] = []  # undo what is installed
-
-
-def _active() -> bool:
-    return not _suspended and _now.mode != OFF
-
-
-def _answers() -> bool:
-    """Whether calls are noted, or answered from what has been noted."""
-    return _active() and not _now.theirs
-
-
-def _install() -> None:
-    if _restore:
-        return
-
-    def put(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = holder.__dict__.get(name)
-        if original is None:  # this torch does not have it
-            return
-        setattr(holder, name, make(getattr(holder, name)))
-        _restore.append(lambda: setattr(holder, name, original))
-
-    def group_method(name: str) -> Callable[[Any], Any]:
-        def make(original: Any) -> Any:
-            def method(handle: Any, *args: Any, **more: Any) -> Any:
-                if not _answers():
-                    return original(handle, *args, **more)
-                return _now.collective(original, name, handle, args, more)
-
-            return method
-
-        return make
-
-    def work_method(original: Any) -> Any:
-        def method(work: Any, *args: Any, **more: Any) -> Any:
-            found = original(work, *args, **more)
-            if found is not False:
-                _now.over(work)
-            return found
-
-        return method
-
-    def store_method(name: str) -> Callable[[Any], Any]:
-        def make(original: Any) -> Any:
-            def method(store: Any, *args: Any, **more: Any) -> Any:
-                caller = sys._getframe(1).f_globals.get("__name__", "")
-                # torch's own use of a store is not the script's
-                if not _answers() or caller.partition(".")[0] in ("torch", "taskd"):
-                    return original(store, *args, **more)
-                return _now.store(original, name, store, args, more)
-
-            return method
-
-        return make
-
-    for name in (*FILLING, *OTHER):
-        put(dist.ProcessGroup, name, group_method(name))
-    for name in WORK:
-        put(dist.Work, name, work_method)
-    for name in STORE:
-        put(dist.Store, name, store_method(name))
-    operators = torch.ops._c10d_functional
-    for name in FUNCTIONAL:
-        if (packet := getattr(operators, name, None)) is not None:
-            setattr(operators, name, _Operator(name, packet))
-            _restore.append(functools.partial(setattr, operators, name, packet))
-
-
-class _Operator:
-    """A functional collective, as torch's own functions call it."""
-
-    def __init__(self, name: str, packet: Any) -> None:
-        self._name, self._packet = name, packet
-
-    def __call__(self, *args: Any, **more: Any) -> Any:
-        if not _answers() or torch.compiler.is_compiling():
-            return self._packet(*args, **more)
-        return _now.functional(self._packet, self._name, args, more)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._packet, name)
-
-
-def _uninstall() -> None:
-    while _restore:
-        _restore.pop()()
-
-
-@contextmanager
-def suspended() -> Iterator[None]:
-    """Inside, taskd's own collectives are neither recorded nor given again."""
-    global _suspended
-    _suspended += 1
-    try:
-        yield
-    finally:
-        _suspended -= 1
 
 
 def begin() -> None:
@@ -190,70 +40,70 @@ def begin() -> None:
 
 def record() -> None:
     """Record from now on, in a rank's first process. Idempotent."""
-    if _now.mode != OFF or "TASKD_VAULT" not in os.environ:
+    if now.mode != OFF or "TASKD_VAULT" not in os.environ:
         return
     if dist.is_available() and dist.is_initialized():
-        _now.results.missed = groups.Renewals().begun()
-    _now.mode = RECORD
-    _install()
+        now.results.missed = groups.Renewals().begun()
+    now.mode = RECORD
+    install()
 
 
 def settle(protected: Iterable[torch.Tensor]) -> None:
     """protect() has been called; the set-up may go on behind it."""
-    if _now.mode == RECORD:
-        _now.settle(protected)
-        _now.keep()
-        if _now.results.missed:
+    if now.mode == RECORD:
+        now.settle(protected)
+        now.keep()
+        if now.results.missed:
             log.warning(
                 "%d collectives were made before `import taskd`, which a replacement cannot be"
                 " given: import taskd at the top of the script",
-                _now.results.missed,
+                now.results.missed,
             )
 
 
 def step_asked() -> None:
     """The script reads `job.step`: if it goes on with job.call, its loop begins here."""
-    if _now.mode == RECORD:
-        _now.mark = len(_now.results.made)
+    if now.mode == RECORD:
+        now.mark = len(now.results.made)
 
 
 def stop(calls: bool) -> None:
     """A pass of the loop begins: its collectives are real and repeated with their step. `calls`: by
     job.call."""
-    if _now.mode == GIVE and _now.rest:  # the predecessor had called more; its peers are here
-        _now.come_back(between=False)
-        _now.mode = RECORD
-    if _now.mode == RECORD:
-        _now.settle()
-        _now.begin_loop(calls)
+    if now.mode == GIVE and now.rest:  # the predecessor had called more; its peers are here
+        now.come_back(between=False)
+        now.mode = RECORD
+    if now.mode == RECORD:
+        now.settle()
+        now.begin_loop(calls)
         if "TASKD_VAULT" in os.environ:
-            _now.keep()
-        _now.mode = OFF
-        _uninstall()
+            now.keep()
+        now.mode = OFF
+        uninstall()
 
 
 def left_to_framework() -> None:
     """A framework repairs its ranks by handlers, and knows in its set-up that a process is a
     replacement: which collectives to leave out is its affair. What others made before is given."""
-    if _now.mode == GIVE:
-        _now.theirs = True
-    elif _now.mode == RECORD:
+    if now.mode == GIVE:
+        now.theirs = True
+    elif now.mode == RECORD:
         stop(calls=False)
 
 
 def again() -> None:
     """A pass is over: what the script learns until the next one begins is recorded."""
-    if _now.mode == OFF and "TASKD_VAULT" in os.environ and not _now.results.full:
-        _now.between()
-        _install()
+    if now.mode == OFF and "TASKD_VAULT" in os.environ and not now.results.full:
+        now.between()
+        install()
 
 
 def once(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> Any:
     """See `taskd.once`."""
-    if _now.mode == OFF:
+    if now.mode == OFF:
         return function(*args, **more)
     name = getattr(function, "__qualname__", type(function).__name__)
-    return _now.once(name, lambda: _quietly(function, args, more))
+    return now.once(name, lambda: _quietly(function, args, more))
 
 
 def _quietly(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str, Any]) -> Any:
@@ -264,8 +114,8 @@ def _quietly(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str
 def plan(text: str) -> None:
     """The script begins a pass of its loop. Raises NotTheSame if the rank's first process began
     another in its place."""
-    if _now.mode != OFF:
-        _now.plan(text)
+    if now.mode != OFF:
+        now.plan(text)
 
 
 # -- a replacement ---------------------------------------------------------------------------------
@@ -274,129 +124,36 @@ def plan(text: str) -> None:
 def stand_in() -> None:
     """Until `real()`, give what the rank's first process got, and make every group of this process
     with torch's fake backend. Idempotent."""
-    if _now.mode == GIVE:
+    if now.mode == GIVE:
         return
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
-    _now.mode = GIVE
+    now.mode = GIVE
     if "TASKD_VAULT" in os.environ:
-        _now.load()
-    _install()
-    asked: dict[str, Any] = {}  # for the default group
-    initialize, helper = c10d.init_process_group, c10d._new_process_group_helper
-
-    @functools.wraps(initialize)
-    def init_process_group(*args: Any, **more: Any) -> None:
-        if not _active():
-            return initialize(*args, **more)
-        given = _INITIALIZE.bind(*args, **more).arguments
-        asked.update(backend=given.get("backend"), timeout=given.get("timeout"))
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return initialize(FAKE, store=dist.HashStore(), rank=rank, world_size=size)
-
-    def new_process_group_helper(
-        size: int, rank: int, ranks: list[int], backend: Any, *rest: Any, **more: Any
-    ) -> Any:
-        if not _active():
-            return helper(size, rank, ranks, backend, *rest, **more)
-        made = helper(size, rank, ranks, c10d.Backend(FAKE), *rest, **more)
-        handle = made[0]
-        if isinstance(handle, dist.ProcessGroup):
-            if not ranks:
-                name, timeout = asked.get("backend"), asked.get("timeout")
-            else:
-                name, timeout = str(backend), more.get("timeout")
-            name = str(c10d.Backend(name if name is not None else "undefined"))
-            groups.stands_in(handle, name, timeout or c10d.default_pg_timeout)
-        return made
-
-    def broadcast_object_list(object_list: list[Any], *args: Any, **more: Any) -> Any:
-        given = _OBJECTS.bind(object_list, *args, **more).arguments
-        group = given.get("group")
-        if not _active() or c10d._rank_not_in_group(group):
-            return broadcast(object_list, *args, **more)
-        if _now.theirs:
-            return None
-        return _now.objects(group, object_list)
-
-    broadcast = c10d.broadcast_object_list
-    instead = (
-        init_process_group,
-        functools.wraps(broadcast)(broadcast_object_list),
-        lambda *args, **more: None,
-        *(_no_store(getattr(dist, name)) for name in STORES),
-    )
-    replaced = dict(zip(map(id, _originals()), instead, strict=True))
-    for names, key in places():
-        if (new := replaced.get(id(names.get(key)))) is not None:
-            _restore.append(functools.partial(names.__setitem__, key, names[key]))
-            names[key] = new
-    c10d._new_process_group_helper = new_process_group_helper  # type: ignore[assignment]
-    _restore.append(functools.partial(setattr, c10d, "_new_process_group_helper", helper))
-
-
-def _no_store(kind: type) -> type:
-    """A class in the place of torch's `kind`, whose stores connect to nothing."""
-
-    class Unconnected:
-        def __new__(cls, *args: Any, **more: Any) -> Any:
-            return dist.HashStore() if _active() else kind(*args, **more)
-
-    Unconnected.__name__ = Unconnected.__qualname__ = kind.__name__
-    return Unconnected
-
-
-def places() -> list[tuple[dict[str, Any], str]]:
-    """Where modules have what a replacement gets instead, by name: (the module's names, the name).
-    Other modules of torch's, some 1,500, use the attributes of these."""
-    wanted = {id(value) for value in _originals()}
-    found = list(_known)
-    for name, module in reach.new_modules():
-        if name.startswith("torch.") and not name.startswith("torch.distributed"):
-            continue
-        names: Any = getattr(module, "__dict__", None)
-        rows = list(names.items()) if type(names) is dict else ()
-        found += [(names, key) for key, value in rows if id(value) in wanted]
-    return found
-
-
-def rehearse() -> None:
-    """Called by the zygote: a fork looks at modules that came later only."""
-    global _known
-    _known = places()
-    _install()  # torch makes its operators as they are asked for
-    _uninstall()
-
-
-def _originals() -> tuple[Any, ...]:
-    functions = (c10d.init_process_group, c10d.broadcast_object_list, c10d._store_based_barrier)
-    return (*functions, *(getattr(dist, name) for name in STORES))
-
-
-_INITIALIZE = inspect.signature(c10d.init_process_group)
-_OBJECTS = inspect.signature(c10d.broadcast_object_list)
-_known: list[tuple[dict[str, Any], str]] = []
+        now.load()
+    install()
+    without_peers()
 
 
 def reload() -> None:
     """The rank's previous process has gone on meanwhile: read what it has kept since."""
-    if _now.mode == GIVE:
-        _now.load()
+    if now.mode == GIVE:
+        now.load()
 
 
 def check() -> None:
     """Raises NotTheSame if this replacement's set-up differs from its predecessor's."""
-    _now.check()
+    now.check()
 
 
 def real() -> None:
     """From now on groups and collectives are real ones."""
-    if _now.mode == GIVE:
-        _now.note_peers()
-        _now.mode = OFF
-        _uninstall()
+    if now.mode == GIVE:
+        now.note_peers()
+        now.mode = OFF
+        uninstall()
 
 
 def came_back(between: bool) -> None:
     """This replacement is where its predecessor was; `between`: between two passes, where it may
     have got something already."""
-    _now.come_back(between)
+    now.come_back(between)

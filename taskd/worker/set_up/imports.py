@@ -22,7 +22,8 @@ from typing import Any
 import msgspec
 
 from taskd.records.start import CODE, Start, others
-from taskd.worker.set_up.sources import Kept, Sources, is_project
+from taskd.worker.discovery.project import is_project
+from taskd.worker.set_up.sources import Kept, Sources
 
 log = logging.getLogger("taskd.worker")
 

@@ -15,16 +15,15 @@ import importlib.util
 import linecache
 import logging
 import os
-import site
 import sys
-import sysconfig
 from collections.abc import Callable
-from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from taskd.worker.discovery.project import is_project
 
 log = logging.getLogger("taskd.worker")
 
@@ -278,27 +277,3 @@ def _place(found: ModuleSpec | None) -> str | None:
     if found.has_location:
         return found.origin
     return next(iter(found.submodule_search_locations or ()), None)
-
-
-def _installed() -> tuple[str, ...]:
-    """Directories of what is installed: the standard library, packages, taskd."""
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    found = [sysconfig.get_paths()[name] for name in names]
-    found += [*site.getsitepackages(), site.getusersitepackages()]
-    found.append(str(Path(__file__).parents[2]))
-    return tuple({f"{p}{os.sep}" for path in found for p in (path, os.path.realpath(path))})
-
-
-_INSTALLED = _installed()  # in the zygote: it takes 5 ms
-
-
-@cache
-def is_project(path: str) -> bool:
-    """Whether `path` belongs to the user's program."""
-    whole = os.path.abspath(path)
-    try:
-        whole.encode()
-    except UnicodeEncodeError:  # it could not be noted
-        return False
-    installed = f"{whole}{os.sep}".startswith(_INSTALLED)
-    return not installed and not {"site-packages", "dist-packages"} & {*whole.split(os.sep)}

@@ -24,7 +24,9 @@ from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
 from taskd.worker.state.given import Refused
+from taskd.worker.training.agreement import Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
+from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.suspicion import Suspicion
 from taskd.worker.training.trigger import Trigger
@@ -36,8 +38,11 @@ class Attempts:
     `abandoned`: the script has left an attempt by an exception or sys.exit(). `begun`, `updating`:
     fire when the next attempt, or the next update of the parameters, begins."""
 
-    def __init__(self, session: RepairSession, recorder: Recorder, suspicion: Suspicion) -> None:
+    def __init__(
+        self, session: RepairSession, cursor: Cursor, recorder: Recorder, suspicion: Suspicion
+    ) -> None:
         self._session, self._recorder, self._suspicion = session, recorder, suspicion
+        self._cursor, self._agreement = cursor, Agreement(session, cursor, recorder)
         self.step = 0
         self.open = self.abandoned = False
         self.cut: int | None = None
@@ -81,7 +86,6 @@ class Attempts:
         self._next_stamp()
         session.communicators.attempt_begins()
         self._collectives = session.communicators.begun()
-        self._recorder.listen()
         self.open, self._gated, self._updates = True, False, 0
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
@@ -109,7 +113,7 @@ class Attempts:
             return Ending.REPEATED if self._failed(error) else Ending.RAISED
         try:
             if self.open:
-                self._recorder.compare(self.step)
+                self._agreement.compare(self.step)
         except Exception as failed:
             if self._failed(failed):
                 return Ending.REPEATED
@@ -127,14 +131,15 @@ class Attempts:
         self._close()
         if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
             return False
-        random, own = self._recorder.look(self.step + 1)
+        own = self._recorder.look(self.step + 1)
         # the look above may have touched a lost page
         if self._suspicion.spoiled(self.step):
             return False
         self.cut = self._plan = None
         self._updates = 0
         self.step += 1
-        self._recorder.commit(self.step, random, own)
+        self._cursor.index += 1
+        self._recorder.commit(self.step, own)
         slot.progress(self.step, slot.COMMITTED)
         if self.profile is not None:
             self.profile.commits(self.step - 1)
@@ -247,6 +252,8 @@ class Attempts:
         self.open = self._gated = False
         self._updates = 0
         self._told = not report
+        if report:
+            self._agreement.repaired(step)
         if plan is not None and (self._plan is None or verify.pair(plan)):
             # else the previous plan stays: its forward differed and is compared again
             self._plan = plan

@@ -69,7 +69,7 @@ class Calls:
     def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
         if not self._looked:
-            self._recorder.calls = self._looked = True
+            self._loop.cursor.calls = self._looked = True
             self._loop.look_at_variables(function)
         self._begin()
         step = self._target = self._loop.attempts.step
@@ -116,8 +116,8 @@ class Calls:
     def _begin(self) -> None:
         if self._attempts is not None:
             return
-        rejoin, recorder = self._loop.rejoin, self._recorder
-        recorder.calls = True
+        rejoin, cursor = self._loop.rejoin, self._loop.cursor
+        cursor.calls = True
         if rejoin.target != NOWHERE:
             if not rejoin.calls:
                 raise RuntimeError(
@@ -126,7 +126,7 @@ class Calls:
                 )
             resumed = None
             while resumed is None:
-                recorder.pass_number = rejoin.target
+                cursor.pass_number = rejoin.target
                 resumed = rejoin.begins or self._loop.come_back()
             self._loop.is_of(resumed, self._loop.plan(None, None))
             rejoin.begins = self._given = resumed
@@ -143,7 +143,7 @@ class Calls:
             random, settings, draws = plain.decode(entry.committed)
             session.state.put_settings(settings)
             session.random.put(random)
-        self._recorder.draws.begin_at(resumed.step, draws, entry.origins)
+        self._loop.draws.begin_at(resumed.step, draws, entry.origins)
 
     def _arrive(self, step: int, call: _Call) -> None:
         """Check what the script has done since the last call, or since this process came back."""
@@ -166,11 +166,11 @@ class Calls:
         # a job that goes on from a dump may have another end
         ranges = session.variables.ranges if session.agent.incarnation else None
         self._loop.is_of(given, self._loop.plan(None, None), ranges)
-        entry, recorder = given.entry, self._recorder
+        entry = given.entry
         if entry is None or given.kind == PROVISIONAL:
             return  # the predecessor had not got that far
         why = "" if clean else "parameters or optimizer state are changed between two calls"
-        if entry.draws and recorder.draws.places() != entry.draws:
+        if entry.draws and self._loop.draws.places() != entry.draws:
             why = "other batches were drawn between two calls"
         session.put(entry)
         if entry.batch is not None and entry.batch != call.given.print:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any
 
-from taskd.core.snapshots import FINAL, PASS_END
+from taskd.core.snapshots import FINAL, PASS_END, PAUSED
 from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
@@ -21,9 +22,12 @@ from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
 from taskd.worker.state import loading
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import Refused
+from taskd.worker.training import memory
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.attempts import Attempts
 from taskd.worker.training.batches import Batches
+from taskd.worker.training.cursor import Cursor
+from taskd.worker.training.draws import Draws
 from taskd.worker.training.finite import FiniteCheck
 from taskd.worker.training.patience import Patience
 from taskd.worker.training.recorder import Recorder
@@ -40,12 +44,14 @@ class Loop:
     def __init__(self, session: RepairSession, patience: Patience) -> None:
         self.session = session
         self.batches = Batches()
-        self.recorder = Recorder(session, self.batches)
-        self.rejoin = Rejoin(session, self.recorder, self.batches, patience)
+        self.cursor = Cursor()
+        self.draws = Draws(session.random, session.communicators.aside)
+        self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
+        self.rejoin = Rejoin(session, self.cursor, self.batches, patience)
         self._suspicion = Suspicion(session)
-        self.attempts = Attempts(session, self.recorder, self._suspicion)
+        self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
-        self._carried = carried.Watch(self.recorder.protected_tensors)
+        self._carried = carried.Watch(partial(memory.tensors, session))
         self.alone = ""
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
@@ -58,32 +64,31 @@ class Loop:
     ) -> Generator[Attempt, None, bool]:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
-        session, recorder, rejoin = self.session, self.recorder, self.rejoin
-        recorder.plan = plan = self.plan(loader, total)
+        session, cursor = self.session, self.cursor
+        cursor.plan = self.plan(loader, total)
         try:
-            set_up.plan(plan)
+            set_up.plan(cursor.plan)
         except NotTheSame as error:
             self.attempts.refused(error)
             raise
         if loader is not None:
             session.random.watch(loading.generators(loader))
             session.state.leave(loader)
-        if not recorder.calls:
+        if not cursor.calls:
             self.look_at_variables()
         # a replacement skips the passes that its predecessor had finished
-        if recorder.pass_number < rejoin.target:
-            recorder.pass_number += 1
+        if cursor.pass_number < self.rejoin.target:
+            cursor.pass_number += 1
             return True
-        set_up.stop(recorder.calls)
+        set_up.stop(cursor.calls)
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
             session.agent.tell(from_rank.StepsPlanned, self._end)
         self.batches.clear()
-        recorder.new_pass(
-            session.random.take(),
-            loading.place(loader) if loader is not None else b"",
-            self.attempts.step,
+        self.recorder.pace.begin_pass(self.attempts.step)
+        cursor.begin_pass(
+            session.random.take(), loading.place(loader) if loader is not None else b""
         )
         if not self._begin_pass(loader):
             return True
@@ -93,7 +98,7 @@ class Loop:
             set_up.again()
 
     def _attempts(self) -> Generator[Attempt, None, bool]:
-        session, recorder, attempts = self.session, self.recorder, self.attempts
+        session, attempts = self.session, self.attempts
         while not self.alone:
             if (
                 slot.interruption() > session.built_at
@@ -120,7 +125,7 @@ class Loop:
             except GeneratorExit:
                 # break, return or an exception: wait for nothing here, the other ranks may not be
                 # leaving
-                recorder.next_pass()
+                self._end_pass()
                 raise
             if attempts.open:  # the body did not use `with attempt`
                 raise RuntimeError(
@@ -131,7 +136,7 @@ class Loop:
 
     def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
         """The pass that the script begins, as it is compared with other processes'."""
-        if self.recorder.calls:
+        if self.cursor.calls:
             what = "job.call"
         elif loader is None:
             what = f"job.steps to step {total}"
@@ -186,19 +191,19 @@ class Loop:
 
     def _begin_pass(self, loader: Iterable[Any] | None) -> bool:
         """Prepare the pass; return False if the job has moved on to a later pass meanwhile."""
-        recorder, rejoin = self.recorder, self.rejoin
+        cursor, rejoin = self.cursor, self.rejoin
         iterator: Iterator[Any] | None = None
-        if recorder.pass_number == rejoin.target:
+        if cursor.pass_number == rejoin.target:
             resumed = rejoin.begins or self.come_back()
             if resumed is None:
-                recorder.pass_number += 1
+                cursor.pass_number += 1
                 return False
-            self.is_of(resumed, recorder.plan)
+            self.is_of(resumed, cursor.plan)
             iterator = rejoin.take_up(loader, resumed)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step
-            if not recorder.calls and (entry := resumed.entry) is not None:
-                recorder.draws.begin_at(resumed.step, entry.draws, entry.origins)
+            if not cursor.calls and (entry := resumed.entry) is not None:
+                self.draws.begin_at(resumed.step, entry.draws, entry.origins)
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
@@ -235,7 +240,7 @@ class Loop:
             self._carried.committed(
                 [
                     self._iterator,
-                    *self.recorder.draws.iterators(),
+                    *self.draws.iterators(),
                     *self.session.variables.drawn(),
                 ]
             )
@@ -305,15 +310,15 @@ class Loop:
         return True
 
     def _take_up(self, resumed: Resumed, report: bool = True) -> None:
-        session, recorder, entry = self.session, self.recorder, resumed.entry
+        session, cursor, entry = self.session, self.cursor, resumed.entry
         session.settled()
         self._suspicion.settled()
         self.attempts.resume_at(resumed.step, resumed.plan if session.verifies else None, report)
         session.gradients.abandon()
         if entry is not None:
-            here = entry.pass_number == recorder.pass_number
+            here = entry.pass_number == cursor.pass_number
             if here and resumed.step >= self._loads_from:
-                recorder.index = entry.index
+                cursor.index = entry.index
             elif here and self.rejoin.target == NOWHERE:
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, but this process resumed its loader at"
@@ -325,14 +330,14 @@ class Loop:
                     f"step {resumed.step} must be repeated, but its loop was left with break before"
                     " all ranks had committed it"
                 )
-        recorder.taken_back(resumed.step, entry, repaired=report)
+        self.recorder.taken_back(resumed.step, entry)
         self._carried.repaired()
 
     def _leave_pass(self) -> bool:
         """Wait until the pass, committed here, is committed on every rank. Returns False if the
         loop was taken back."""
         session, step = self.session, self.attempts.step
-        self.recorder.end_pass(step)
+        self.recorder.wait(step, PASS_END)
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
         session.agent.tell(from_rank.RankFinished, step)
@@ -340,16 +345,20 @@ class Loop:
         self._follow(outcome)
         if isinstance(outcome, Resumed):
             return False
-        self.recorder.next_pass()
+        self._end_pass()
         slot.progress(step, slot.COMMITTED)
         return True
+
+    def _end_pass(self) -> None:
+        self.cursor.pass_number += 1
+        self.recorder.end_pass()
 
     def _pause(self) -> None:
         """Report that this rank is paused, and wait for the continue or for a repair. Everything
         due before the step has run and its record is final, so no rank has to go back a step."""
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
-        self.recorder.pause(step)
+        self.recorder.wait(step, PAUSED)
         session.agent.tell(from_rank.RankPaused, step)
 
         def position() -> tuple[Position, str]:

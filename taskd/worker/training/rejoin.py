@@ -22,8 +22,8 @@ from taskd.worker.state import entry as entries
 from taskd.worker.state import loading, plain
 from taskd.worker.state.entry import Entry
 from taskd.worker.training.batches import Batches
+from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.patience import Patience
-from taskd.worker.training.recorder import Recorder
 
 log = logging.getLogger("taskd.worker")
 
@@ -38,14 +38,10 @@ class Rejoin:
     `calls`: it is in job.call. `begins`: the resume point, if it is known."""
 
     def __init__(
-        self, session: RepairSession, recorder: Recorder, batches: Batches, patience: Patience
+        self, session: RepairSession, cursor: Cursor, batches: Batches, patience: Patience
     ) -> None:
-        self._session, self._recorder, self._batches, self._patience = (
-            session,
-            recorder,
-            batches,
-            patience,
-        )
+        self._session, self._cursor = session, cursor
+        self._batches, self._patience = batches, patience
         self.target, self.calls = NOWHERE, False
         self.begins: Resumed | None = None
 
@@ -57,7 +53,7 @@ class Rejoin:
         """Why the script cannot end now, "" if it can."""
         if self.target == NOWHERE:
             return ""
-        made = self._recorder.pass_number
+        made = self._cursor.pass_number
         return (
             f"taskd: rank {self._session.rank}: the script has ended after {made} passes of its"
             f" loop, but the rank's previous process was in pass {self.target + 1}. {REMEDY_LOOP}"
@@ -105,8 +101,7 @@ class Rejoin:
         it gives other batches."""
         session, entry = self._session, resumed.entry
         assert entry is not None
-        self._recorder.new_pass(entry.pass_random, entry.loader, resumed.step)
-        self._recorder.index = entry.index
+        self._cursor.begin_pass(entry.pass_random, entry.loader, entry.index)
         if loader is None:
             return None
         present = session.random.take()

@@ -1,0 +1,73 @@
+"""What ranks compare at the ends of some steps, and agree on there."""
+
+from __future__ import annotations
+
+import logging
+
+from taskd.cython_api import slot
+from taskd.worker.repair.session import RepairSession
+from taskd.worker.state import replicas
+from taskd.worker.state.given import Refused
+from taskd.worker.training.cursor import Cursor
+from taskd.worker.training.recorder import Recorder
+
+log = logging.getLogger("taskd.worker")
+
+
+class Agreement:
+    """The other ranks' part in what this one records: the loop that they run, the state that they
+    have, how often it is recorded."""
+
+    def __init__(self, session: RepairSession, cursor: Cursor, recorder: Recorder) -> None:
+        self._session, self._cursor, self._recorder = session, cursor, recorder
+        self._repaired = -1  # the step at which the last repair resumed
+
+    def repaired(self, step: int) -> None:
+        """A repair has resumed at `step`."""
+        self._repaired = step
+
+    def compare(self, step: int) -> None:
+        """At the ends of some steps, counted from the start and from the last repair: is what was
+        the same on all ranks still so? At the end of a pass's first step: do they run the same
+        loop? Raises what a collective raises, and Refused."""
+        session = self._session
+        size = session.communicators.world_size
+        if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, size)):
+            raise Refused(f"the ranks run different loops: {differ}")
+        after = self._repaired >= 0 and replicas.is_due(step - self._repaired)
+        if not (replicas.is_due(step) or after):
+            return
+        state = session.state
+        self._recorder.refresh()
+        self._agree_on_pace()
+        found = replicas.compare(state, session.rank, session.node, size)
+        if found is None or slot.interruption() > session.built_at:
+            return
+        # two comparisons had found them equal: before, a difference may be the script's way
+        if self._repaired > 1:
+            names = [".".join(str(part) for part in key if part != "") for key, _ in state.names()]
+            raise Refused(
+                f"since step {step} at the latest, {found.names(names)}; they were equal before the"
+                f" repair at step {self._repaired}, so something that the script carries from step"
+                " to step was not restored there: see `not protected` and `not seen` in the ranks'"
+                " logs (docs/state.md)"
+            )
+        text = "rank %d: since step %d at the latest, %s"
+        log.warning(text, session.rank, step, found.says(len(state.replicated)))
+        state.set_apart(found.apart, found.replicas)
+        # stripes of earlier steps stay: they fit the structure in the records of these steps
+        self._recorder.lay_out()
+
+    def _agree_on_pace(self) -> None:
+        """How many steps apart the whole state is recorded from now on."""
+        session, pace = self._session, self._recorder.pace
+        if not pace.chosen or not session.state.shards:
+            return
+        size = sum(row.numel() for row in session.state.shards)
+        if session.stripes is not None:
+            size += session.stripes.length
+        before = pace.every
+        pace.agree(replicas.most(pace.wanted(size), session.communicators.world_size))
+        if pace.every != before:
+            text = "rank %d: its whole state (%.1f MiB) is recorded every %d steps"
+            log.info(text, session.rank, size / 2**20, pace.every)

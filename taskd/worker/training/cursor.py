@@ -1,0 +1,22 @@
+"""Where the script's loop is, as records have it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Cursor:
+    """`pass_number`: how many times steps() or batches() has been gone through; `calls`: the loop
+    calls job.call. Of the current pass: `plan`, what it goes over; `pass_random` and `loader`,
+    random numbers' states and the loader's counters when it began; `index`, batches handed out."""
+
+    pass_number: int = 0
+    calls: bool = False
+    plan: str = ""
+    pass_random: bytes = b""
+    loader: bytes = b""
+    index: int = 0
+
+    def begin_pass(self, random: bytes, loader: bytes, index: int = 0) -> None:
+        self.pass_random, self.loader, self.index = random, loader, index
