@@ -7,12 +7,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MADE := $(VENV)/made
 INSTALLED := $(VENV)/requirements.installed
 LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.[ch] csrc/mindio/*.[ch] \
 	taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
 MINDSPORE := $(VENV)/mindspore
+MINDSPORE_TESTS := $(addsuffix .py,$(addprefix tests/mindspore/test_, \
+	contract fault_tolerance msrun pods))
 TORCH := $(VENV)/torch-$(VERSION)
 # of another torch: what it does in a repair, and the private names that this takes
 TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
@@ -34,33 +37,36 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-mindspore test-all test-torch lint ruff mypy api-docs settings-docs tracked \
-	build bench soak soak-nodes site clean
+	build install bench soak soak-nodes site clean
 
 demo: build
 	@$(ACTIVE) taskd demo
 
-# The tests run also where the checks have failed, so that one call tells everything; pytest's
-# closing line comes last.
+# The checks run beside the tests, which wait half of the time; what they say is shown after
+# pytest's closing line. One call tells everything.
 test: build $(TORCH_NPU)/complete
-	@failed=0; \
-	$(MAKE) --no-print-directory --keep-going lint || failed=1; \
+	@$(MAKE) --no-print-directory --keep-going lint > $(VENV)/lint.log 2>&1 & lint=$$!; failed=0; \
 	$(ACTIVE) python -m pytest $(PYTEST) $(TESTS) || failed=1; \
+	wait $$lint || { failed=1; cat $(VENV)/lint.log; }; \
 	exit $$failed
 
 # MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be
-# installed, its tests are skipped.
+# installed, its tests are skipped. The others of tests/mindspore need none: `make test` runs them.
+# taskd in it is the one that was built already: the same Python, the same tree.
 test-mindspore: build $(MINDSPORE)/complete
 	@if [ -e $(MINDSPORE)/complete ]; then \
+		cp -R $(VENV)/lib/python3*/site-packages/*taskd* \
+			$(MINDSPORE)/lib/python3*/site-packages/ && \
 		PATH="$(abspath $(MINDSPORE)/bin):$$PATH" VIRTUAL_ENV="$(abspath $(MINDSPORE))" \
-			python -m pytest --timeout=300 $(TESTS) tests/mindspore; \
+			python -m pytest --timeout=300 $(TESTS) $(MINDSPORE_TESTS); \
 	fi
 
-$(MINDSPORE)/complete: $(INSTALLED) requirements/mindspore.txt requirements/taskd.txt
+$(MINDSPORE)/complete: $(MADE) requirements/mindspore.txt requirements/taskd.txt
 	@rm -rf $(MINDSPORE)
 	@echo "installing requirements/mindspore.txt into $(MINDSPORE), once; mindspore is large"
 	@{ $(PYTHON) -m venv $(MINDSPORE) && \
 		$(MINDSPORE)/bin/python -m pip install --quiet --requirement requirements/mindspore.txt && \
-		$(MINDSPORE)/bin/python -m pip install $(EDITABLE) && touch $@; } || \
+		touch $@; } || \
 		echo "mindspore could not be installed; its tests are skipped" >&2
 
 # Also the tests marked `long`.
@@ -116,6 +122,9 @@ tracked:
 
 build: $(LIBRARY)
 
+# all environments; with --jobs beside each other
+install: build $(MINDSPORE)/complete $(TORCH_NPU)/complete
+
 bench: build
 	@$(ACTIVE) python benchmarks/libtaskd.py
 	@$(ACTIVE) python benchmarks/manager_idle.py
@@ -141,7 +150,12 @@ $(LIBRARY): $(INSTALLED) $(NATIVE)
 	TASKD_WERROR=1 $(BIN)/python -m pip install $(EDITABLE)
 	@touch $@
 
-$(INSTALLED): requirements/test.txt requirements/taskd.txt
+$(INSTALLED): $(MADE)
+	@echo "installing requirements/test.txt into $(VENV), once; torch is large"
+	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
+	@touch $@
+
+$(MADE): requirements/test.txt requirements/taskd.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "$(PYTHON) is older than 3.10 (or missing):" \
 			"say make PYTHON=/path/to/a/later/python" >&2; exit 1; }
@@ -151,8 +165,6 @@ $(INSTALLED): requirements/test.txt requirements/taskd.txt
 	@command -v $${CC:-gcc} > /dev/null || \
 		{ echo "there is no C compiler: install gcc, or set CC" >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	@echo "installing requirements/test.txt into $(VENV), once; torch is large"
-	$(BIN)/python -m pip install --quiet --requirement requirements/test.txt
 	@touch $@
 
 # tests/devices reads torch_npu's sources, headers and error texts; it is never imported. Without it

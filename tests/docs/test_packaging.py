@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+# building it takes as much as twenty jobs
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("csrc", "taskd", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LIBRARY = "taskd/python/cython_api/libs/libtaskd.so"
@@ -88,7 +90,6 @@ def test_files_of_the_wheel(wheel):
     assert any(n.endswith("/LICENSE") for n in names)
 
 
-@pytest.mark.long
 def test_the_documented_lines(environment, tmp_path):
     script = r"""
         set -euo pipefail
@@ -112,7 +113,6 @@ EOF
     assert "cannot be preloaded" not in result.stderr
 
 
-@pytest.mark.long
 def test_the_documented_sed_line(environment, tmp_path):
     """On a copy of torch's run.py, with which a job is then started: it has taskd's agent in it."""
     script = r"""

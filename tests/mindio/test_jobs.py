@@ -23,6 +23,7 @@ from tests.lab import warm
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from ports import free_port
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain.py"
 RANKS, STEPS, LIMIT = 4, 60, 100.0
 ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
@@ -55,7 +56,7 @@ class Job:
             *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),
             *(str(script), *map(str, arguments)),
         ]
-        env = {**clean, **ALWAYS, "PYTHONPATH": str(folder), **settings}
+        env = {**clean, **ALWAYS, "PYTHONPATH": f"{folder}:{ROOT}", **settings}
         self.process: subprocess.Popen[bytes] | warm.Process
         if warm.suits(env):
             self.process = warm.popen("launcher", run, env, folder, self._log.fileno())
@@ -166,26 +167,26 @@ def test_a_script_that_is_edited_under_way_gloo_for_hccl(
         job.close()
 
 
-@pytest.mark.parametrize("rank", [0, 3])
-def test_a_killed_rank_is_replaced_alone_gloo_for_hccl(
-    start: Start, undisturbed: Callable[[str], object], rank: int
-) -> None:
-    job = start("2x2")
-    job.kill(rank, 20)
-    assert job.results() == undisturbed("2x2")
-    (incident,) = job.incidents()
-    assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [rank])
-
-
-@pytest.mark.long
-def test_a_rank_that_is_killed_twice_gloo_for_hccl(
+def test_one_fault_after_the_other_gloo_for_hccl(
     start: Start, undisturbed: Callable[[str], object]
 ) -> None:
-    job = start("2x2")
-    for step in (15, 35):
-        job.kill(1, step)
+    """Ranks die, one of them twice; an exception ends a process; memory and link faults need no new
+    one."""
+    faults = (
+        *("kill", 0, 10, "kill", 3, 18, "poison", 1, 25, "cut", 1, 30, "late", 1, 35),
+        *("raise", 2, 40, "kill", 3, 46),
+    )
+    job = start("2x2", *faults)
     assert job.results() == undisturbed("2x2")
-    assert [i["ranks"] for i in job.incidents()] == [[1], [1]]
+    found = job.incidents()
+    assert [(i["strategy"], i["ranks"]) for i in found] == [
+        ("recover-in-place", [0]),
+        ("recover-in-place", [3]),
+        *[("retry", [])] * 3,
+        ("recover-in-place", [2]),
+        ("recover-in-place", [3]),
+    ]
+    assert "ValueError: a defect that shows once in step 40" in str(found[5]["faults"])
 
 
 def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(
@@ -197,21 +198,14 @@ def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(
     assert "rank 2 from rank 0" in (job.folder / "taskd_log" / "manager.log").read_text()
 
 
-@pytest.mark.parametrize("fault", ["poison", "cut", "late"])
-def test_a_memory_or_link_fault_needs_no_new_process_gloo_for_hccl(
-    start: Start, undisturbed: Callable[[str], object], fault: str
-) -> None:
-    job = start("2x2", fault, 1, 25)
-    assert job.results() == undisturbed("2x2")
-    (incident,) = job.incidents()
-    assert (incident["strategy"], incident["ranks"]) == ("retry", [])
-
-
 @pytest.mark.parametrize(
     ("fault", "told", "remedy"),
     [
         ("precision", "load the checkpoint of step 5", "again from the checkpoint of step 5"),
-        ("early", "failed before its last update began", "again from the last checkpoint"),
+        pytest.param(
+            *("early", "failed before its last update began", "again from the last checkpoint"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_state_that_only_a_checkpoint_has_ends_the_job_gloo_for_hccl(
@@ -225,15 +219,6 @@ def test_a_state_that_only_a_checkpoint_has_ends_the_job_gloo_for_hccl(
     assert not job.incidents()
 
 
-def test_an_exception_ends_the_process_which_is_replaced_gloo_for_hccl(
-    start: Start, undisturbed: Callable[[str], object]
-) -> None:
-    job = start("2x2", "raise", 2, 25)
-    assert job.results() == undisturbed("2x2")
-    (incident,) = job.incidents()
-    assert "ValueError: a defect that shows once in step 25" in str(incident["faults"])
-
-
 def test_the_last_checkpoint_has_each_part_once_gloo_for_hccl(start: Start) -> None:
     job = start("sharded", strategy="dump")
     job.kill(1, 20)
@@ -245,6 +230,7 @@ def test_the_last_checkpoint_has_each_part_once_gloo_for_hccl(start: Start) -> N
     assert all(torch.load(p)["step"] == step for p in folder.iterdir())
 
 
+@pytest.mark.long
 def test_replicas_that_are_lost_together_end_the_job_with_the_reason_gloo_for_hccl(
     start: Start,
 ) -> None:

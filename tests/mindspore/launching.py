@@ -145,7 +145,7 @@ def train(
         [*command, *map(str, (steps, *arguments))],
         MS_ENABLE_TFT=tft,
         HOST_PORT=str(_port_range(workers)),
-        PYTHONPATH=str(folder),
+        PYTHONPATH=f"{folder}:{HERE.parents[1]}",
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         **{**FAULT_TOLERANT, **more},
     )

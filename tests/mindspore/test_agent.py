@@ -41,7 +41,7 @@ def start(tmp_path, request):
         )
         command = [sys.executable, str(HERE / "stand_in.py"), *before, str(WORKERS)]
         command += [str(HERE / "worker.py"), *(arguments or (str(STEPS),))]
-        settings.setdefault("PYTHONPATH", str(tmp_path / "modules"))
+        settings.setdefault("PYTHONPATH", f"{tmp_path / 'modules'}:{HERE.parents[1]}")
         made.append(Launch(tmp_path, WORKERS, command, **settings))
         return made[-1]
 

@@ -71,6 +71,7 @@ def kill(job: Launch, rank: int, step: int) -> int:
     return pid
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_killed_rank_is_started_again_device_and_collectives_substituted(
     start: Start, undisturbed: list[str], rank: int
@@ -83,13 +84,17 @@ def test_only_the_killed_rank_is_started_again_device_and_collectives_substitute
     assert killed in pids[rank]
 
 
-def test_a_killed_rank_is_forked_by_the_zygote_device_and_collectives_substituted(
+def test_a_memory_fault_and_a_kill_in_pynative_mode_device_and_collectives_substituted(
     start: Start, undisturbed: list[str]
 ) -> None:
-    """Once that has imported mindspore. Its predecessor's log goes on."""
-    job = start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", ENABLE_RESTART_FAULT_PROCESS="on", HOLD="20")
+    """The first is repaired in its process, for the second the zygote forks one, once that has
+    imported mindspore. Its predecessor's log goes on."""
+    more = {"ENABLE_RESTART_FAULT_PROCESS": "on", "HOLD": "20"}
+    job = start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", "uce", 1, 10, **more)
     agent = job.folder / "taskd_log" / "agent-0.log"
     job.wait(lambda: agent.exists() and "zygote is ready" in agent.read_text())
+    assert len(set(job.reach(20))) == 3 and (job.folder / "fault").exists()
+    assert [len({pid for pid, _, _ in job.steps(r)}) for r in range(3)] == [1, 1, 1]
     (job.folder / "go").touch()
     killed = kill(job, 1, 20)
     job.wait(lambda: job.steps(1)[-1][0] != killed)
@@ -102,14 +107,6 @@ def test_a_killed_rank_is_forked_by_the_zygote_device_and_collectives_substitute
     assert checksums(job) == undisturbed
     assert {pid for pid, _, _ in job.steps(1)} == {killed, new}
     assert sorted(p.name for p in (job.folder / "log").glob("worker_1*")) == ["worker_1.log"]
-
-
-def test_a_memory_fault_is_repaired_in_pynative_mode_device_and_collectives_substituted(
-    start: Start, undisturbed: list[str]
-) -> None:
-    job = start(3, "{TTP:1,UCE:1,ARF:1}", "pynative", "uce", 1, 10)
-    assert checksums(job) == undisturbed
-    assert [len({pid for pid, _, _ in job.steps(r)}) for r in range(3)] == [1, 1, 1]
 
 
 @pytest.mark.long
@@ -188,6 +185,7 @@ def test_network_cards_are_switched_in_a_pause_device_and_collectives_substitute
     assert [len({pid for pid, _, _ in held.steps(r)}) for r in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.long
 def test_devices_are_tested_in_a_pause_device_and_collectives_substituted(
     held: Launch, undisturbed: list[str]
 ) -> None:

@@ -74,10 +74,11 @@ def schedulers(job: Launch) -> list[int]:
 
 
 @pytest.mark.timeout(280)
-def test_all_ranks_restart_on_the_same_scheduler_each_time(start):
+@pytest.mark.parametrize("kills", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_all_ranks_restart_on_the_same_scheduler_each_time(start, kills):
     """A naive agent manages one of eight: the first collective of an early rank fails."""
     job, old = start("100"), ()
-    for kill in range(4):
+    for kill in range(kills):
         pids = job.reach(2, old)
         scheduler = schedulers(job)
         os.kill(random.choice(pids), signal.SIGKILL)

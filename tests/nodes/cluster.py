@@ -18,7 +18,7 @@ from taskd.core.commands import Closed
 from tests.lab import warm
 
 # of steered.py in these tests: 38 s at least, in which processes import torch on a busy machine
-STEPS = "480"
+STEPS = "240"
 
 
 class Forked(Launchers):

@@ -20,8 +20,9 @@ STEPS, LIMIT = 300, 120.0
 def start(hosts, folder):
     (folder / "out").mkdir(parents=True)
     alias.install(folder)
+    path = f"{folder}:{Path(__file__).parents[2]}"
     script = [str(SCRIPT), "2", "2", str(STEPS), str(folder / "out")]
-    return Forked(hosts, folder, 2, 2, script, environment(folder, PYTHONPATH=str(folder)))
+    return Forked(hosts, folder, 2, 2, script, environment(folder, PYTHONPATH=path))
 
 
 def until(job, what, condition):

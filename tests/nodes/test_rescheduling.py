@@ -77,6 +77,7 @@ def test_a_protected_script_at_the_end_of_the_ladder(hosts, tmp_path):
     training.assert_equal(result, reference, 3)
 
 
+@pytest.mark.long
 def test_no_pod_comes(hosts, tmp_path):
     machines = hosts(3)
     more = {"TASKD_WAIT_RESCHEDULE_TIMEOUT": "30"}

@@ -25,9 +25,13 @@ CARRIED = {
 }
 
 
-@pytest.mark.parametrize("kind", CARRIED)
+@pytest.mark.parametrize(
+    "kind", ["function", "trainer", "library", *training.long("module", "epochs", "calls")]
+)
 def test_what_a_loop_carries_is_restored(tmp_path, reference, kind):
-    result = training.taskd(tmp_path / "job", 2, "loops.py", kind, faults=FAULTS)
+    """Also where a job ends instead of leaving something out."""
+    strict = {"TASKD_CARRIED": "refuse"}
+    result = training.taskd(tmp_path / "job", 2, "loops.py", kind, faults=FAULTS, **strict)
     training.assert_equal(result, reference(2, "loops.py", kind), 2)
     log = result.log("worker-0.log")
     found = re.findall(r"also protected: (\S+) \(line (\d+) of loops.py\)", log)
@@ -53,11 +57,6 @@ def test_a_strict_job_ends_instead(tmp_path, kind):
     what = {"drawn": "loader (line", "late": "kept (line"}[kind]
     assert f"TASKD_CARRIED=refuse: not protected: {what}" in training.paragraph(result)
     assert max(result.steps(0), default=-1) <= 4
-
-
-def test_a_strict_job_trains_where_everything_is_restored(tmp_path):
-    result = training.taskd(tmp_path / "job", 2, "loops.py", "function", TASKD_CARRIED="refuse")
-    assert result.status == 0
 
 
 def test_replicas_that_drift_apart_after_a_repair_end_the_job(tmp_path):

@@ -13,7 +13,7 @@ import training
 
 from tests.mindcluster.clusterd_stand_in import StandIn
 
-STEPS = "120"
+STEPS = "100"
 WORLD = 3
 ALL = ("retry", "recover-in-place", "dump")
 
@@ -68,6 +68,20 @@ def test_clusterd_decides_about_each_fault(tmp_path, reference):
         (incident,) = running.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("retry", [])
         assert cluster.wait("ReportRecoverStatus", 2).strategy == "retry"
+
+        # the manager is killed meanwhile
+        running.trains()
+        cluster.silent = True
+        running.kill(1)
+        cluster.wait("ReportProcessFault", 3)
+        os.kill(running.manager(), signal.SIGKILL)
+        cluster.silent = False
+        running.repaired()
+        registered(running, cluster, 2)
+        running.trains()
+        running.kill(2)
+        running.repaired()
+        assert cluster.wait("ReportRecoverStatus", 3).status.code == 0
         equal(running, reference)
         assert ("late", "STOPPING") not in cluster.heard
 
@@ -140,7 +154,7 @@ def test_clusterd_pauses_and_goes_on(tmp_path, reference):
         equal(running, reference)
 
 
-@pytest.mark.parametrize("how", ["saveAndExit", "killMaster"])
+@pytest.mark.parametrize("how", ["saveAndExit", *training.long("killMaster")])
 def test_clusterd_ends_the_job(tmp_path, how):
     dump = tmp_path / "dump"
     with job(tmp_path, role="lead", TASKD_DUMP_PATH=str(dump)) as (running, cluster):
@@ -152,22 +166,6 @@ def test_clusterd_ends_the_job(tmp_path, how):
         if how == "saveAndExit":
             told = cluster.wait("ReportRecoverStatus")
             assert (told.status.code, told.strategy) == (0, "dump")
-
-
-def test_the_manager_is_killed_while_clusterd_decides(tmp_path, reference):
-    with job(tmp_path, role="follow") as (running, cluster):
-        cluster.silent = True
-        running.kill(1)
-        cluster.wait("ReportProcessFault")
-        os.kill(running.manager(), signal.SIGKILL)
-        cluster.silent = False
-        running.repaired()
-        registered(running, cluster, 2)
-        running.trains()
-        running.kill(2)
-        running.repaired()
-        assert cluster.wait("ReportRecoverStatus").status.code == 0
-        equal(running, reference)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ import training
 
 from taskd.mindcluster.faults.configuration import SHIPPED
 
-STEPS = "120"
+STEPS = "100"
 CHANGED = "handling 'mindx-dl-fault-config' configmap change succeed"
 NOT_CHANGED = "handling 'mindx-dl-fault-config' configmap change failed"
 

@@ -13,7 +13,7 @@ import training
 from tests.kubernetes.api_stand_in import Cluster, kubeconfig
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
-STEPS = "120"
+STEPS = "100"
 
 
 def put(directory, *faults, **more):

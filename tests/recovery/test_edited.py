@@ -23,11 +23,10 @@ def project(directory: Path) -> Path:
 
 
 def run(directory: Path, program: list[str], edit: str, **more: str) -> training.Result:
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", *program]
-    command += [str(directory), str(STEPS), edit, str(training.SCRIPTS)]
-    env = training.environment(directory, **more)
+    program = [*program, str(directory), str(STEPS), edit, str(training.SCRIPTS)]
     # a job of fresh interpreters has a fresh launcher too
-    return training.run(command, directory, env, "" if "TASKD_FORK" in env else "launcher")
+    fork = "" if "TASKD_FORK" in more else "launcher"
+    return training.launch(directory, 2, *program, fork=fork, **more)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +78,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("edit", LINES)
+@pytest.mark.parametrize("edit", ["broken", "removed", "new", *training.long("script", "model")])
 def test_a_script(tmp_path, plain, edit):
     result = run(tmp_path, [str(project(tmp_path) / "train.py")], edit)
     same(result, plain)
@@ -95,11 +94,11 @@ def test_fresh_interpreters(tmp_path, plain, edit):
     assert said(result) == LINES[edit]
 
 
-@pytest.mark.parametrize("edit", ["model", "removed"])
-@pytest.mark.parametrize("fork", ["on", pytest.param("off", marks=pytest.mark.long)])
+@pytest.mark.parametrize("edit", ["removed", *training.long("model")])
+@pytest.mark.parametrize("fork", ["", *training.long("off")])
 def test_a_module(tmp_path, plain, edit, fork):
     project(tmp_path)
-    result = run(tmp_path, ["-m", "edited.train"], edit, TASKD_FORK=fork)
+    result = run(tmp_path, ["-m", "edited.train"], edit, **({"TASKD_FORK": fork} if fork else {}))
     same(result, plain)
 
 
@@ -126,8 +125,8 @@ def test_a_zip_file(tmp_path, plain):
     same(result, plain)
 
 
-@pytest.mark.parametrize("program", ["script", pytest.param("module", marks=pytest.mark.long)])
-@pytest.mark.parametrize("edit", ["script", "late", "removed"])
+@pytest.mark.parametrize("program", ["script", *training.long("module")])
+@pytest.mark.parametrize("edit", ["late", *training.long("script", "removed")])
 def test_processes_that_ranks_spawn(tmp_path, plain, edit, program):
     """Those of a survivor too, which the job had not spawned before the edit."""
     place = project(tmp_path)
@@ -155,14 +154,14 @@ if life == "0":
 """
 
 
-@pytest.mark.parametrize("fork", ["on", "off"])
+@pytest.mark.parametrize("fork", ["on", *training.long("off")])
 def test_a_restart_of_all_ranks_runs_what_is_on_disk(tmp_path, fork):
     """On all ranks, the one that had died and the others."""
     script = project(tmp_path) / "script.py"
     script.write_text(RESTARTED)
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2"]
-    command += ["--max_restarts", "1", str(script), str(tmp_path)]
-    result = training.run(command, tmp_path, training.environment(tmp_path, TASKD_FORK=fork))
+    program = (str(script), str(tmp_path))
+    options = ("--max_restarts", "1")
+    result = training.launch(tmp_path, 2, *program, options=options, TASKD_FORK=fork)
     assert result.status == 0, result.output[-3000:]
     saw = {p.name: p.read_text() for p in tmp_path.glob("saw-*")}
     assert saw == {f"saw-{r}-{n}": ("1.0 1", "2.0 2")[n] for r in (0, 1) for n in (0, 1)}

@@ -30,21 +30,12 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("fork", ["on", "off"])
+@pytest.mark.parametrize("fork", ["on", *training.long("off")])
 def test_an_unprotected_script(tmp_path, fork):
     directory = tmp_path / "job"
     directory.mkdir()
     (directory / "train.py").write_text(SCRIPT)
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--nproc_per_node",
-        "2",
-        "train.py",
-        "--lr",
-        "0.1",
-    ]
-    result = training.run(command, directory, training.environment(directory, TASKD_FORK=fork))
+    result = training.launch(directory, 2, "train.py", "--lr", "0.1", TASKD_FORK=fork)
     assert result.status == 0, result.output[-3000:]
     facts = [
         json.loads((directory / f"facts-{rank}-{life}").read_text())

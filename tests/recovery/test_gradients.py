@@ -33,10 +33,7 @@ MOMENTS = {  # fmt: skip
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(k, marks=[] if k in ("micro", "moody") else pytest.mark.long) for k in MOMENTS],
-)
+@pytest.mark.parametrize("kind", ["micro", "moody", *training.long("periods", "late", "zeros")])
 def test_ranks_are_killed_while_gradients_wait(tmp_path, reference, kind):
     faults = ",".join(
         f"{i % 2}:{step}:{point}:kill" for i, (step, point) in enumerate(MOMENTS[kind])

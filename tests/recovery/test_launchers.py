@@ -4,7 +4,6 @@ taskd, exits and signals."""
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -51,16 +50,8 @@ def test_the_documented_way(tmp_path, reference):
     manager = subprocess.Popen([sys.executable, "manager.py"], cwd=directory, env=env)
     try:
         script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
-        arguments = [
-            "--nproc_per_node",
-            "3",
-            "--nnodes",
-            "1",
-            "--node_rank",
-            "0",
-            "--master_addr",
-            "127.0.0.1",
-        ]
+        arguments = ["--nproc_per_node", "3", "--nnodes", "1", "--node_rank", "0"]
+        arguments += ["--master_addr", "127.0.0.1"]
         arguments += ["--master_port", str(training.free_port()), "--max_restarts", "32767"]
         result = training.run([sys.executable, str(patched), *arguments, *script], directory, env)
         training.assert_equal(result, reference(3, "mlp.py", "8"), 3)
@@ -108,20 +99,13 @@ def two_launchers(directory, env, script, rendezvous=("--master_addr", "127.0.0.
     command += rendezvous
     if "--rdzv_backend" not in rendezvous:
         command += ["--master_port", str(training.free_port())]
-    with open(directory / "second", "w") as output:
-        second = subprocess.Popen(
-            [*command, "--node_rank", "1", *script],
-            env=env,
-            cwd=directory,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            result = training.run([*command, "--node_rank", "0", *script], directory, env)
-            assert second.wait(60) == 0, (directory / "second").read_text()[-3000:]
-        finally:
-            second.kill()
-            second.wait()
+    commands = [[*command, "--node_rank", str(node), *script] for node in range(2)]
+    with (
+        training.Running(commands[1], directory.parent, env, fork="launcher") as second,
+        training.Running(commands[0], directory, env, fork="launcher") as first,
+    ):
+        result, other = first.end(), second.end()
+    assert other.status == 0, other.output[-3000:]
     return result
 
 
@@ -134,7 +118,7 @@ def test_two_launchers(tmp_path, reference):
     training.assert_equal(result, reference(4, "mlp.py", "62"), 4)
 
 
-@pytest.mark.parametrize("backend", ["static", pytest.param("c10d", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", ["static", *training.long("c10d")])
 def test_all_nodes_restart_a_script_without_taskd(tmp_path, backend):
     """Also the node whose ranks are alive: to them nothing has happened."""
     directory, rendezvous = tmp_path / "job", ["--master_addr", "127.0.0.1"]
@@ -172,16 +156,7 @@ def test_max_restarts_is_kept(tmp_path):
     (directory / "fails.py").write_text(
         "import os, sys; open('starts', 'a').write('x'); sys.exit(5)"
     )
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--nproc_per_node",
-        "1",
-        "--max_restarts",
-        "1",
-        "fails.py",
-    ]
-    result = training.run(command, directory, training.environment(directory))
+    result = training.launch(directory, 1, "fails.py", options=("--max_restarts", "1"))
     assert result.status == 1
     assert (directory / "starts").read_text() == "xx"
     assert "exitcode  : 5" in result.output
@@ -199,8 +174,7 @@ def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
         raise ValueError("in start " + os.environ["TORCHELASTIC_RESTART_COUNT"])
     """
     (directory / "fails.py").write_text(textwrap.dedent(script))
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "1", "fails.py"]
-    result = training.run(command, directory, training.environment(directory))
+    result = training.launch(directory, 1, "fails.py")
     assert result.status == 1
     assert (directory / "starts").read_text() == "xxx"
     assert "3 starts in a row ended alike (exit status 1, ValueError in " in training.paragraph(
@@ -215,24 +189,9 @@ def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
 
 def test_log_redirection_goes_on_after_a_replacement(tmp_path, reference):
     logs = tmp_path / "torch"
-    script = str(training.SCRIPTS / "mlp.py")
-    directory = tmp_path / "job"
-    directory.mkdir()
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--nproc_per_node",
-        "2",
-        "--redirects",
-        "3",
-        "--log-dir",
-        str(logs),
-        script,
-    ]
     faults = "1:2:backward:kill,1:3:forward:raise,0:5:tail:kill,1:7:forward:segv"
-    result = training.run(
-        [*command, str(directory), "8"], directory, training.environment(directory, faults)
-    )
+    options = ("--redirects", "3", "--log-dir", str(logs))
+    result = training.taskd(tmp_path / "job", 2, "mlp.py", "8", faults=faults, options=options)
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
     assert [len(result.pids(rank)) for rank in range(2)] == [2, 4]
     (stderr,) = logs.glob("*/attempt_0/1/stderr.log")
@@ -249,80 +208,35 @@ def test_ranks_inside_a_wrapper_script(tmp_path, reference):
     wrapper = directory / "wrapper.sh"
     wrapper.write_text(f'#!/bin/bash\n"{sys.executable}" "$@"\n')
     wrapper.chmod(0o755)
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--no-python",
-        "--nproc_per_node",
-        "2",
-        str(wrapper),
-    ]
-    script = [str(training.SCRIPTS / "mlp.py"), str(directory), "8"]
-    result = training.run(
-        [*command, *script],
-        directory,
-        training.environment(directory, "1:3:tail:kill,0:5:forward:kill"),
-    )
+    program = (str(wrapper), str(training.SCRIPTS / "mlp.py"), str(directory), "8")
+    faults = "1:3:tail:kill,0:5:forward:kill"
+    result = training.launch(directory, 2, *program, faults=faults, options=("--no-python",))
     training.assert_equal(result, reference(2, "mlp.py", "8"), 2)
-
-
-def _zygote_of(launcher: int) -> int:
-    for task in Path(f"/proc/{launcher}/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"taskd.agent.ranks.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-    raise AssertionError("there is no zygote")
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C", "no zygote"])
 def test_a_signal_to_the_launcher_ends_everything(tmp_path, how):
     """SIGTERM to it alone, also after the loss of the zygote that has forked its ranks; or Ctrl-C:
     a SIGINT to all in the foreground."""
-    directory = tmp_path / "job"
-    directory.mkdir()
-    env = training.environment(directory)
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--nproc_per_node",
-        "2",
-        str(training.SCRIPTS / "lingering.py"),
-        str(directory),
-        "1000000",
-    ]
-    process = subprocess.Popen(
-        command,
-        env=env,
-        cwd=directory,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        watch = subprocess.run(
-            ["timeout", "60", "sh", "-c", f"until [ -s {directory}/rank-1 ]; do sleep 0.1; done"]
-        )
-        assert watch.returncode == 0, "the job did not begin to train"
-        pids = [int(re.split(r"\s", (directory / f"rank-{r}").read_text())[2]) for r in range(2)]
+    with training.start(tmp_path / "job", 2, "lingering.py", "1000000") as job:
+        pids = [job.pid(rank) for rank in range(2)]
+        launcher = job._process
         if how == "no zygote":
-            os.kill(_zygote_of(process.pid), signal.SIGKILL)
+            os.kill(job.zygote(), signal.SIGKILL)
         if how == "Ctrl-C":
-            os.killpg(process.pid, signal.SIGINT)
+            os.killpg(launcher.pid, signal.SIGINT)
         else:
-            process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode not in (0, None)
-    assert "SignalException" in output
-    assert how == "no zygote" or "zygote has ended" not in output
-    assert "did not exit after SIGKILL" not in output
+            launcher.send_signal(signal.SIGTERM)
+        job.until("it had ended", lambda: launcher.poll() is not None)
+        result = job.result()
+    assert result.status != 0
+    assert "SignalException" in result.output
+    assert how == "no zygote" or "zygote has ended" not in result.output
+    assert "did not exit after SIGKILL" not in result.output
     stats = [Path(f"/proc/{p}/stat") for p in pids]
     # init may be slow to reap what it has inherited
     assert not [s for s in stats if s.exists() and ") Z " not in s.read_text()]
-    assert not list(Path("/dev/shm").glob(f"taskd-*-{process.pid}-*"))
+    assert not list(Path("/dev/shm").glob(f"taskd-*-{launcher.pid}-*"))
 
 
 @pytest.mark.long
@@ -342,9 +256,7 @@ def test_a_function_as_entrypoint_trains_unprotected(tmp_path):
         "dist.barrier()\n"
         "dist.destroy_process_group()\n"
     )
-    command = [str(training.BIN / "taskd"), "run", "--nproc_per_node", "2", "--run-path"]
-    result = training.run(
-        [*command, str(script), str(tmp_path)], tmp_path, training.environment(tmp_path)
-    )
+    program = ("--run-path", str(script), str(tmp_path))
+    result = training.launch(tmp_path, 2, *program)
     assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["False", "False"]
     assert "not protected: the ranks run the function run_script_path" in result.output

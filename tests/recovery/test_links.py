@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import training
 
-STEPS = "120"
+STEPS = "100"
 
 
 def test_links_break(tmp_path, reference):

@@ -15,7 +15,7 @@ import training
 
 from taskd.control import Control, NoManager
 
-STEPS = "160"
+STEPS = "100"
 
 
 def test_the_manager_is_killed_also_together_with_a_rank(tmp_path, reference):

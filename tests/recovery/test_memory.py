@@ -13,7 +13,7 @@ import training
 from taskd.control import ControlError
 from taskd.cython_api import poison
 
-STEPS = "120"
+STEPS = "100"
 # where, and which page: one that fails a second time would cost the rank its process
 PLACES = (
     ("parameter", 0),

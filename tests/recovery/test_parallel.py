@@ -19,7 +19,10 @@ FAULTS = (
 )
 # the script has more: reshard_after_forward off, mixed precision, full sharding alone, GPipe,
 # tensor parallel alone
-KINDS = ("subgroups", "hsdp", "fsdp-accumulate", "tpdp", "pp")
+KINDS = ("subgroups", "hsdp", "pp", *training.long("fsdp-accumulate", "tpdp"))
+# and this one: the other schedules with several stages a rank, pipelines with DDP or FSDP2 alone,
+# sequence parallelism, CPU offload, other static graphs, post-local SGD
+WAYS = ("zero", *training.long("static-uneven", "pp-interleaved", "cube", "powersgd"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,20 +39,10 @@ def test_bit_for_bit(tmp_path, reference, kind):
     assert 5 <= len(result.incidents) <= len(FAULTS), result.incidents
 
 
-# and this one: the other schedules with several stages a rank, pipelines with DDP or FSDP2 alone,
-# sequence parallelism, CPU offload, other static graphs, post-local SGD
-WAYS = {"pp-interleaved": 4, "cube": 8, "static-uneven": 4, "powersgd": 4, "zero": 4}
-
-
-LONG = ("pp-interleaved", "cube", "powersgd")
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(w, marks=[pytest.mark.long] if w in LONG else []) for w in WAYS]
-)
+@pytest.mark.parametrize("kind", WAYS)
 def test_more_ways_bit_for_bit(tmp_path, reference, kind):
     training.of_this_torch(kind)
-    world = WAYS[kind]
+    world = 8 if kind == "cube" else 4
     result = training.taskd(tmp_path / "job", world, "ways.py", "10", kind, faults=",".join(FAULTS))
     training.assert_equal(result, reference(world, "ways.py", "10", kind), world)
     assert "not protected" not in result.output

@@ -10,8 +10,8 @@ import training
 
 from taskd.control import ControlError
 
-STEPS = "120"
-SECOND = 1.0  # of standing still: ten steps of this job
+STEPS = "100"
+SECOND = 1.0  # of standing still: six steps of this job
 WORLD = 4
 
 

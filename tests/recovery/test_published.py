@@ -22,6 +22,7 @@ STRANGER = 65534
 # prints {"found": what may name the job, "paused": what a pause by it answers}
 ATTACK = """
 import encodings.idna, glob, json, os, re, sys, urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 from taskd import control
 
@@ -47,17 +48,25 @@ for path in paths:
             pass
 uuids = "[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 found = set(known or re.findall(uuids + "|job-[0-9a-f]{16}", "|".join(texts)))
-paused = {}
-for name in found:
-    for secret in (None, name, "job id: " + name):
-        environ = {"TASKD_PORT": port, "MINDX_TASK_ID": name}
-        environ |= {"TASKD_SECRET": secret} if secret else {}
-        try:
-            with control.Control(environ) as line:
-                paused[f"{name} {secret}"] = line.pause(4.0)
-                line.resume()
-        except control.ControlError as error:
-            paused[f"{name} {secret}"] = f"refused: {error}"
+
+
+def attempt(name, secret):
+    environ = {"TASKD_PORT": port, "MINDX_TASK_ID": name}
+    environ |= {"TASKD_SECRET": secret} if secret else {}
+    try:
+        with control.Control(environ) as line:
+            said = line.pause(4.0)
+            line.resume()
+            return said
+    except control.ControlError as error:
+        return f"refused: {error}"
+
+
+# at once: each waits some seconds for an answer, and other jobs of the machine have names too
+pairs = [(name, secret) for name in found for secret in (None, name, "job id: " + name)]
+with ThreadPoolExecutor(16) as pool:
+    said = pool.map(attempt, *zip(*pairs))
+paused = {f"{name} {secret}": text for (name, secret), text in zip(pairs, said)}
 print(json.dumps({"found": sorted(found), "paused": paused}))
 """
 
@@ -89,7 +98,7 @@ def test_another_user_cannot_pause_the_job(place):
     )
     command = [str(training.BIN / "taskd"), "run", "--nnodes", "2", "--nproc_per_node", "1"]
     command += ["--master_addr", "127.0.0.1", "--master_port", str(training.free_port())]
-    script = [str(training.SCRIPTS / "steered.py"), str(place), "2000"]
+    script = [str(training.SCRIPTS / "steered.py"), str(place), "600"]
     with (
         open(place / "second", "w") as output,
         training.Running([*command, "--node_rank", "0", *script], place, env, 2) as job,

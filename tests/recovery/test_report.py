@@ -6,7 +6,7 @@ import json
 
 import training
 
-WORLD, STEPS = 3, "400"
+WORLD, STEPS = 3, "100"
 
 
 def told(job: training.Running, *options: str) -> dict:

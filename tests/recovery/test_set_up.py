@@ -7,24 +7,18 @@ import training
 
 
 def test_collectives_of_the_set_up_and_between_passes_give_what_they_gave(tmp_path, reference):
-    """Also to the second replacement, and to one that learns it all again from the first."""
-    faults = "1:3:begin:kill,0:8:tail:kill,1:14:begin:kill,3:15:tail:kill,0:20:begin:kill"
-    result = training.taskd(tmp_path / "job", 4, "learning.py", "4", faults=faults)
-    training.assert_equal(result, reference(4, "learning.py", "4"), 4)
-    assert [len(result.pids(rank)) for rank in range(4)] == [3, 3, 1, 2]
-    names = {(result.directory / f"name-{rank}").read_text() for rank in range(4)}
-    assert len({line for name in names for line in name.splitlines()}) == 1
-
-
-def test_a_death_after_the_last_collective_between_passes(tmp_path, reference):
-    """The others are in the next pass, or on their way there; what the dead rank had got is given
-    to its replacement, which then goes on with them."""
+    """Also to the second replacement, and to one that learns it all again from the first. Who dies
+    after the last collective between passes gets what it had got: the others are in the next pass,
+    or on their way there."""
     faults = (
-        "2:0:ready:kill,1:0:evaluated:kill,0:1:evaluated:kill,0:14:begin:kill,3:2:evaluated:kill"
+        "1:3:begin:kill,0:8:tail:kill,1:14:begin:kill,3:15:tail:kill,0:20:begin:kill,"
+        "2:0:ready:kill,1:0:evaluated:kill,0:1:evaluated:kill,3:2:evaluated:kill"
     )
     result = training.taskd(tmp_path / "job", 4, "learning.py", "4", faults=faults)
     training.assert_equal(result, reference(4, "learning.py", "4"), 4)
-    assert [len(result.pids(rank)) for rank in range(4)] == [3, 2, 1, 2]
+    assert [len(result.pids(rank)) for rank in range(4)] == [4, 4, 1, 3]
+    names = {(result.directory / f"name-{rank}").read_text() for rank in range(4)}
+    assert len({line for name in names for line in name.splitlines()}) == 1
 
 
 def test_a_death_in_a_collective_between_passes_that_others_have_left(tmp_path, reference):
@@ -36,10 +30,7 @@ def test_a_death_in_a_collective_between_passes_that_others_have_left(tmp_path, 
     assert [len(result.pids(rank)) for rank in range(4)] == [1, 1, 3, 1]
 
 
-KINDS = ("steps", "batches", "call", "range")
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["steps", "range", *training.long("batches", "call")])
 def test_a_loop_begins_where_the_scripts_own_snapshot_ends(tmp_path, reference, kind):
     faults = "1:13:begin:kill,0:17:tail:kill"
     if kind == "range":
@@ -51,7 +42,7 @@ def test_a_loop_begins_where_the_scripts_own_snapshot_ends(tmp_path, reference, 
     assert min(result.steps(0)) == (0 if kind == "batches" else 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["batches", *training.long("steps", "call", "range")])
 def test_a_newer_snapshot_is_refused_by_name_and_value(tmp_path, kind):
     arguments = (kind, "30", "always")
     where = "between" if kind == "range" else "begin"  # nothing of the next call is known yet

@@ -32,8 +32,11 @@ def refused(directory: Path, kind: str, *options: str, **env: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "fork", "found"),
     [
-        ("makedirs", "off", "exited with status 1 after FileExistsError: [Errno 17] File exists"),
-        ("notempty", "on", "after ValueError: Output directory ("),
+        pytest.param(
+            *("makedirs", "off", "exited with status 1 after FileExistsError: [Errno 17] File"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param("notempty", "on", "after ValueError: Output direct", marks=pytest.mark.long),
         ("message", "on", "exited with status 1 after SystemExit: the results are there already"),
         ("memory", "on", "after FileExistsError: [Errno 17] File exists: '/taskd-test-"),
     ],
@@ -56,7 +59,9 @@ def test_a_lock_is_named(tmp_path):
     assert "after BlockingIOError: [Errno 11] Resource temporarily unavailable" in text
 
 
-@pytest.mark.parametrize("kind", ["aware-makedirs", "aware-notempty", "aware-message"])
+@pytest.mark.parametrize(
+    "kind", ["aware-makedirs", *training.long("aware-notempty", "aware-message")]
+)
 def test_a_script_that_asks_goes_on(tmp_path, reference, kind):
     with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, kind) as job:
         job.trains()
@@ -66,7 +71,7 @@ def test_a_script_that_asks_goes_on(tmp_path, reference, kind):
     training.assert_equal(result, reference(2, "side_effects.py", STEPS, "none"), 2)
 
 
-@pytest.mark.parametrize("ranks", [(1, 1), (0, 1, 0)])
+@pytest.mark.parametrize("ranks", [(0, 1, 0), *training.long((1, 1))])
 def test_named_memory_stays_while_ranks_die(tmp_path, reference, ranks):
     """Also where the resource tracker of a dead rank would have removed it."""
     name = f"taskd-test-{uuid.uuid4().hex[:8]}"

@@ -16,7 +16,7 @@ import training
 from taskd.history import files
 from taskd.history.reading import Reader, Record
 
-WORLD, STEPS = 3, "400"
+WORLD, STEPS = 3, "100"
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import training
 
 POINTS = (
@@ -21,6 +22,7 @@ POINTS = (
 )
 
 
+@pytest.mark.long
 def test_storm(tmp_path, reference):
     generator = random.Random(1)
     faults = set()

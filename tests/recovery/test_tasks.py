@@ -11,7 +11,7 @@ import training
 from taskd.control import ControlError
 from tests.mindcluster.clusterd_stand_in import StandIn
 
-STEPS, WORLD = "120", 3
+STEPS, WORLD = "100", 3
 SCRIPT = "tested.py"
 
 

@@ -7,7 +7,9 @@ import pytest
 import training
 
 
-@pytest.mark.parametrize("kind", ["distributed", "random", "synced", "workers", "stateful", "own"])
+@pytest.mark.parametrize(
+    "kind", ["distributed", "workers", *training.long("random", "synced", "stateful", "own")]
+)
 def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch,
     inside, and between the passes."""
@@ -28,7 +30,7 @@ def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     training.assert_equal(result, reference(2, "loader.py", kind, "3"), 2)
 
 
-@pytest.mark.parametrize("kind", ["stateful", "own"])
+@pytest.mark.parametrize("kind", ["stateful", *training.long("own")])
 def test_a_loader_with_a_state_is_moved(tmp_path, reference, kind):
     """Not drawn from its beginning; and a survivor, whose loader is given to protect(), is not
     moved."""

@@ -29,7 +29,7 @@ def found(directory, rank, life):
     return json.loads((directory / f"found-{rank}-{life}").read_text())
 
 
-@pytest.mark.parametrize("kind", ["script", "module"])
+@pytest.mark.parametrize("kind", ["script", *training.long("module")])
 def test_a_folder_of_the_users(tmp_path, kind):
     """With a script the folder is on nobody's path, and may hold what it likes. With -m it is on
     that of the ranks, as always."""
@@ -47,17 +47,7 @@ def test_a_folder_of_the_users(tmp_path, kind):
         what = ["../linked.py"]
     else:
         what = ["-m", "deeper.surroundings"]
-    command = [
-        str(training.BIN / "taskd"),
-        "run",
-        "--nproc_per_node",
-        "2",
-        *what,
-        str(directory),
-        "-u",
-        "--x",
-    ]
-    result = training.run(command, directory, training.environment(directory))
+    result = training.launch(directory, 2, *what, str(directory), "-u", "--x", fork="")
     assert result.status == 0, result.output[-3000:]
     assert "was imported" not in result.output
     assert sorted(p.name for p in directory.glob("done-*")) == ["done-0-0", "done-1-2"]

@@ -16,7 +16,7 @@ from taskd.history import files
 from taskd.history.model import Job
 from taskd.history.reading import Reader
 
-WORLD, STEPS = 3, "400"
+WORLD, STEPS = 3, "100"
 SECRET = "a secret that nobody may be told"
 
 

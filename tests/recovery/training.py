@@ -12,9 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -27,6 +27,7 @@ from tests.lab import warm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from ports import free_port
+from results import Result
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
@@ -39,48 +40,9 @@ SINCE = {"hsdp": (2, 8), **dict.fromkeys(("pp", "pp-interleaved", "cube"), (2, 1
 LIMIT = 150.0  # seconds; a run takes 5-15, a hang must not eat the whole suite
 
 
-@dataclass
-class Result:
-    status: int
-    output: str
-    directory: Path
-    incidents: list[dict] = field(default_factory=list)
-
-    def steps(self, rank: int) -> dict[int, set[str]]:
-        """step -> the different values recorded for it; a step that was handed out again has one
-        set of values if exact."""
-        out: dict[int, set[str]] = {}
-        for kind, number, _, values in self._lines(rank):
-            if kind == "step":
-                out.setdefault(int(number), set()).add(values)
-        return out
-
-    def final(self, rank: int) -> list[str]:
-        return [
-            f"{number} {values}" for kind, number, _, values in self._lines(rank) if kind == "final"
-        ]
-
-    def committed(self, rank: int) -> list[int]:
-        """The steps of which the script heard that they are committed, in that order, in all
-        processes of the rank."""
-        return [int(step) for kind, step, _, _ in self._lines(rank) if kind == "committed"]
-
-    def pids(self, rank: int) -> list[int]:
-        """Processes that held the rank, in order."""
-        pids = [int(pid) for kind, _, pid, _ in self._lines(rank) if kind == "step"]
-        return list(dict.fromkeys(pids))
-
-    def _lines(self, rank: int):
-        path = self.directory / f"rank-{rank}"
-        for line in path.read_text().splitlines() if path.exists() else ():
-            kind, *rest = line.split()
-            if kind == "step":
-                yield kind, rest[0], rest[1], " ".join(rest[2:])
-            else:
-                yield kind, rest[1], rest[0], rest[2]
-
-    def log(self, name: str) -> str:
-        return "".join(p.read_text() for p in sorted((self.directory / "log").glob(name)))
+def long(*values: object) -> list[object]:
+    """Parameters with which a test is run by `make test-all` alone."""
+    return [pytest.param(value, marks=pytest.mark.long) for value in values]
 
 
 def paragraph(result: Result) -> str:
@@ -270,6 +232,15 @@ class Running:
         ]
         return found
 
+    def zygote(self) -> int:
+        """The process that forks the launcher's ranks."""
+        (found,) = [
+            p.pid
+            for p in psutil.Process(self._process.pid).children()
+            if "taskd.agent.ranks.zygote" in p.cmdline()
+        ]
+        return found
+
     def phases(self) -> list[str]:
         """Of all ranks, from the agent's state page (its layout: csrc/libtaskd.h)."""
         (path,) = Path("/dev/shm").glob(f"taskd-*-{self._process.pid}-*/page")
@@ -326,43 +297,33 @@ def incidents(directory: Path) -> list[dict]:
     return repaired(directory / "log")
 
 
-def start(
+def begin(
     directory: Path,
     world: int,
-    script: str,
-    *arguments: str,
+    *program: str,
     faults: str = "",
     options: tuple[str, ...] = (),
     fork: str = "launcher",
     **env: str | None,
 ) -> Running:
+    """`taskd run` of the program, with its arguments, in that directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    command = [
-        str(BIN / "taskd"),
-        "run",
-        *options,
-        "--nproc_per_node",
-        str(world),
-        str(SCRIPTS / script),
-        str(directory),
-        *arguments,
-    ]
+    command = [str(BIN / "taskd"), "run", *options, "--nproc_per_node", str(world), *program]
     return Running(command, directory, environment(directory, faults, **env), world, fork)
 
 
-def taskd(
-    directory: Path,
-    world: int,
-    script: str,
-    *arguments: str,
-    faults: str = "",
-    options: tuple[str, ...] = (),
-    fork: str = "launcher",
-    **env: str | None,
-) -> Result:
-    with start(
-        directory, world, script, *arguments, faults=faults, options=options, fork=fork, **env
-    ) as job:
+def launch(directory: Path, world: int, *program: str, **more: Any) -> Result:
+    with begin(directory, world, *program, **more) as job:
+        return job.end()
+
+
+def start(directory: Path, world: int, script: str, *arguments: str, **more: Any) -> Running:
+    """One of the scripts here."""
+    return begin(directory, world, str(SCRIPTS / script), str(directory), *arguments, **more)
+
+
+def taskd(directory: Path, world: int, script: str, *arguments: str, **more: Any) -> Result:
+    with start(directory, world, script, *arguments, **more) as job:
         return job.end()
 
 

@@ -3,9 +3,9 @@ interface: a decorator around `train`, replica groups of a distributed optimizer
 stop, clean, groups, repair, rollback and the last checkpoint. Data parallel times model parallel;
 the model-parallel layers are split by columns and rows.
 
-pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP], with FAULT poison, cut, raise,
-precision (it asks for the checkpoint of step 5), early or late (HBM fails before or after an update
-has begun)
+pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with FAULT kill, poison,
+cut, raise, precision (it asks for the checkpoint of step 5), early or late (HBM fails before or
+after an update has begun)
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -57,7 +58,7 @@ MODEL, OPTIMIZER = 0, 1
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MP, REPLICAS, STEPS = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 OUTPUT = Path(sys.argv[4])
-FAULT = sys.argv[5:]
+FAULTS = list(zip(sys.argv[5::3], sys.argv[6::3], sys.argv[7::3], strict=True))
 DP_RANKS = list(range(RANK % MP, WORLD, MP))
 MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
 
@@ -256,20 +257,26 @@ def step_of(model: Model, optimizer: DistributedAdam, losses: TextIO) -> None:
 
 
 def hurt(model: Model, optimizer: DistributedAdam) -> None:
-    mark = OUTPUT / "fault"
-    if not FAULT or int(FAULT[1]) != RANK or optimizer.steps != int(FAULT[2]) or mark.exists():
-        return
-    mark.write_text(str(time.time()))
-    if FAULT[0] == "poison":
+    for fault, rank, step in FAULTS:
+        mark = OUTPUT / f"fault-{fault}-{rank}-{step}"
+        if int(rank) == RANK and int(step) == optimizer.steps and not mark.exists():
+            mark.touch()
+            strike(fault, optimizer)
+
+
+def strike(fault: str, optimizer: DistributedAdam) -> None:
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "poison":
         device.poison(optimizer.main)
-    elif FAULT[0] == "cut":
+    elif fault == "cut":
         device.cut_a_link()
-    elif FAULT[0] == "precision":
+    elif fault == "precision":
         raise RuntimeError("PRECISION ERROR: loss is nan, load ckpt step=5")
-    elif FAULT[0] in ("early", "late"):
+    elif fault in ("early", "late"):
         now = time.time_ns() // 1000
         hour = 3_600_000_000
-        failed = now + hour if FAULT[0] == "late" else now - hour
+        failed = now + hour if fault == "late" else now - hour
         raise RuntimeError(f"HBM MULTI BIT ECC ERROR. time us={failed}")
     else:
         raise ValueError("a defect that shows once")

@@ -24,9 +24,9 @@ import faults
 import record
 
 PAGE = 4096
-# seconds a step: 120 steps leave 10 s for what is done to them, and on a busy machine the last ones
-# leave more
-NAP, LAST, LONGER = 0.08, 30, 1.0
+# seconds a step: 100 steps leave 10 s for what is done to them, and on a busy machine the last ones
+# leave more; shorter naps would be more steps, which cost more than the wait
+NAP, LAST, LONGER = 0.16, 30, 1.0
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")

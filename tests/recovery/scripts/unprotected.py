@@ -14,7 +14,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).parent))
 import record
 
-NAP = 0.08  # seconds a step under taskd, until OUT/hurry is there
+NAP = 0.16  # seconds a step under taskd, until OUT/hurry is there
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
