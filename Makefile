@@ -118,7 +118,7 @@ build: $(LIBRARY)
 
 bench: build
 	@$(ACTIVE) python benchmarks/libtaskd.py
-	@$(ACTIVE) python benchmarks/manager_idle.py
+	@$(ACTIVE) python benchmarks/agents.py --agents 0 64 --ranks 8 --faults 0
 	@$(ACTIVE) python benchmarks/overhead.py
 	@$(ACTIVE) python benchmarks/recovery.py
 
