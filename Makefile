@@ -116,11 +116,16 @@ tracked:
 
 build: $(LIBRARY)
 
+# BENCH="parallel.py --kills 5": one of benchmarks/ (docs/performance.md names them)
 bench: build
+ifdef BENCH
+	@$(ACTIVE) python benchmarks/$(BENCH)
+else
 	@$(ACTIVE) python benchmarks/libtaskd.py
 	@$(ACTIVE) python benchmarks/agents.py --agents 0 64 --ranks 8 --faults 0
 	@$(ACTIVE) python benchmarks/overhead.py
 	@$(ACTIVE) python benchmarks/recovery.py
+endif
 
 # SOAK="--seconds 60 --seed 3" and the like: see benchmarks/soak.py --help
 soak: build
