@@ -2,7 +2,7 @@
 CPU, and memory per agent.
 
     python benchmarks/agents.py [--agents 1000 10000] [--ranks 1] [--faults 7] [--seconds 20]
-    [--json FILE]
+                                [--json FILE]
 
 The manager is `python -m taskd.manager` in a process of its own. The agents are simulated: a few
 processes, each with thousands of DEALER sockets under CURVE with the options of real ones, which
@@ -19,15 +19,10 @@ in the processes that simulate them, of which there is one for 2,500.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import math
 import multiprocessing
-import os
 import resource
-import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,12 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from crowd import JOB, simulate
-from figures import Figures
-from jobs import end_cleanly, machine, ms
-from manager_idle import cpu_seconds
-from ports import free_port
-from rich.console import Console
+from arguments import Arguments
+from crowd import JOB, cpu_seconds, simulate
+from figures import Figures, ms, publish, summary
+from launchers import STRATEGY
+from records import environment
 
 from taskd.history.reading import repaired
 from taskd.protocol import keys
@@ -100,23 +94,14 @@ def one_fault(lines: list[Connection], manager: int, folder: Path) -> dict[str, 
     }
 
 
-def measure(
-    count: int, ranks: int, faults: int, seconds: float, console: Console
-) -> dict[str, Any]:
-    secret, folder = secrets.token_hex(16), Path(tempfile.mkdtemp(prefix="taskd-agents-"))
-    port, pair = free_port(), keys.derive(secret.encode())
-    root = str(Path(__file__).resolve().parents[1])
-    environment = {
-        **os.environ,
-        "PYTHONPATH": root,
-        "TASKD_SECRET": secret,
-        "TASKD_LOG_PATH": str(folder),
-        "MINDX_TASK_ID": JOB,
-        "TASKD_RECOVER_STRATEGY": "retry,recover-in-place,recover",
-    }
-    arguments = f"--nodes {count} --ranks-per-node {ranks} --port {port} --bind 127.0.0.1"
+def measure(count: int, ranks: int, faults: int, seconds: float) -> dict[str, Any]:
+    """Without agents, the manager waits for one."""
+    folder = Path(tempfile.mkdtemp(prefix="taskd-agents-"))
+    variables = environment(folder, MINDX_TASK_ID=JOB, TASKD_RECOVER_STRATEGY=STRATEGY)
+    port, pair = int(variables["TASKD_PORT"]), keys.derive(variables["TASKD_SECRET"].encode())
+    arguments = f"--nodes {max(count, 1)} --ranks-per-node {ranks} --port {port} --bind 127.0.0.1"
     process = subprocess.Popen(
-        [sys.executable, "-m", "taskd.manager", *arguments.split()], env=environment
+        [sys.executable, "-m", "taskd.manager", *arguments.split()], env=variables
     )
     crowds: list[multiprocessing.Process] = []
     lines: list[Connection] = []
@@ -125,7 +110,7 @@ def measure(
         until("the manager", folder, lambda: "listening" in log_of(folder))
         time.sleep(0.5)
         alone, start = watched.memory_info().rss, time.monotonic()
-        share = math.ceil(count / max(2, math.ceil(count / 2500)))
+        share = max(1, math.ceil(count / max(2, math.ceil(count / 2500))))
         for first in range(0, count, share):
             ours, theirs = multiprocessing.Pipe()
             nodes = range(first, min(first + share, count))
@@ -134,35 +119,33 @@ def measure(
             crowds[-1].start()
             theirs.close()
             lines.append(ours)
-        until(
-            "all ranks are protected",
-            folder,
-            lambda: "ranks are protected" in log_of(folder),
-            600.0,
-        )
+        if count:
+            protected = "ranks are protected"
+            until(protected, folder, lambda: protected in log_of(folder), 600.0)
         formed = time.monotonic() - start
-        console.print(f"{count} agents: protected after {formed:.1f} s", style="dim")
-        time.sleep(5.0)
+        print(f"{count} agents: protected after {formed:.1f} s", flush=True)
+        time.sleep(min(5.0, seconds))
         before, start = cpu_seconds(process.pid), time.monotonic()
+        switches = watched.num_ctx_switches().voluntary
         time.sleep(seconds)
-        idle = (cpu_seconds(process.pid) - before) / (time.monotonic() - start)
+        wall = time.monotonic() - start
+        idle = (cpu_seconds(process.pid) - before) / wall
+        wakes = (watched.num_ctx_switches().voluntary - switches) / wall
         together = watched.memory_info().rss
         found = []
-        for _ in range(faults):
+        for _ in range(faults if count else 0):
             found.append(one_fault(lines, process.pid, folder))
-            console.print(
-                f"{count} agents:"
-                f" {', '.join(f'{k} {v * 1e3:.1f}' for k, v in found[-1].items())} ms",
-                style="dim",
-            )
+            text = ", ".join(f"{k} {v * 1e3:.1f}" for k, v in found[-1].items())
+            print(f"{count} agents: {text} ms", flush=True)
             time.sleep(1.0)
         return {
             "agents": count,
             "ranks": ranks,
             "formed": formed,
             "idle": 100 * idle,
+            "wakes": wakes,
             "rss": together,
-            "per_agent": (together - alone) / count,
+            "per_agent": (together - alone) / max(count, 1),
             "rss_after": watched.memory_info().rss,
             "faults": found,
         }
@@ -183,57 +166,47 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--agents", type=int, nargs="+", default=[1000, 10_000])
+    parser = Arguments(__doc__)
+    parser.size("--agents", [1000, 10_000], [0, 3])
     parser.add_argument("--ranks", type=int, default=1, help="on each node")
-    parser.add_argument("--faults", type=int, default=7)
-    parser.add_argument(
-        "--seconds", type=float, default=20.0, help="over which the idle CPU is averaged"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
-    )
+    parser.size("--faults", 7, 1)
+    parser.size("--seconds", 20.0, 0.5, help="over which the idle CPU is averaged")
     args = parser.parse_args()
-    end_cleanly()
     # only root may raise it; the manager reports what is missing
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(
             resource.RLIMIT_NOFILE,
             (FILES, max(FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])),
         )
-    console = Console()
-    rows = [measure(count, args.ranks, args.faults, args.seconds, console) for count in args.agents]
-    if args.json:
-        args.json.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
-    show(console, rows, args.faults)
+    rows = [measure(count, args.ranks, args.faults, args.seconds) for count in args.agents]
+    publish(args.json, table(rows, args.faults), rows=rows)
 
 
-def show(console: Console, rows: list[dict[str, Any]], faults: int) -> None:
-    table = Figures(
+def table(rows: list[dict[str, Any]], faults: int) -> Figures:
+    out = Figures(
         f"a manager of many agents; medians of {faults} faults in ms, worst in brackets",
         "",
         *(f"{row['agents']:,} agents" for row in rows),
     )
-
-    def times(name: str) -> list[str]:
-        found = [[f[name] for f in row["faults"]] for row in rows]
-        return [f"{ms(statistics.median(f))} ({ms(max(f))})" for f in found]
-
-    table.add_row("fault to all interrupted and acknowledged", *times("acknowledged"))
+    for title, name in (
+        ("fault to all interrupted and acknowledged", "acknowledged"),
+        ("fault to the last agent has the interruption", "told"),
+        ("INTERRUPT in the manager's journal", "journal"),
+        ("CPU of the manager from fault to acknowledged", "manager"),
+        ("CPU of the simulated side meanwhile", "simulated"),
+        ("the whole incident", "incident"),
+    ):
+        found = [summary([f[name] for f in row["faults"]]) for row in rows]
+        cells = [f"{ms(s['median'])} ({ms(s['worst'])})" if s["count"] else "" for s in found]
+        out.add_row(title, *cells)
     targets = [TARGETS.get(row["agents"]) for row in rows]
-    table.add_row("    target", *("" if t is None else ms(t) for t in targets))
-    table.add_row("fault to the last agent has the interruption", *times("told"))
-    table.add_row("INTERRUPT in the manager's journal", *times("journal"))
-    table.add_row("CPU of the manager from fault to acknowledged", *times("manager"))
-    table.add_row("CPU of the simulated side meanwhile", *times("simulated"))
-    table.add_row("the whole incident", *times("incident"))
-    table.add_row("idle, % of a core", *(f"{row['idle']:.1f}" for row in rows))
-    table.add_row("memory, MiB", *(f"{row['rss'] / 2**20:.0f}" for row in rows))
-    table.add_row("memory per agent, KiB", *(f"{row['per_agent'] / 2**10:.1f}" for row in rows))
-    table.add_row("start to all protected, s", *(f"{row['formed']:.1f}" for row in rows))
-    console.print(table)
+    out.add_row("    target of acknowledged", *("" if t is None else ms(t) for t in targets))
+    out.add_row("idle, % of a core", *(f"{row['idle']:.2f}" for row in rows))
+    out.add_row("wake-ups of its main thread /s", *(f"{row['wakes']:.1f}" for row in rows))
+    out.add_row("memory, MiB", *(f"{row['rss'] / 2**20:.0f}" for row in rows))
+    out.add_row("memory per agent, KiB", *(f"{row['per_agent'] / 2**10:.1f}" for row in rows))
+    out.add_row("start to all protected, s", *(f"{row['formed']:.1f}" for row in rows))
+    return out
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import zmq
-from manager_idle import cpu_seconds
 
 from taskd.agent.loop import HEARTBEAT
 from taskd.messages import codec, from_agent
@@ -53,6 +53,18 @@ POSITION = {
     "drifted": [],
     "doubted": False,
 }
+
+
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of all threads, from the scheduler's ns: the 10 ms ticks of /proc/PID/stat are
+    too coarse for bursts of 0.1 ms."""
+    return (
+        sum(
+            int(path.read_text().split()[0])
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
+        )
+        / 1e9
+    )
 
 
 class Agent:
@@ -223,6 +235,8 @@ class Crowd:
         )
         self.context: zmq.Context[Any] = zmq.Context()
         self.context.max_sockets = len(nodes) + 100
+        # where the ranks are, as in every heartbeat of a node that trains
+        self.progress = [[STEP] * ranks, b"\1" * ranks, [1_050_000] * ranks, 200_000]
         self.agents: dict[int, Agent] = {}  # by the socket's event descriptor
         # an address of its own for each agent, on the loopback net
         self.records = socket.create_server(("0.0.0.0", 0), backlog=1000)
@@ -266,6 +280,7 @@ class Crowd:
                         "type": "Heartbeat",
                         "ranks_alive": self.ranks,
                         "unheard": len(agent.outbox.kept),
+                        "progress": self.progress,
                     },
                     numbered=False,
                 )

@@ -1,8 +1,20 @@
-"""Tables of figures that are readable in a terminal of 80 columns and in a pipe."""
+"""Figures: their medians, tables that are readable in a terminal of 80 columns and in a pipe, and
+where they were measured."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import sys
 import textwrap
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,6 +22,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+LOAD = os.getloadavg()[0]  # before the benchmark
 NAME = 24  # least width of a row's words before it becomes a paragraph
 
 
@@ -59,3 +72,59 @@ def _text(cell: Any) -> Text:
 
 def _width(console: Console, cell: Any) -> int:
     return console.measure(_text(cell)).maximum
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    """All 0 if there are no values, as of faults that were all not survived."""
+    ordered = sorted(values) or [0.0]
+    return {
+        "count": len(values),
+        "median": statistics.median(ordered),
+        "least": ordered[0],
+        "p90": ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))],
+        "worst": ordered[-1],
+    }
+
+
+def ms(value: float) -> str:
+    return f"{value * 1e3:.1f}" if abs(value) < 1 else f"{value * 1e3:,.0f}"
+
+
+def spread(values: Sequence[float]) -> list[str]:
+    """Median, least, 90 % and worst of seconds, in ms."""
+    found = summary(values)
+    return [ms(found[k]) for k in ("median", "least", "p90", "worst")]
+
+
+def machine() -> dict[str, Any]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+    versions = {}
+    for name in ("torch", "mindspore"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return {
+        "cpu": model,
+        "cores": len(os.sched_getaffinity(0)),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        **versions,
+        "load": [LOAD, os.getloadavg()[0]],
+    }
+
+
+def publish(path: Path | None, *shown: Any, **found: Any) -> None:
+    """Print tables and sentences, and when and where that was measured; write the single figures to
+    `path`."""
+    console, here, date = Console(), machine(), time.strftime("%Y-%m-%d")
+    for item in shown:
+        console.print(item, highlight=False)
+    load = " to ".join(f"{load:.1f}" for load in here["load"])
+    text = f"{date}, {here['cores']} cores of {here['cpu']}, load average {load}"
+    console.print(f"{text}: {' '.join(sys.argv)}", style="dim", highlight=False, markup=False)
+    if path is not None:
+        told = {"date": date, "command": sys.argv, "machine": here, **found}
+        path.write_text(json.dumps(told, indent=1, default=dataclasses.asdict) + "\n")

@@ -9,11 +9,13 @@ five repeats.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from arguments import Arguments
+from figures import Figures, publish
 
 from taskd.core.incident.times import EVENTS, RankTimes
 from taskd.core.progress import Progress
@@ -66,23 +68,26 @@ def look(ranks: int) -> float:
     for node in range(ranks // each):
         usual = tuple(900_000 + (node * 7 + i) % 1000 for i in range(each))
         said = NodeProgress((100 + node % 2,) * each, b"\1" * each, usual, 1000)
-        progress.take(node, tuple(range(each * node, each * (node + 1))), said, 0.0)
-    return least(progress.look)
+        progress.heard(node, tuple(range(each * node, each * (node + 1))), said, 0.0)
+    return least(progress.seen)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Arguments(__doc__)
     parser.add_argument("--directory", type=Path)
+    parser.size("--ranks", [1_000, 10_000, 100_000], [8])
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-        print(f"{'a line':<45} {line(Path(directory)) * 1e6:10,.1f} us")
-    for ranks in (1_000, 10_000, 100_000):
+        found = {"a line": line(Path(directory))}
+    for ranks in args.ranks:
         noted, told = moments(ranks)
-        print(f"{f'{ranks:,} ranks: a moment':<45} {noted * 1e6:10,.2f} us")
-        print(f"{f'{ranks:,} ranks: the line of a round':<45} {told * 1e3:10,.1f} ms")
-        print(f"{f'{ranks:,} ranks: a look at all':<45} {look(ranks) * 1e3:10,.1f} ms")
+        found[f"{ranks:,} ranks: a moment"] = noted
+        found[f"{ranks:,} ranks: the line of a round"] = told
+        found[f"{ranks:,} ranks: a look at all"] = look(ranks)
+    table = Figures("what the journal costs, least of five", "", "us")
+    for name, seconds in found.items():
+        table.add_row(name, f"{seconds * 1e6:,.2f}")
+    publish(args.json, table, seconds=found)
 
 
 if __name__ == "__main__":

@@ -15,20 +15,18 @@ import json
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from ports import free_port
-
-from taskd.history.reading import repaired
+import toy
+from arguments import Arguments
+from figures import Figures, publish, summary
+from jobs import Run
 
 WIDTH = 1024
 WARM = 3  # steps before the medians begin
-BIN = Path(sys.executable).parent
 VARIANTS: dict[str, dict[str, str] | None] = {
     "torchrun": None,
     "no stripes": {"TASKD_STRIPES": "off"},
@@ -68,7 +66,7 @@ def train(args: argparse.Namespace) -> None:
     before = time.monotonic()
     job = taskd.protect(model=model, optimizer=optimizer)
     protecting, rank = time.monotonic() - before, dist.get_rank()
-    x, times = torch.randn(4, WIDTH), [time.monotonic()]
+    x, steps = torch.randn(4, WIDTH), toy.Steps(args.out, rank)
     for attempt in job.steps(args.steps):
         with attempt as step:
             if args.kill and rank == 1 and step == args.steps // 2 and first(args.out):
@@ -76,15 +74,13 @@ def train(args: argparse.Namespace) -> None:
             model(x).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        times.append(time.monotonic())
+        steps.append(step, os.getpid())
     if rank == 0:
-        spans = [b - a for a, b in zip(times[WARM:], times[WARM + 1 :], strict=False)]
         status = dict(
             line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines()
         )
         found = {
             "protect": protecting,
-            "step": statistics.median(spans),
             "anon": int(status["RssAnon"].split()[0]) / 2**20,
         }
         (args.out / "result.json").write_text(json.dumps(found))
@@ -101,38 +97,33 @@ def first(out: Path) -> bool:
 
 
 def run(args: argparse.Namespace, variant: dict[str, str] | None, kill: bool) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as place:
-        out = Path(place)
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("TASKD_")}
-        env = {**clean, "OMP_NUM_THREADS": "1", "TASKD_LOG_PATH": str(out / "log")}
-        env |= {"TASKD_PORT": str(free_port()), "TASKD_SECRET": "benchmark", **(variant or {})}
-        launcher = [BIN / "torchrun"] if variant is None else [BIN / "taskd", "run"]
-        command = [*launcher, "--nproc_per_node", str(args.ranks), __file__, "--out", str(out)]
-        for name in ("gib", "steps", "kind"):
-            command += [f"--{name}", str(getattr(args, name))]
-        done = subprocess.run(
-            [*command, "--kill"] if kill else command, env=env, capture_output=True, text=True
-        )
-        if done.returncode:
-            sys.exit(done.stdout[-2000:] + done.stderr[-2000:])
-        found: dict[str, Any] = json.loads((out / "result.json").read_text())
-        if incidents := repaired(out / "log"):
-            found["recovery"] = sum(incident["seconds"] for incident in incidents)
-        log = "".join(p.read_text() for p in (out / "log").glob("worker-0.log"))
+    given = [f"--{name}={getattr(args, name)}" for name in ("ranks", "gib", "steps", "kind")]
+    given += ["--kill"] if kill else []
+    taskd, more = variant is not None, variant or {}
+    with (
+        tempfile.TemporaryDirectory() as place,
+        Run(Path(place), args.ranks, taskd, __file__, given, **more) as job,
+    ):
+        job.finish()
+        found: dict[str, Any] = json.loads((job.directory / "result.json").read_text())
+        at = [record[1] / 1e9 for record in job.steps[0].read()][WARM:]
+        found["step"] = statistics.median(b - a for a, b in zip(at, at[1:], strict=False))
+        found["recovery"] = sum(incident["seconds"] for incident in job.incidents())
+        log = "".join(p.read_text() for p in job.log.glob("worker-0.log"))
         every = [line.split()[-2] for line in log.splitlines() if "is recorded every" in line]
         found["every"] = every[-1] if every else "1"
         return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--gib", type=float, default=2.0)
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=14)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = Arguments(__doc__)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # given to a rank
+    parser.size("--gib", 2.0, 0.05)
+    parser.size("--ranks", 4, 2)
+    parser.size("--steps", 14, 6)
+    parser.size("--rounds", 3, 1)
     parser.add_argument("--kind", choices=("ddp", "fsdp", "hsdp"), default="ddp")
-    parser.add_argument("--kill", action="store_true")
+    parser.add_argument("--kill", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.out is not None:
         train(args)
@@ -141,19 +132,18 @@ def main() -> None:
     for _ in range(args.rounds):
         for name, variant in VARIANTS.items():
             found[name].append(run(args, variant, kill=False))
-    print(f"{args.kind}, {args.gib} GiB, {args.ranks} ranks; medians of {args.rounds} runs")
+    found["a kill, k = 1"] = [run(args, VARIANTS["k = 1"], kill=True)]
+    title = f"{args.kind}, {args.gib} GiB, {args.ranks} ranks; medians of {args.rounds} runs"
+    heads = ("protect, s", "step, s", "k", "anonymous memory, GiB", "kill to next step, s")
+    table = Figures(title, "", *heads)
     for name, runs in found.items():
-        protect, step, anon = (
-            statistics.median(r[key] for r in runs) for key in ("protect", "step", "anon")
+        cells = {k: summary([r[k] for r in runs])["median"] for k in ("protect", "step", "anon")}
+        protect, step, anon = (f"{value:.2f}" for value in cells.values())
+        recovery = runs[-1]["recovery"]
+        table.add_row(
+            name, protect, step, runs[-1]["every"], anon, f"{recovery:.2f}" if recovery else ""
         )
-        every = runs[-1]["every"]
-        print(
-            f"{name:11} protect {protect:.2f} s  step {step:.3f} s  k {every} anon {anon:.2f} GiB"
-        )
-    killed = run(args, VARIANTS["k = 1"], kill=True)
-    print(
-        f"a kill, k = 1: {killed['recovery']:.2f} s to the next step, anon {killed['anon']:.2f} GiB"
-    )
+    publish(args.json, table, runs=found)
 
 
 if __name__ == "__main__":

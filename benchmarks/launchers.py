@@ -16,6 +16,7 @@ from hosts import Hosts
 
 PATIENCE = 15.0  # seconds for all launchers together to end after SIGTERM
 MASTER = "29400"
+TASKD = [sys.executable, "-c", "from taskd.cli import main; main()"]
 STRATEGY = "retry,recover-in-place,recover"
 
 
@@ -66,9 +67,8 @@ class Launchers:
 
     def start(self, host: int, arguments: list[str], env: dict[str, str], output: int) -> Any:
         """Start `taskd ARGUMENTS` on that host."""
-        command = [sys.executable, "-c", "from taskd.cli import main; main()", *arguments]
         return subprocess.Popen(
-            self.hosts.command(host, command),
+            self.hosts.command(host, [*TASKD, *arguments]),
             env=env,
             stdout=output,
             stderr=output,
@@ -87,9 +87,8 @@ class Launchers:
     def inject(self, *arguments: str) -> subprocess.Popen[str]:
         """Run `taskd inject` on the manager's host."""
         host = next((h for h in range(self.hosts.count) if self.managers(h)), 0)
-        command = [sys.executable, "-c", "from taskd.cli import main; main()", "inject", *arguments]
         return subprocess.Popen(
-            self.hosts.command(host, command),
+            self.hosts.command(host, [*TASKD, "inject", *arguments]),
             env={**self.env, "TASKD_MANAGER_ADDR": self.hosts.address(host)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

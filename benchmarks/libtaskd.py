@@ -8,7 +8,6 @@ Starts are interleaved, so that a busy moment of the machine affects all alike; 
 from __future__ import annotations
 
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -16,11 +15,11 @@ import timeit
 import uuid
 
 import numpy as np
+from arguments import Arguments
+from figures import Figures, publish, summary
 
 from taskd.cython_api import library_path, memory, slot
 from taskd.cython_api.page import Page
-
-STARTS = 40
 
 
 def start(env: dict[str, str]) -> float:
@@ -29,7 +28,7 @@ def start(env: dict[str, str]) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def starts(page: Page) -> None:
+def starts(page: Page, count: int) -> dict[str, list[float]]:
     plain = {
         key: value
         for key, value in os.environ.items()
@@ -42,52 +41,66 @@ def starts(page: Page) -> None:
         "preloaded, claims a slot": {**idle, "TASKD_PAGE": page.path, "TASKD_SLOT": "0"},
     }
     taken: dict[str, list[float]] = {kind: [] for kind in kinds}
-    for _ in range(STARTS):
+    for _ in range(count):
         for kind, env in kinds.items():
             page.reset(0)
             taken[kind].append(start(env))
-    base = statistics.median(taken["not preloaded"])
-    for kind, values in taken.items():
-        median = statistics.median(values)
-        print(f"start of Python, {kind:<26} {median:8.2f} ms  {median - base:+.2f}")
+    return taken
 
 
-def calls(page: Page) -> None:
+def calls(page: Page, number: int) -> dict[str, float]:
+    """ns of each."""
     slot.attach(page.path, 1)
     names = {"slot": slot, "page": page}
     slot.started(1)
-    for call in (
-        "slot.progress(5, 1)",
-        "slot.interruption()",
-        "slot.started(5)",
-        "slot.wait_started(0, 0)",
-        "page.read(1)",
-    ):
-        n = 500_000
-        best = min(timeit.repeat(call, globals=names, number=n, repeat=5)) / n
-        print(f"{call:<43} {best * 1e9:8.0f} ns")
+    found = {
+        call: 1e9 * min(timeit.repeat(call, globals=names, number=number, repeat=5)) / number
+        for call in (
+            "slot.progress(5, 1)",
+            "slot.interruption()",
+            "slot.started(5)",
+            "slot.wait_started(0, 0)",
+            "page.read(1)",
+        )
+    }
     slot.detach()
+    return found
 
 
-def checksum() -> None:
-    data = np.ones(256 << 20, np.uint8)
+def checksum(size: int) -> float:
+    """GB/s."""
+    data = np.ones(size << 20, np.uint8)
     best = min(
         timeit.repeat(lambda: memory.checksum(data.ctypes.data, data.nbytes), number=1, repeat=5)
     )
-    print(f"{'memory.checksum of 256 MiB':<43} {data.nbytes / best / 1e9:8.1f} GB/s")
+    return data.nbytes / best / 1e9
 
 
 def main() -> None:
+    parser = Arguments(__doc__)
+    parser.size("--starts", 40, 1)
+    parser.size("--calls", 500_000, 100)
+    parser.size("--mib", 256, 1, help="of which the checksum is made")
+    args = parser.parse_args()
     with Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
-        starts(page)
+        taken = starts(page, args.starts)
         page.reset(0)
     with Page.create(f"/dev/shm/taskd-benchmark-{uuid.uuid4().hex}", 2) as page:
         # both slots past the gate, so that wait_started is the usual case
         slot.attach(page.path, 0)
         slot.started(slot.ALL_DONE)
         slot.detach()
-        calls(page)
-    checksum()
+        found = calls(page, args.calls)
+    speed = checksum(args.mib)
+    table = Figures("libtaskd", "", "median or least", "more than not preloaded")
+    base = summary(taken["not preloaded"])["median"]
+    for kind, values in taken.items():
+        median = summary(values)["median"]
+        table.add_row(f"start of Python, {kind}", f"{median:.2f} ms", f"{median - base:+.2f}")
+    for call, ns in found.items():
+        table.add_row(call, f"{ns:.0f} ns", "")
+    table.add_row(f"memory.checksum of {args.mib} MiB", f"{speed:.1f} GB/s", "")
+    publish(args.json, table, starts=taken, calls=found, checksum=speed)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,13 @@ ones (a registration of 8 ranks, the plan for 1,000 ranks).
 
 from __future__ import annotations
 
-import argparse
-import json
 import timeit
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+from arguments import Arguments
+from figures import Figures, publish
 
 from taskd.manager import peers
 from taskd.messages import codec, from_agent, from_rank, to_rank
@@ -65,17 +65,14 @@ def calls() -> dict[str, Callable[[], Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
+    parser = Arguments(__doc__)
+    parser.size("--repeat", 9, 1)
     args = parser.parse_args()
     found = {name: least(call, args.repeat) for name, call in calls().items()}
+    table = Figures("one call, the least of the repeats", "", "ns")
     for name, ns in found.items():
-        print(f"{name:<45} {ns:10,.0f} ns")
-    if args.json:
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        table.add_row(name, f"{ns:,.0f}")
+    publish(args.json, table, ns=found)
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 how late a thread that waits for messages gets its turn, alone, beside processes that compute, and
 beside as many that scrape all the time.
 
-python benchmarks/metrics.py [--ranks 100000]
+    python benchmarks/metrics.py [--ranks 100000]
 """
 
 from __future__ import annotations
 
-import argparse
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+
+from arguments import Arguments
+from figures import Figures as Table
+from figures import publish, summary
 
 from taskd.core.incident.ladder import DEFAULT, STRATEGIES
 from taskd.core.incident.phases import Phase
@@ -24,7 +27,7 @@ from taskd.history.reading import Record
 from taskd.manager.history.observers import agents
 
 ROUNDS = 5
-SCRAPERS, WAITS = 4, 3000
+SCRAPERS = 4
 SCRAPE = """
 import sys, urllib.request
 while True:
@@ -43,45 +46,46 @@ def microseconds(action: Callable[[], object], times: int) -> float:
     return best * 1e6
 
 
-def lateness() -> str:
-    """How late a wait of 1 ms ends, as the manager's poll would."""
+def lateness(waits: int) -> list[float]:
+    """How late waits of 1 ms end, as the manager's poll would; ms."""
     late = []
-    for _ in range(WAITS):
+    for _ in range(waits):
         begin = time.perf_counter()
         select.select([], [], [], 0.001)
         late.append((time.perf_counter() - begin - 0.001) * 1e3)
-    late.sort()
-    return f"{late[WAITS // 2]:.2f} / {late[WAITS * 99 // 100]:.2f} / {late[-1]:.2f} ms"
+    return sorted(late)
 
 
-def beside(program: str, *arguments: str) -> str:
+def beside(waits: int, program: str, *arguments: str) -> list[float]:
     """The same beside SCRAPERS processes."""
     command = [sys.executable, "-c", program, *arguments]
     processes = [subprocess.Popen(command) for _ in range(SCRAPERS)]
     try:
         time.sleep(1.0)
-        return lateness()
+        return lateness(waits)
     finally:
         for process in processes:
             process.kill()
             process.wait()
 
 
-def scraped(figures: Figures) -> str:
+def scraped(figures: Figures, waits: int) -> list[float]:
     endpoint = Endpoint("127.0.0.1", 0, figures.text)
     endpoint.start()
     while not endpoint.port:
         time.sleep(0.01)
     try:
-        return beside(SCRAPE, f"http://127.0.0.1:{endpoint.port}/metrics")
+        return beside(waits, SCRAPE, f"http://127.0.0.1:{endpoint.port}/metrics")
     finally:
         endpoint.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=100_000)
-    ranks = parser.parse_args().ranks
+    parser = Arguments(__doc__)
+    parser.size("--ranks", 100_000, 80)
+    parser.size("--waits", 3000, 10, help="whose lateness is measured")
+    args = parser.parse_args()
+    ranks = args.ranks
     nodes = ranks // 8
     figures, job = Figures(DEFAULT), Job(most=20)
 
@@ -116,14 +120,20 @@ def main() -> None:
         "a scrape, in its own thread": microseconds(lambda: figures.text(False), 10),
     }
     text, _ = figures.text(False)
-    lines = len(text.splitlines())
-    print(f"{ranks} ranks on {nodes} nodes; {lines} lines, {len(text)} bytes a scrape")
+    size = f"{len(text.splitlines())} lines, {len(text)} bytes a scrape"
+    table = Table(f"{ranks} ranks on {nodes} nodes; {size}", "", "us")
     for name, cost in costs.items():
-        print(f"{name:36} {cost:10.1f} us")
-    print("a wait of 1 ms is late by (median / 99 % / most)")
-    print(f"{'alone':36} {lateness()}")
-    print(f"{f'beside {SCRAPERS} processes that compute':36} {beside('while True: pass')}")
-    print(f"{f'beside {SCRAPERS} processes that scrape':36} {scraped(figures)}")
+        table.add_row(name, f"{cost:.1f}")
+    late = {
+        "nothing": lateness(args.waits),
+        f"{SCRAPERS} processes that compute": beside(args.waits, "while True: pass"),
+        f"{SCRAPERS} processes that scrape": scraped(figures, args.waits),
+    }
+    waits = Table("a wait of 1 ms is late by, ms", "beside", "median", "99 %", "most")
+    for name, found in late.items():
+        shown = (summary(found)["median"], found[len(found) * 99 // 100], found[-1])
+        waits.add_row(name, *(f"{value:.2f}" for value in shown))
+    publish(args.json, table, waits, costs=costs, late=late)
 
 
 if __name__ == "__main__":

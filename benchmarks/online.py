@@ -27,8 +27,9 @@ from typing import Any
 
 import faults
 import toy
-from figures import Figures
-from jobs import Run, at_random, monotonic, ms, summary
+from figures import Figures, ms, spread, summary
+from jobs import Run
+from records import at_random, monotonic
 
 from taskd.agent.ranks.watchdog import Limits
 from taskd.control import Control
@@ -177,24 +178,16 @@ def table(found: dict[str, list[Figure]]) -> Figures:
     )
     for name, row in ROWS.items():
         if figures := found[name]:
-            s, step = (
-                summary([f.seconds for f in figures]),
-                summary([f.step for f in figures])["median"],
-            )
+            seconds = [f.seconds for f in figures]
             beyond = summary([f.seconds - f.step for f in figures])["median"]
-            value = beyond if row.beyond_step else s["median"]
-            cells = [
-                str(s["count"]),
-                *(ms(s[k]) for k in ("median", "least", "p90", "worst")),
-                ms(step),
-            ]
-            cells += [
-                ms(beyond) if row.beyond_step else "",
-                "" if row.target is None else f"{row.target * 1e3:.0f}",
-            ]
+            value = beyond if row.beyond_step else summary(seconds)["median"]
             out.add_row(
                 name,
-                *cells,
+                str(len(figures)),
+                *spread(seconds),
+                ms(summary([f.step for f in figures])["median"]),
+                ms(beyond) if row.beyond_step else "",
+                "" if row.target is None else f"{row.target * 1e3:.0f}",
                 "" if row.target is None else "yes" if value <= row.target else "[bold red]no[/]",
             )
     return out

@@ -1,8 +1,8 @@
 """The cost of protection while nothing fails.
 
-    python benchmarks/overhead.py [--blocks 6] [--steps 200] [--json FILE]
+    python benchmarks/overhead.py [--only turns] [--blocks 6] [--steps 200] [--json FILE]
 
-1. Jobs of benchmarks/toy.py, 4 ranks, alternating between taskd run and plain torchrun: the median
+1. Jobs of benchmarks/toy.py, alternating between taskd run and plain torchrun: the median
 step of each.
 2. One job under taskd that alternates between steps inside and outside attempts. It misses what
 differs between jobs (the preloaded library, the agent's checks), and most of the machine's noise,
@@ -13,19 +13,17 @@ caches; and where the time goes by cProfile, whose own cost makes short function
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
-import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from figures import Figures
-from jobs import Failed, Run, end_cleanly, machine, wait_for_quiet
-from rich.console import Console
+from arguments import Arguments
+from figures import Figures, publish
+from jobs import Run, wait_for_quiet
 from rich.text import Text
 
 WARM = 30  # steps at the start of a job that do not count
@@ -50,33 +48,30 @@ def median_step(records: list[list[tuple[int, int, int, int]]]) -> Step:
     )
 
 
-def block(directory: Path, taskd: bool, steps: int, port: int) -> Step:
+def block(directory: Path, ranks: int, taskd: bool, steps: int, port: int) -> Step:
     """The median step of one job."""
-    with Run(directory, 4, taskd, arguments=["--steps", str(steps + WARM)], port=port) as run:
+    with Run(directory, ranks, taskd, arguments=["--steps", str(steps + WARM)], port=port) as run:
         run.finish()
         return median_step([s.read(WARM) for s in run.steps])
 
 
-def by_turns(directory: Path, steps: int, port: int) -> tuple[list[Step], list[Step]]:
+def by_turns(directory: Path, ranks: int, steps: int, port: int) -> tuple[list[Step], list[Step]]:
     """Medians of the blocks of steps (inside, outside) of attempts."""
-    inside, outside = [], []
+    inside: list[Step] = []
+    outside: list[Step] = []
     with Run(
         directory,
-        4,
+        ranks,
         True,
         arguments=["--steps", str(steps), "--every-other", str(BY_TURNS)],
         port=port,
     ) as run:
         run.finish()
-        ranks = [s.read() for s in run.steps]
-    for first in range(2 * BY_TURNS, len(ranks[0]) - BY_TURNS + 1, BY_TURNS):
-        part = [records[first : first + BY_TURNS] for records in ranks]
+        read = [s.read() for s in run.steps]
+    for first in range(2 * BY_TURNS, len(read[0]) - BY_TURNS + 1, BY_TURNS):
+        part = [records[first : first + BY_TURNS] for records in read]
         (outside if part[0][0][0] < 0 else inside).append(median_step(part))
     return inside, outside
-
-
-def plain(steps: list[Step]) -> list[dict[str, float]]:
-    return [asdict(s) for s in steps]
 
 
 def attempts(directory: Path, model: str, port: int) -> dict[str, Any]:
@@ -89,15 +84,11 @@ def attempts(directory: Path, model: str, port: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--blocks", type=int, default=6, help="jobs of each kind")
-    parser.add_argument("--steps", type=int, default=200, help="steps of each job")
+    parser = Arguments(__doc__)
+    parser.size("--ranks", 4, 2)
+    parser.size("--blocks", 6, 1, help="jobs of each kind")
+    parser.size("--steps", 200, 100, help="steps of each job")
     parser.add_argument("--only", choices=("jobs", "turns", "attempt"))
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every single figure to FILE"
-    )
     parser.add_argument(
         "--patience",
         type=float,
@@ -106,53 +97,37 @@ def main() -> None:
     )
     parser.add_argument("--port", type=int, default=0, help="of the manager; default: a free one")
     args = parser.parse_args()
-    end_cleanly()
-    console = Console()
     work = Path(tempfile.mkdtemp(prefix="taskd-overhead-"))
-    figures: dict[str, Any] = {"machine": machine()}
-    try:
-        if args.only in (None, "attempt"):
-            figures["attempt"] = {
-                model: attempts(work / model, model, args.port) for model in ("tiny", "toy")
-            }
-            show_attempts(console, figures["attempt"])
-        if args.only in (None, "turns"):
-            inside, outside = by_turns(work / "turns", args.blocks * args.steps, args.port)
-            figures["turns"] = {"inside": plain(inside), "outside": plain(outside)}
-            show_steps(
-                console,
-                "one job, inside and outside of attempts",
-                "inside",
-                inside,
-                "outside",
-                outside,
+    figures: dict[str, Any] = {}
+    shown: list[Any] = []
+    if args.only in (None, "attempt"):
+        figures["attempt"] = {
+            model: attempts(work / model, model, args.port)
+            for model in (("tiny",) if args.smoke else ("tiny", "toy"))
+        }
+        shown += attempt_tables(figures["attempt"])
+    if args.only in (None, "turns"):
+        inside, outside = by_turns(work / "turns", args.ranks, args.blocks * args.steps, args.port)
+        figures["turns"] = {"inside": inside, "outside": outside}
+        shown += step_table("one job, inside and outside of attempts", figures["turns"])
+    if args.only in (None, "jobs"):
+        figures["jobs"] = {"taskd run": [], "torchrun": []}
+        for number in range(args.blocks):
+            busy = wait_for_quiet(args.patience)
+            print(
+                f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the machine"
             )
-        if args.only in (None, "jobs"):
-            times: dict[bool, list[Step]] = {True: [], False: []}
-            for number in range(args.blocks):
-                busy = wait_for_quiet(args.patience)
-                console.print(
-                    f"block {number + 1} of {args.blocks}; other work takes {busy:.0f} % of the"
-                    " machine",
-                    style="dim",
-                )
-                for taskd in (number % 2 == 0, number % 2 == 1):  # neither kind is always the first
-                    times[taskd].append(
-                        block(work / f"{number}-{taskd}", taskd, args.steps, args.port)
-                    )
-            figures["jobs"] = {"taskd": plain(times[True]), "torchrun": plain(times[False])}
-            show_steps(console, "jobs by turns", "taskd run", times[True], "torchrun", times[False])
-    except Failed as error:
-        console.print(Text(f"failed: {error}", style="red"))
-        sys.exit(1)
+            for kind in sorted(figures["jobs"], reverse=number % 2 == 1):
+                # neither kind is always the first
+                folder, taskd = work / f"{number}-{kind}", kind == "taskd run"
+                step = block(folder, args.ranks, taskd, args.steps, args.port)
+                figures["jobs"][kind].append(step)
+        shown += step_table("jobs by turns", figures["jobs"])
     shutil.rmtree(work)
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    publish(args.json, *shown, **figures)
 
 
-def show_steps(
-    console: Console, title: str, name: str, with_taskd: list[Step], other: str, without: list[Step]
-) -> None:
+def step_table(title: str, found: dict[str, list[Step]]) -> list[Any]:
     table = Figures(
         f"median step, ms: {title}",
         "",
@@ -164,22 +139,21 @@ def show_steps(
         "least",
         "most",
     )
-    for label, steps in ((name, with_taskd), (other, without)):
+    for label, steps in found.items():
         cells = [str(len(steps))]
         for values in ([s.clock for s in steps], [s.cpu for s in steps]):
             cells += [f"{v:.3f}" for v in (statistics.median(values), min(values), max(values))]
         table.add_row(label, *cells)
-    console.print(table)
+    shown: list[Any] = [table]
     for what in ("clock", "cpu"):
-        a, b = (
-            statistics.median(getattr(s, what) for s in steps) for steps in (with_taskd, without)
-        )
-        console.print(
+        a, b = (statistics.median(getattr(s, what) for s in steps) for steps in found.values())
+        shown.append(
             f"difference of the medians, {what}: {(a - b) * 1e3:+.0f} us, {(a - b) / b:+.2%}"
         )
+    return shown
 
 
-def show_attempts(console: Console, found: dict[str, Any]) -> None:
+def attempt_tables(found: dict[str, Any]) -> list[Figures]:
     table = Figures(
         "one attempt in one rank, us of CPU time (median of blocks)",
         "model",
@@ -199,7 +173,7 @@ def show_attempts(console: Console, found: dict[str, Any]) -> None:
                 table.add_row(
                     model, body, *(f"{v:.1f}" for v in (median, bare, median - bare, least, wall))
                 )
-    console.print(table)
+    tables = [table]
     for model, result in found.items():
         table = Figures(
             f"an empty attempt of the {model} model by cProfile: own time, us",
@@ -209,7 +183,8 @@ def show_attempts(console: Console, found: dict[str, Any]) -> None:
         )
         for own, calls, name in result["profile"]:
             table.add_row(Text(name), f"{calls:.1f}", f"{own:.1f}")
-        console.print(table)
+        tables.append(table)
+    return tables
 
 
 if __name__ == "__main__":

@@ -11,16 +11,13 @@ quadratic.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
-from figures import Figures
-from rich.console import Console
+from arguments import Arguments
+from figures import Figures, publish
 
 from taskd.core import commands as c
 from taskd.core import events as e
@@ -234,14 +231,14 @@ def parts(job: Job) -> Iterator[tuple[str, Iterable[e.Event]]]:
     yield "ranks finish", job._all(from_rank.RankFinished, STEP + 10)
 
 
-def live(nodes: int, each: int, console: Console) -> list[dict[str, Any]]:
+def live(nodes: int, each: int) -> list[dict[str, Any]]:
     job, rows = Job(nodes, each), []
     for name, events in parts(job):
         job.cpu, job.longest, job.count = 0.0, ("", 0), 0
         job.orders.clear()
         job.tell(events)
         orders = ", ".join(f"{kind} {n:,}" for kind, n in job.orders.items())
-        console.print(f"{name}: {job.cpu:.2f} s, {job.count:,} events; {orders}", style="dim")
+        print(f"{name}: {job.cpu:.2f} s, {job.count:,} events; {orders}", flush=True)
         rows.append(
             {
                 "part": name,
@@ -256,17 +253,11 @@ def live(nodes: int, each: int, console: Console) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--nodes", type=int, default=12_500)
-    parser.add_argument("--ranks", type=int, default=8, help="on each node")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser = Arguments(__doc__)
+    parser.size("--nodes", 12_500, 10)
+    parser.size("--ranks", 8, 2, help="on each node")
     args = parser.parse_args()
-    console = Console()
-    rows = live(args.nodes, args.ranks, console)
-    if args.json:
-        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    rows = live(args.nodes, args.ranks)
     total = args.nodes * args.ranks
     table = Figures(
         f"{total:,} ranks on {args.nodes:,} nodes, on paper",
@@ -286,7 +277,7 @@ def main() -> None:
             f"{1e6 * row['cpu'] / total:.1f}",
             f"{row['bytes'] / 1000:.1f} {row['longest']}",
         )
-    console.print(table)
+    publish(args.json, table, rows=rows)
 
 
 if __name__ == "__main__":

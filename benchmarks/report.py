@@ -1,6 +1,6 @@
 """How long the report of a large job takes: to be read and written, and to open in Chromium.
 
-python benchmarks/report.py [--incidents 5000] [--ranks 10000] [--keep DIRECTORY]
+    python benchmarks/report.py [--incidents 5000] [--ranks 10000] [--keep DIRECTORY]
 
 It makes a journal with the wanted incidents, of which as many tell the moments of every rank as fit
 into the eight files of a journal, and the others those of the last ranks. It prints the seconds of
@@ -10,11 +10,9 @@ navigation to the first frame after the page has drawn itself, with an incident 
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +23,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+from benchmarks.arguments import Arguments  # noqa: E402
+from benchmarks.figures import Figures, publish, summary  # noqa: E402
 from scripts import chromium  # noqa: E402
 
 PER_NODE = 8
@@ -105,10 +105,10 @@ def opened(page: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--incidents", type=int, default=5000)
-    parser.add_argument("--ranks", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=5, help="how often it is opened")
+    parser = Arguments(__doc__)
+    parser.size("--incidents", 5000, 5)
+    parser.size("--ranks", 10_000, 16)
+    parser.size("--rounds", 5, 1, help="how often it is opened")
     parser.add_argument("--keep", type=Path, help="where the journal and the page stay")
     args = parser.parse_args()
     work = args.keep or Path(tempfile.mkdtemp(prefix="taskd-report-"))
@@ -117,22 +117,27 @@ def main() -> None:
     with open(journal, "w") as file:
         for entry in entries(args.incidents, args.ranks):
             file.write(json.dumps(entry, separators=(",", ":")) + "\n")
-    print(f"{args.incidents:,} incidents, {args.ranks:,} ranks")
-    print(f"journal           {journal.stat().st_size / 1e6:8.1f} MB")
     begun = time.monotonic()
     program = "from taskd.cli import main; main()"
     command = [sys.executable, "-c", program, "report", str(journal), "--html", str(page)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    print(f"read and written  {time.monotonic() - begun:8.1f} s")
-    print(f"page              {page.stat().st_size / 1e6:8.1f} MB")
+    found: dict[str, Any] = {
+        "journal, MB": journal.stat().st_size / 1e6,
+        "read and written, s": time.monotonic() - begun,
+        "page, MB": page.stat().st_size / 1e6,
+    }
+    table = Figures(f"{args.incidents:,} incidents, {args.ranks:,} ranks", "", "")
+    for name, value in found.items():
+        table.add_row(name, f"{value:.1f}")
     if chromium.find() is None:
-        print(f"none of {', '.join(chromium.NAMES)} is installed: the page is not opened")
+        opening = f"none of {', '.join(chromium.NAMES)} is installed: the page is not opened"
     else:
-        times = [opened(page.absolute()) for _ in range(args.rounds)]
-        said = f"median {statistics.median(times):.0f}, most {max(times):.0f}"
-        print(f"opened and drawn, ms, {args.rounds} browsers: {said}")
+        found["opened, ms"] = times = [opened(page.absolute()) for _ in range(args.rounds)]
+        s = summary(times)
+        opening = f"opened and drawn, ms: median {s['median']:.0f}, most {s['worst']:.0f}"
     if args.keep is None:
         shutil.rmtree(work)
+    publish(args.json, table, opening, **found)
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import curve
 import faults
 import soaking
-import toy
 from faults import Fault
-from figures import Figures
-from jobs import Run, monotonic, ms, summary
-from rich.console import Console
+from figures import Figures, ms, summary
+from jobs import Run
+from records import monotonic
 
 from taskd.control import Control, ControlError
 
@@ -90,8 +88,9 @@ class Soak:
 
     # -- stories: each injects its faults and returns from when time counts (None: the first fault)
 
-    def single(self, story: Story) -> None:
+    def single(self, story: Story) -> int | None:
         self.make(story, story.kind)
+        return None
 
     def two_pages(self, story: Story) -> None:
         kind, page = f"memory, {self.dice.choice(faults.PAGED)}", self.dice.randrange(1 << 20)
@@ -133,7 +132,7 @@ class Soak:
 
     # -- one story at a time
 
-    def tell(self, story: Story, play: Callable[[Soak, Story], int | None]) -> None:
+    def tell(self, story: Story) -> None:
         """Play the story, and wait until all ranks train again."""
         run = self.run
         known, story.at, before = (
@@ -143,14 +142,14 @@ class Soak:
         )
         steps = [r[0] for r in before if r is not None]
         story.first = min(steps) + 1
-        since = play(self, story)
+        since = OTHERS[story.kind][1](self, story) if story.kind in OTHERS else self.single(story)
         end = max(steps) + LATENT
         run.wait(
             lambda: all(f.happened(run) for f in story.made) or run.committed() >= end,
             f"what follows {story}",
         )
         moments = [at for f in story.made if not f.refused and (at := f.happened(run)) is not None]
-        beyond = max(r[0] for s in run.steps if (r := s.last()) is not None) + BEYOND
+        beyond = run.highest() + BEYOND
         run.wait(lambda: run.committed() >= beyond, f"step {beyond} of all ranks after {story}")
         story.survived, story.last = True, beyond + 1
         incidents = run.incidents()[known:]
@@ -183,42 +182,12 @@ OTHERS: dict[str, tuple[int, Callable[[Soak, Story], int | None]]] = {
 }
 
 
-def deck(dice: random.Random) -> Iterator[tuple[Story, Callable[[Soak, Story], int | None]]]:
+def deck(dice: random.Random) -> Iterator[Story]:
     """Yield all kinds, shuffled, again and again."""
     while True:
-        cards = [(kind, Soak.single) for kind in SINGLE]
-        cards += [(kind, play) for kind, (count, play) in OTHERS.items() for _ in range(count)]
+        cards = [*SINGLE, *(kind for kind, (count, _) in OTHERS.items() for _ in range(count))]
         dice.shuffle(cards)
-        for kind, play in cards:
-            yield Story(kind), play
-
-
-def soak(
-    directory: Path,
-    ranks: int,
-    seconds: float,
-    dice: random.Random,
-    stories: list[Story],
-    console: Console,
-    script: str,
-) -> int:
-    """Do the disturbed run, adding to `stories`; return its number of steps."""
-    with Run(directory, ranks, taskd=True, script=script) as run, console.status("starts") as line:
-        run.wait_for_steps(20)
-        end = time.monotonic() + seconds
-        with Control(run.environment) as control:
-            scene = Soak(run, control, dice)
-            for story, play in deck(dice):
-                scene.sleep(0.0, 0.3)
-                if time.monotonic() > end:
-                    break
-                stories.append(story)
-                line.update(f"{len(stories)} faults, {run.committed()} steps; {story.kind}")
-                scene.tell(story, play)
-        total = (run.committed() // curve.PASS + 2) * curve.PASS
-        toy.Orders(directory).put(ranks, total)
-        run.finish()
-        return total
+        yield from map(Story, cards)
 
 
 def table(stories: list[Story], first: int | None) -> Figures:
@@ -239,7 +208,7 @@ def table(stories: list[Story], first: int | None) -> Figures:
     for kind in (*SINGLE, *OTHERS):
         if mine := [s for s in stories if s.kind == kind]:
             met = [s for s in mine if s.met]
-            times = summary([s.seconds for s in met if s.survived] or [0.0])
+            times = summary([s.seconds for s in met if s.survived])
             cells = [
                 len(mine),
                 len(met),
@@ -261,22 +230,22 @@ def table(stories: list[Story], first: int | None) -> Figures:
 
 def main() -> None:
     parser = soaking.parser(__doc__)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.size("--ranks", 4, 2)
     args = parser.parse_args()
     verdict = soaking.Verdict(args, args.ranks, f"faults in a job of {args.ranks} ranks")
-    stories: list[Story] = []
-    verdict.compare(
-        lambda directory: soak(
-            directory, args.ranks, args.seconds, verdict.dice, stories, verdict.console, args.script
-        )
-    )
+
+    def disturbed(directory: Path) -> None:
+        with Run(directory, args.ranks, taskd=True, script=args.script) as run:
+            run.wait_for_steps(1)
+            with Control(run.environment) as control:
+                soak = Soak(run, control, verdict.dice)
+                verdict.disturb(run, deck(verdict.dice), soak.tell)
+            run.finish()
+
+    verdict.compare(disturbed)
+    stories: list[Story] = verdict.stories
     if lost := sum(s.lost for s in stories):
         verdict.wrong.append(f"{lost} steps that all ranks had committed were repeated")
-    if verdict.differs is not None:
-        verdict.wrong.append(
-            f"the last before step {verdict.differs} was"
-            f" {[s for s in stories if s.first <= verdict.differs][-1]}"
-        )
     verdict.give(
         table(stories, verdict.differs),
         [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s}" for s in stories],

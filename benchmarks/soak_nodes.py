@@ -21,18 +21,14 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import curve
 import soaking
-import toy
-from figures import Figures
+from figures import Figures, ms, summary
 from hosts import Hosts, possible
-from jobs import Failed, ms, summary
 from nodes import Job
-from rich.console import Console
 
 NODES, RANKS, STANDBYS = 3, 2, 2
 # seconds per step: starting launchers need the cores too, and more steps would only make the test
@@ -63,10 +59,9 @@ class Scene:
         time.sleep(self.dice.uniform(low, high))
 
     def kill_rank(self) -> None:
-        last = self.job.steps[self.dice.randrange(self.job.world)].last()
-        assert last is not None
+        pid = self.job.pid(self.dice.randrange(self.job.world))
         with contextlib.suppress(ProcessLookupError):  # its host has just been lost
-            os.kill(last[2], signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
 
     def kill_manager(self) -> None:
         host = self.job.manager_host()
@@ -121,11 +116,9 @@ class Scene:
         self.emptied(host)
 
     def manager(self, story: Story) -> None:
-        known = self.job.logged().count("in charge in term")
+        known = self.job.count("in charge in term")
         self.kill_manager()
-        self.job.wait(
-            lambda: self.job.logged().count("in charge in term") > known, "manager in charge"
-        )
+        self.job.wait(lambda: self.job.count("in charge in term") > known, "manager in charge")
 
     def managers_node(self, story: Story) -> None:
         self.kill_node(story, self.job.manager_host())
@@ -157,16 +150,11 @@ class Scene:
         """Report a node as sub-healthy; when a standby is ready for it and all ranks are about to
         be held, call `then`."""
         node = self.dice.randrange(NODES)
-        before, known = (
-            self.job.host_of(node * RANKS),
-            self.job.logged().count("is ready to be node"),
-        )
+        before, known = self.job.host_of(node * RANKS), self.job.count("is ready to be node")
         asked = self.job.subhealth(node)
 
         def ready() -> bool:
-            return (
-                self.job.logged().count("is ready to be node") > known or asked.poll() is not None
-            )
+            return self.job.count("is ready to be node") > known or asked.poll() is not None
 
         self.job.wait(ready, "standby that is ready")
         self.pause(0.0, 0.3)
@@ -231,17 +219,14 @@ class Scene:
 
     def wait_for_others(self, story: Story) -> None:
         """Wait until every rank trains, wherever it is now."""
-        beyond = self.highest() + BEYOND
+        beyond = self.job.highest() + BEYOND
         self.job.wait(lambda: self.job.committed() >= beyond, f"step {beyond} of all ranks")
 
-    def highest(self) -> int:
-        return max(r[0] for s in self.job.steps if (r := s.last()) is not None)
-
-    def tell(self, story: Story, play: Callable[[Scene, Story], None]) -> None:
+    def tell(self, story: Story) -> None:
         before = [s.last() for s in self.job.steps]
         story.first = min(r[0] for r in before if r is not None) + 1
         story.at = time.monotonic_ns()
-        play(self, story)
+        KINDS[story.kind](self, story)
         self.wait_for_others(story)
         story.survived = True
         # each rank's first step after its longest silence
@@ -279,39 +264,6 @@ KINDS: dict[str, Callable[[Scene, Story], None]] = {
 }
 
 
-def soak(
-    hosts: Hosts,
-    directory: Path,
-    seconds: float,
-    dice: random.Random,
-    stories: list[Story],
-    console: Console,
-) -> int:
-    """Do the disturbed run, adding to `stories`; return its number of steps."""
-    with (
-        Job(hosts, directory, NODES, RANKS, "curve.py", "--nap", str(NAP)) as job,
-        console.status("starts") as line,
-    ):
-        job.wait(lambda: job.logged().count("waits for a node") >= STANDBYS, "standbys")
-        job.trains(20)
-        end, scene, cards = time.monotonic() + seconds, Scene(job, dice), list(KINDS)
-        while time.monotonic() < end:
-            if len(stories) % len(cards) == 0:
-                dice.shuffle(cards)
-            story = Story(cards[len(stories) % len(cards)])
-            scene.pause(0.0, 0.5)
-            stories.append(story)
-            line.update(f"{len(stories)} losses, {job.committed()} steps; {story.kind}")
-            scene.tell(story, KINDS[story.kind])
-        total = (job.committed() // curve.PASS + 2) * curve.PASS
-        toy.Orders(directory).put(job.world, total)
-        job.wait(
-            lambda: all((directory / f"final.{r}").exists() for r in range(job.world)),
-            "end of all ranks",
-        )
-        return total
-
-
 def table(stories: list[Story]) -> Figures:
     out = Figures(
         "losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of any"
@@ -324,7 +276,7 @@ def table(stories: list[Story]) -> Figures:
     )
     for kind in KINDS:
         if mine := [s for s in stories if s.kind == kind]:
-            times = summary([s.seconds for s in mine if s.survived] or [0.0])
+            times = summary([s.seconds for s in mine if s.survived])
             out.add_row(
                 kind,
                 str(len(mine)),
@@ -335,6 +287,13 @@ def table(stories: list[Story]) -> Figures:
     return out
 
 
+def deck(dice: random.Random) -> Iterator[Story]:
+    while True:
+        cards = list(KINDS)
+        dice.shuffle(cards)
+        yield from map(Story, cards)
+
+
 def main() -> None:
     args = soaking.parser(__doc__).parse_args()
     if not possible():
@@ -342,21 +301,20 @@ def main() -> None:
     verdict = soaking.Verdict(
         args, NODES * RANKS, f"losses in a job of {NODES} nodes and {STANDBYS} standbys"
     )
-    stories: list[Story] = []
 
-    def disturbed(directory: Path) -> int:
-        with Hosts(NODES + STANDBYS) as hosts:
-            try:
-                return soak(hosts, directory, args.seconds, verdict.dice, stories, verdict.console)
-            except Failed as error:
-                raise Failed(f"{stories[-1].kind if stories else 'start'}: {error}") from None
+    def disturbed(directory: Path) -> None:
+        script, nap = args.script, ("--nap", str(NAP))
+        with (
+            Hosts(NODES + STANDBYS) as hosts,
+            Job(hosts, directory, NODES, RANKS, script, *nap) as job,
+        ):
+            job.wait(lambda: job.count("waits for a node") >= STANDBYS, "standbys")
+            verdict.disturb(job, deck(verdict.dice), Scene(job, verdict.dice).tell)
+            finals = [directory / f"final.{r}" for r in range(job.world)]
+            job.wait(lambda: all(f.exists() for f in finals), "end of all ranks")
 
     verdict.compare(disturbed)
-    if verdict.differs is not None:
-        verdict.wrong.append(
-            f"the last before step {verdict.differs} was"
-            f" {[s for s in stories if s.first <= verdict.differs][-1:]}"
-        )
+    stories: list[Story] = verdict.stories
     verdict.give(
         table(stories),
         [f"{s.at / 1e9:.3f} {s.seconds * 1e3:8.1f} ms  {s.kind}, hosts {s.dead}" for s in stories],

@@ -10,21 +10,17 @@ alternate. Clock: time.monotonic, which is the same in all processes of a machin
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from figures import Figures
-from ports import free_port
-from rich.console import Console
+from arguments import Arguments
+from figures import Figures, publish, summary
+from jobs import Run
 
 SCRIPT = """
-import os, time
+import os, sys, time
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 dist.init_process_group("gloo")
@@ -32,6 +28,7 @@ model = DDP(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 model(torch.ones(1, 8)).sum().backward()
 optimizer.step()
+os.chdir(sys.argv[2])  # --out DIRECTORY
 life, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
 open(f"step-{life}-{rank}", "w").write(str(time.monotonic()))
 dist.barrier()
@@ -42,46 +39,28 @@ if life == "0":
     time.sleep(60)
 dist.destroy_process_group()
 """
-LIMIT = 40.0  # seconds; a run takes 5 to 15
-BIN = Path(sys.executable).parent
-COMMANDS = {
-    "torchrun": ([str(BIN / "torchrun")], {}),
-    "taskd, forked": ([str(BIN / "taskd"), "run"], {"TASKD_FORK": "on"}),
-    "taskd, not forked": ([str(BIN / "taskd"), "run"], {"TASKD_FORK": "off"}),
+LIMIT = 120.0  # seconds; a run takes 5 to 15
+LAUNCHERS: dict[str, dict[str, str] | None] = {
+    "torchrun": None,
+    "taskd, forked": {"TASKD_FORK": "on"},
+    "taskd, not forked": {"TASKD_FORK": "off"},
 }
 
 
-def measure(command: list[str], more: dict[str, str], ranks: int) -> tuple[float, float] | None:
-    """Seconds to start, seconds to restart. None: the restart never ended, as happens under plain
-    torchrun when gloo finds addresses of dead processes in the store."""
+def measure(variables: dict[str, str] | None, ranks: int) -> tuple[float, float] | None:
+    """Seconds to start, seconds to restart. None: the restart never ended."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "train.py").write_text(SCRIPT)
-        own = {"TASKD_PORT": str(free_port()), "TASKD_LOG_PATH": str(folder / "log")}
-        options = [
-            "--max_restarts",
-            "5",
-            "--monitor-interval",
-            "0.1",
-            "--master_port",
-            str(free_port()),
-        ]
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [*command, "--nproc_per_node", str(ranks), *options, "train.py"],
-            cwd=folder,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **own, **more},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            if process.wait(LIMIT) != 0:
+        options = ["--max-restarts", "5", "--monitor-interval", "0.1"]
+        began, taskd = time.monotonic(), variables is not None
+        script, more = folder / "train.py", variables or {}
+        with Run(folder, ranks, taskd, script, options=options if taskd else (), **more) as run:
+            try:
+                if run.process.wait(LIMIT) != 0:
+                    return None
+            except subprocess.TimeoutExpired:
                 return None
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-            return None
         last = max(int(p.name.split("-")[1]) for p in folder.glob("step-*-0"))
         steps = [
             max(float((folder / f"step-{life}-{r}").read_text()) for r in range(ranks))
@@ -91,28 +70,30 @@ def measure(command: list[str], more: dict[str, str], ranks: int) -> tuple[float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = Arguments(__doc__)
+    parser.size("--ranks", 4, 2)
+    parser.size("--rounds", 5, 1)
     args = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in COMMANDS}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in LAUNCHERS}
     for _ in range(args.rounds):
-        for name, (command, more) in COMMANDS.items():
-            if (times := measure(command, more, args.ranks)) is not None:
+        for name, variables in LAUNCHERS.items():
+            if (times := measure(variables, args.ranks)) is not None:
                 found[name].append(times)
     table = Figures(
         f"{args.ranks} ranks, {args.rounds} rounds; seconds, median (worst)",
         "launcher",
         "start",
         "restart of all ranks",
+        "ratio",
         "failed",
     )
+    base = summary([restart for _, restart in found["torchrun"]])["median"]
     for name, rows in found.items():
-        cells = (f"{statistics.median(c):.2f} ({max(c):.2f})" for c in zip(*rows, strict=True))
-        table.add_row(name, *cells, str(args.rounds - len(rows)))
-    Console().print(table)
-    torch, forked = (statistics.median(r for _, r in found[n]) for n in list(found)[:2])
-    print(f"restart, taskd forked / torchrun: {forked / torch:.2f}")
+        start, restart = (summary([row[i] for row in rows]) for i in (0, 1))
+        cells = [f"{s['median']:.2f} ({s['worst']:.2f})" for s in (start, restart)]
+        ratio = f"{restart['median'] / base:.2f}" if base and rows else ""
+        table.add_row(name, *cells, ratio, str(args.rounds - len(rows)))
+    publish(args.json, table, runs=found)
 
 
 if __name__ == "__main__":

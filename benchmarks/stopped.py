@@ -13,7 +13,6 @@ replaced.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
@@ -22,12 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import curve
 import psutil
 import soaking
-import toy
-from figures import Figures
-from jobs import Run, summary
+from figures import Figures, summary
+from jobs import Run
 
 MANAGER = (1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0)
 BEYOND = 20  # steps of all ranks after which the fault counts as survived
@@ -78,14 +75,9 @@ class Scene:
         except ProcessLookupError:
             story.made[-1] += ", which was gone"
 
-    def pid(self, rank: int) -> int:
-        last = self.run.steps[rank].last()
-        assert last is not None
-        return last[2]
-
     def kill_rank(self, story: Story) -> int:
         rank = self.rank()
-        self.signal(story, f"rank {rank}", self.pid(rank), signal.SIGKILL)
+        self.signal(story, f"rank {rank}", self.run.pid(rank), signal.SIGKILL)
         return rank
 
     def play(self, story: Story) -> None:
@@ -114,7 +106,7 @@ class Scene:
                 killed = self.kill_rank(story)
                 time.sleep(self.dice.uniform(0.0, 0.3))
                 rank = self.dice.choice([r for r in range(self.run.world) if r != killed])
-            pid = self.pid(rank)
+            pid = self.run.pid(rank)
             self.signal(story, f"rank {rank}", pid, signal.SIGSTOP)
             if detail == "for a moment":
                 time.sleep(0.5)
@@ -125,7 +117,7 @@ class Scene:
         before = [s.last() for s in run.steps]
         story.first = min(r[0] for r in before if r is not None) + 1
         self.play(story)
-        beyond = max(r[0] for s in run.steps if (r := s.last()) is not None) + BEYOND
+        beyond = run.highest() + BEYOND
         run.wait(lambda: run.committed() >= beyond, f"step {beyond} of all ranks after {story}")
         if story.kind == "rank stopped, for a moment":
             now = [s.last() for s in run.steps]
@@ -149,42 +141,24 @@ def deck(dice: random.Random, manager: list[float], only: str) -> Iterator[Story
         yield from map(Story, cards)
 
 
-def disturb(
-    directory: Path, args: argparse.Namespace, dice: random.Random, stories: list[Story]
-) -> int:
-    """Do the disturbed run, adding to `stories`; return its number of steps."""
-    with Run(directory, args.ranks, taskd=True, script="curve.py") as run:
-        scene = Scene(run, dice)
-        run.wait_for_steps(20)
-        end = time.monotonic() + args.seconds
-        for story in deck(dice, args.manager, args.only):
-            if time.monotonic() > end:
-                break
-            stories.append(story)
-            scene.tell(story)
-            time.sleep(dice.uniform(0.0, 1.0))
-        total = (run.committed() // curve.PASS + 2) * curve.PASS
-        toy.Orders(directory).put(args.ranks, total)
-        run.finish()
-        return total
-
-
 def main() -> None:
     parser = soaking.parser(__doc__)
-    parser.add_argument("--ranks", type=int, default=4)
+    parser.size("--ranks", 4, 2)
     parser.add_argument("--only", default="", metavar="TEXT", help="kinds with TEXT in their name")
-    parser.add_argument(
-        "--manager",
-        type=float,
-        nargs="+",
-        default=MANAGER,
-        metavar="SECONDS",
-        help="how long the manager is stopped",
+    parser.size(
+        "--manager", MANAGER, [1.0], metavar="SECONDS", help="how long the manager is stopped"
     )
     args = parser.parse_args()
     verdict = soaking.Verdict(args, args.ranks, f"stopped processes in a job of {args.ranks} ranks")
-    stories: list[Story] = []
-    verdict.compare(lambda directory: disturb(directory, args, verdict.dice, stories))
+
+    def disturbed(directory: Path) -> None:
+        with Run(directory, args.ranks, taskd=True, script=args.script) as run:
+            scene = Scene(run, verdict.dice)
+            verdict.disturb(run, deck(verdict.dice, args.manager, args.only), scene.tell)
+            run.finish()
+
+    verdict.compare(disturbed)
+    stories: list[Story] = verdict.stories
     verdict.give(table(stories), [f"{s.seconds:6.1f} s  from step {s.first}  {s}" for s in stories])
 
 

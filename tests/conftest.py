@@ -15,7 +15,7 @@ settings.load_profile("taskd")
 # A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs
 # one of the other jobs, two cores are few.
 HOSTS = ("tests/nodes/", "tests/soak/")
-JOBS = ("tests/recovery/", "tests/mindio/", "tests/cli/", "tests/docs/")
+JOBS = ("tests/recovery/", "tests/mindio/", "tests/benchmarks/", "tests/cli/", "tests/docs/")
 
 
 def place(nodeid: str) -> int:
