@@ -60,7 +60,7 @@ def moments(ranks: int) -> tuple[float, float]:
         return noted
 
     full = note()
-    return least(note) / ranks / len(EVENTS), least(lambda: full.told(0.0))
+    return least(note) / ranks / len(EVENTS), least(lambda: full.for_journal(0.0))
 
 
 def look(ranks: int) -> float:

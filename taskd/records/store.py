@@ -29,7 +29,7 @@ log = logging.getLogger("taskd.records")
 _HEADER = struct.Struct("<QQQQ")  # step + 1 (0: not valid), length, checksum, kind
 _HEADER_BYTES = 64
 _PAGE = 4096
-_CAPACITY, _TOLD = _PAGE - 8, _PAGE - 16  # words behind the headers
+_CAPACITY, _ANNOUNCED = _PAGE - 8, _PAGE - 16  # words behind the headers
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class SlotFile:
         )
 
     @property
-    def told(self) -> int:
+    def announced(self) -> int:
         """Of `Entries`; 0 in a new file."""
-        found: int = struct.unpack_from("<Q", self._map, _TOLD)[0]
+        found: int = struct.unpack_from("<Q", self._map, _ANNOUNCED)[0]
         return found
 
-    @told.setter
-    def told(self, step: int) -> None:
-        memory.store_release(self.address + _TOLD, step)
+    @announced.setter
+    def announced(self, step: int) -> None:
+        memory.store_release(self.address + _ANNOUNCED, step)
 
     def valid(self) -> list[Slot]:
         """Complete slots by step, then kind, lowest first."""
@@ -194,17 +194,17 @@ class Entries:
                 self._kept.records[slot.index] = (slot.step, slot.kind)
         # Steps before this one have been committed for the script, by this process or one before.
         # Records alone have come from another node: the steps before them had been.
-        self.told = (self._file.told or max(self.all(), default=0)) if self._file else 0
+        self.announced = (self._file.announced or max(self.all(), default=0)) if self._file else 0
 
-    def tell(self, step: int) -> bool:
+    def announce(self, step: int) -> bool:
         """Whether the script hears now, for the first time in all processes of this rank, that
         `step` is committed. Noted before it hears it: a process that is killed between the two
         never says it, rather than its replacement saying it twice."""
-        if step < self.told:
+        if step < self.announced:
             return False
-        self.told = step + 1
+        self.announced = step + 1
         if self._file is not None:
-            self._file.told = self.told
+            self._file.announced = self.announced
         return True
 
     def write(
@@ -331,7 +331,7 @@ class Entries:
             at, to = old.offset(slot.index), grown.offset(slot.index)
             grown.buffer[to : to + slot.length] = old.buffer[at : at + slot.length]
             grown.commit(slot.index, slot.step, slot.length, slot.checksum, slot.kind)
-        grown.told = self.told
+        grown.announced = self.announced
         grown.publish()
         self._file = grown
         return grown

@@ -59,7 +59,7 @@ def _answer(agent: AgentClient, answers: Answers) -> None:
             if isinstance(order, to_rank.ProbeProgress):
                 step, collectives = answers.progress()
                 used = time.process_time()
-                agent.tell(from_rank.Progress, order.call, step, collectives, used)
+                agent.report(from_rank.Progress, order.call, step, collectives, used)
             elif isinstance(order, to_rank.Inject):
                 ok, text = answers.inject(order.what, order.options)
                 agent.channel.send(from_rank.Injected(order.request, agent.rank, ok, text))

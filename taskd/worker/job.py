@@ -34,7 +34,7 @@ class Job:
         self._patience = Patience()
         self._step = 0  # without protection, counted from 0
         self._start: int | None = None  # the number of the first step, once it is fixed
-        self._told = 0  # steps before this one had been committed when protection ended
+        self._announced = 0  # steps before this one had been committed when protection ended
         self.loop: Loop | None = None  # of a protected rank
         self._calls: Calls | None = None
         self._begun = False  # whether the script has begun a loop
@@ -162,14 +162,14 @@ class Job:
         if error is not None:
             return Ending.RAISED
         self._step += 1
-        return Ending.COMMITTED if self._step > self._told else Ending.AGAIN
+        return Ending.COMMITTED if self._step > self._announced else Ending.AGAIN
 
     def leave_alone(self, reason: str) -> None:
         """End protection; training goes on."""
         log.warning("training goes on without protection: %s", reason)
         if self.loop is not None:
             self.loop.draws.let_go()
-            self._told = self.loop.session.entries.told
+            self._announced = self.loop.session.entries.announced
         self._step, self.loop, self._calls = self.position, None, None
 
     # -- loops that call a function ----------------------------------------------------------------
@@ -288,7 +288,7 @@ class Job:
         loop = self.loop
         if loop is None or not loop.attempts.open:
             return is_finite(result)
-        return loop.finite.look(result, loop.attempts.step)
+        return loop.finite.check(result, loop.attempts.step)
 
     # -- queries by other modules ------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     communicators, pipelines = Communicators(), Pipelines()
     state.small.update(comm_hooks.states(state.ddps))
     numbers = holders.Numbers()
-    numbers.look(
+    numbers.search(
         [*state.modules.values(), *state.ddps, *state.optimizers.values()], found.libraries
     )
     if numbers:
@@ -169,7 +169,7 @@ def _join(job: Job, loop: Loop) -> None:
     session = loop.session
     belonging.dies_with_launcher()
     found = _resumed_from(session.rank, session.communicators.world_size)
-    session.agent.tell(from_rank.RankJoined)
+    session.agent.report(from_rank.RankJoined)
     outcome = session.wait_for_orders(
         lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found)
     )

@@ -53,7 +53,7 @@ class Rank:
                 self.page.pause(order.step)
             elif isinstance(order, to_rank.Continue):
                 self.page.pause(None)
-            self.pausing.take(order)
+            self.pausing.ordered(order)
             with self.changed:
                 self.changed.notify_all()
 
@@ -155,7 +155,7 @@ def test_a_repair_ends_the_pause_and_what_was_ordered_in_it(rank):
     assert rank.says() == paused(5)
     with rank.changed:
         rank.interrupted = True
-        rank.pausing.take(TEST)
+        rank.pausing.ordered(TEST)
         rank.changed.notify_all()
     assert rank.end() == "stopped"
     rank.pausing.forget()

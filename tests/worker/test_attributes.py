@@ -58,16 +58,16 @@ def through_bytes(rows):
 
 def test_nothing_is_recorded_while_nothing_changes():
     (module, paused), _ = both()
-    assert paused.take() == {}
+    assert paused.snapshot() == {}
     module["a"].train_a_little()
-    assert list(paused.take()) == ["model.a"]
+    assert list(paused.snapshot()) == ["model.a"]
 
 
 def test_a_step_back_and_another_process():
     (module, paused), (theirs, there) = both()
     start = module["a"].all()
     module["a"].train_a_little()
-    rows = through_bytes(paused.take())
+    rows = through_bytes(paused.snapshot())
     expected = module["a"].all()
     kept = module["a"].mean, module["a"].last, module["a"].names
     module["a"].train_a_little()
@@ -81,7 +81,7 @@ def test_a_step_back_and_another_process():
         x is y
         for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True)
     )
-    assert plain.encode(paused.take()) == plain.encode(rows) == plain.encode(there.take())
+    assert plain.encode(paused.snapshot()) == plain.encode(rows) == plain.encode(there.snapshot())
     paused.put({})
     assert module["a"].all() == start
 
@@ -100,15 +100,15 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
     module, theirs = Rotary(), Rotary()
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.fill(2)
-    assert paused.take() == {} and not caplog.text
-    there.put(paused.take())
+    assert paused.snapshot() == {} and not caplog.text
+    there.put(paused.snapshot())
     assert theirs.length == 0 and theirs.cache is None
     paused.put({})
     assert module.length == 2
     module.fill(3)
-    assert paused.take() == {} and "its attribute cache is too large" in caplog.text
+    assert paused.snapshot() == {} and "its attribute cache is too large" in caplog.text
     module.fill(4)
-    paused.take()
+    paused.snapshot()
     assert caplog.text.count("too large") == 1
 
 
@@ -117,7 +117,7 @@ def test_what_comes_and_goes_within_a_step_is_not_looked_at():
     paused = Attributes({"m": module})
     module.loss = torch.ones(2, requires_grad=True) * 2  # has a graph
     module.engine = object()
-    assert paused.take() == {}
+    assert paused.snapshot() == {}
     paused.put({})
     assert module.engine is not None
 
@@ -138,5 +138,5 @@ def test_extra_state_is_what_the_module_says():
     module, theirs = nn.Sequential(Scaled()), nn.Sequential(Scaled())
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module[0].scale = 3.0
-    there.put(through_bytes(paused.take()))
+    there.put(through_bytes(paused.snapshot()))
     assert theirs[0].scale == 3.0

@@ -118,7 +118,7 @@ def test_a_static_graph_is_learnt_again(backwards):
                 firings.put(order)
             firings.again()
             ddp(x).sum().backward()
-            order = firings.take() or order
+            order = firings.completed() or order
         ddp(x)  # lays the buckets anew if that has not been done
         ddp.reducer._set_ddp_runtime_logging_sample_rate(1)
         ddp(x)
@@ -134,7 +134,7 @@ def test_backwards_of_a_failed_attempt_do_not_count():
     for _ in range(2):
         firings.again()
         ddp(torch.ones(1, 2)).sum().backward()
-    assert firings.take()[0] == 1 and firings.listening
+    assert firings.completed()[0] == 1 and firings.listening
 
 
 def test_a_torch_without_these_names_is_named(monkeypatch):
@@ -230,7 +230,7 @@ def test_powersgd_goes_on_as_it_would_have():
             ddp.zero_grad()
             ddp(torch.randn(4, 16)).square().sum().backward()
             found.append(ddp.module.weight.grad.clone())
-            order = ready.take() or order
+            order = ready.completed() or order
             comm_hooks.leave()
         assert list(comm_hooks.seen())
         return found
@@ -292,10 +292,10 @@ def test_an_order_that_was_taken_back_is_heard_again():
     ready = buckets.ReadyOrder(ddp)
     for _ in range(2):
         ddp(torch.ones(1, 2)).sum().backward()
-        assert ready.take() == [3, 2, 1, 0]
+        assert ready.completed() == [3, 2, 1, 0]
         ready.again()
         ddp(torch.ones(1, 2)).sum().backward()
-        assert ready.take() is None  # nobody listens any more
+        assert ready.completed() is None  # nobody listens any more
         ready.listen()
 
 

@@ -52,7 +52,7 @@ def test_each_attempt_draws_the_same(steps, again):
     drawn = draws.add(noisy())
     found, starts = [], []
     for step, (inside, after, failed) in enumerate(steps):
-        starts.append(random.take())
+        starts.append(random.snapshot())
         for tried in [*(min(n, inside) for n in failed), *([inside] if again else [])]:
             random.put(starts[step])
             draws.attempt_begins(step, step - 1)
@@ -77,7 +77,7 @@ def test_a_new_process_goes_on(steps, at):
         draws.attempt_begins(step, step - 1)
         later.append([next(drawn) for _ in range(inside)])
         draws.committed(step + 1)
-        places.append((draws.places(), draws.origins(), random.take()))
+        places.append((draws.places(), draws.origins(), random.snapshot()))
         later.append([next(drawn) for _ in range(after)])
     at = min(at, len(steps) - 1)
     others, theirs = draws_of(seed=9)
@@ -100,7 +100,7 @@ def test_a_loader_made_after_the_place_is_known():
     draws.attempt_begins(0, 0 - 1)
     next(drawn), next(drawn)
     draws.committed(1)
-    place = draws.places(), draws.origins(), random.take()
+    place = draws.places(), draws.origins(), random.snapshot()
     wanted = [batch[0].tolist() for batch in drawn]
 
     others, theirs = draws_of(seed=9)

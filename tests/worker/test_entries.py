@@ -168,19 +168,19 @@ def test_whoever_reads_while_a_record_becomes_final_sees_one_kind_or_the_other(t
 def test_a_step_is_told_once_by_all_processes_of_a_rank(tmp_path):
     first = Entries(tmp_path, 0)
     first.write(0, FINAL, b"zero")
-    assert [first.tell(0), first.tell(1)] == [True, True]
+    assert [first.announce(0), first.announce(1)] == [True, True]
     # a survivor is taken back to step 1, and commits it again
     first.forget_after(1)
-    assert [first.tell(1), first.tell(2)] == [False, True]
+    assert [first.announce(1), first.announce(2)] == [False, True]
     first.write(3, PROVISIONAL, b"three" * 10_000)  # a larger file
     # its replacement repeats steps 1 and 2, of which that process had told the script
     second = Entries(tmp_path, 0)
     second.forget_after(1)
-    assert [second.tell(s) for s in (1, 2, 3)] == [False, False, True]
+    assert [second.announce(s) for s in (1, 2, 3)] == [False, False, True]
     second.open()
-    assert [second.tell(s) for s in (3, 4)] == [False, True]
+    assert [second.announce(s) for s in (3, 4)] == [False, True]
     # another rank of the node
-    assert Entries(tmp_path, 1).tell(0)
+    assert Entries(tmp_path, 1).announce(0)
 
 
 def test_records_from_another_node_say_what_was_told(tmp_path):
@@ -190,4 +190,4 @@ def test_records_from_another_node_say_what_was_told(tmp_path):
     here.write(7, PROVISIONAL, b"seven")
     taken_over = Entries(tmp_path, 0)
     taken_over.forget_after(6)
-    assert [taken_over.tell(s) for s in (6, 7)] == [False, True]
+    assert [taken_over.announce(s) for s in (6, 7)] == [False, True]

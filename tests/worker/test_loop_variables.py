@@ -503,7 +503,7 @@ def test_numbers_of_what_holds_the_model():
     trainer = library("Trainer", _models=[model], state=state, step=0, name="x", descriptor=5)
     other = library("Other", step=0)
     numbers = holders.Numbers()
-    numbers.look([model], [("trainer", trainer), ("other", other)])
+    numbers.search([model], [("trainer", trainer), ("other", other)])
     assert numbers.state_dict() == {}
     trainer.step, state.synchronized, other.step = 3, False, 9
     recorded = plain.decode(plain.encode(numbers.state_dict()))
@@ -516,6 +516,6 @@ def test_numbers_of_what_holds_the_model():
     fresh = library("Trainer", _models=[model], state=library("State", synchronized=True), step=0)
     fresh.descriptor = 6
     numbers = holders.Numbers()
-    numbers.look([model], [("trainer", fresh)])
+    numbers.search([model], [("trainer", fresh)])
     numbers.load_state_dict(recorded)
     assert (fresh.step, fresh.state.synchronized, fresh.descriptor) == (3, False, 6)

@@ -315,10 +315,10 @@ def test_what_a_trial_leaves():
     net.note = 1
     net.register_buffer("none", None)
     state, random = TrainingState({"model": net}), RandomState(torch.device("cpu"))
-    before, calls = random.take(), net.calls
+    before, calls = random.snapshot(), net.calls
     with trials.unchanged(state, random):
         net(torch.ones(1, 4))
         net.note = 2
         net.register_buffer("later", torch.ones(1))
-    assert net.calls is calls and calls == 0 and net.note == 1 and random.take() == before
+    assert net.calls is calls and calls == 0 and net.note == 1 and random.snapshot() == before
     assert list(net._buffers) == ["calls", "none"]

@@ -51,11 +51,11 @@ def test_back_to_a_deviate_that_was_kept():
     kept differs."""
     state = RandomState(torch.device("cpu"))
     numpy.random.normal()
-    first = state.take()
+    first = state.snapshot()
     ahead = [numpy.random.normal()]
-    state.take()
+    state.snapshot()
     state.put(first)
-    assert state.take() == first
+    assert state.snapshot() == first
     assert numpy.random.normal() == ahead[0]
 
 
@@ -70,10 +70,10 @@ def test_any_order(story):
     """A number: back to what was taken at that time (modulo how many there are), by us or by the
     script itself."""
     state = RandomState(torch.device("cpu"))
-    taken = [(state.take(), whole())]
+    taken = [(state.snapshot(), whole())]
     for event in story:
         if event == "take":
-            taken.append((state.take(), whole()))
+            taken.append((state.snapshot(), whole()))
         elif isinstance(event, str):
             DRAWS[event]()
         elif event % 2:
@@ -85,7 +85,7 @@ def test_any_order(story):
                 numpy.random.set_state(of_numpy),
                 torch.set_rng_state(torch.tensor(of_torch, dtype=torch.uint8)),
             )
-    now, there = state.take(), whole()
+    now, there = state.snapshot(), whole()
     for draw in DRAWS.values():
         draw()
     state.put(now)
@@ -115,38 +115,38 @@ def draw(generator) -> object:
 def test_a_generator_of_the_script(make):
     generator, state = make(), RandomState(torch.device("cpu"))
     state.watch([generator])
-    first = state.take()
-    assert state.take() == first
+    first = state.snapshot()
+    assert state.snapshot() == first
     drawn = [draw(generator) for _ in range(3)]
-    second = state.take()
+    second = state.snapshot()
     assert second != first
     state.put(first)
-    assert state.take() == first and [draw(generator) for _ in range(3)] == drawn
-    assert state.take() == second
+    assert state.snapshot() == first and [draw(generator) for _ in range(3)] == drawn
+    assert state.snapshot() == second
 
 
 def test_the_same_object_where_nothing_was_drawn():
     state = RandomState(torch.device("cpu"))
-    first = state.take()
-    assert state.take() is first
+    first = state.snapshot()
+    assert state.snapshot() is first
     random.random()
-    second = state.take()
-    assert second != first and state.take() is second
+    second = state.snapshot()
+    assert second != first and state.snapshot() is second
 
 
 def test_another_generator_in_the_place_of_numpys():
     state = RandomState(torch.device("cpu"))
-    state.take()
+    state.snapshot()
     kept = numpy.random.get_bit_generator()
     try:
         numpy.random.set_bit_generator(numpy.random.MT19937(7))
-        other = state.take()
+        other = state.snapshot()
         numpy.random.random()
-        assert state.take() != other
+        assert state.snapshot() != other
         numpy.random.set_bit_generator(numpy.random.PCG64(7))
-        other = state.take()
+        other = state.snapshot()
         numpy.random.random()
-        assert state.take() != other
+        assert state.snapshot() != other
     finally:
         numpy.random.set_bit_generator(kept)
 
@@ -156,6 +156,6 @@ def test_where_no_memory_is_known_it_is_asked(monkeypatch):
         monkeypatch.setattr(generator_memory, place, lambda *_: None)
     state = RandomState(torch.device("cpu"))
     for some in DRAWS.values():
-        before = state.take()
+        before = state.snapshot()
         some()
-        assert state.take() != before
+        assert state.snapshot() != before

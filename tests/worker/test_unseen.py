@@ -56,7 +56,7 @@ def closure():
 
 
 def generators_of(**variables):
-    return sorted(unseen.look({"model": net()}, script(**variables)).generators)
+    return sorted(unseen.search({"model": net()}, script(**variables)).generators)
 
 
 def test_generators_are_found_wherever_a_variable_leads():
@@ -162,14 +162,14 @@ def test_a_scheduler_a_scaler_and_an_average_are_taken_in():
         "scaler": torch.amp.GradScaler("cpu"),
         "off": torch.amp.GradScaler("cpu", enabled=False),
     }
-    found = unseen.look(
+    found = unseen.search(
         {"model": model, "optimizer": optimizer}, script(**variables), everything=False
     )
     assert names(found) == ["main.ema", "main.plan", "main.scaler"]
     given = {k: variables[k] for k in ("model", "optimizer", "plan", "ema", "scaler")}
-    assert names(unseen.look(given, script(**variables), everything=False)) == []
+    assert names(unseen.search(given, script(**variables), everything=False)) == []
     inner = given | {"ema": variables["ema"].module}
-    assert names(unseen.look(inner, script(**variables), everything=False)) == ["main.ema"]
+    assert names(unseen.search(inner, script(**variables), everything=False)) == ["main.ema"]
 
 
 def test_what_has_nothing_to_do_with_it_is_left_alone():
@@ -183,7 +183,7 @@ def test_what_has_nothing_to_do_with_it_is_left_alone():
         "frozen": net(),
     }
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    found = unseen.look(
+    found = unseen.search(
         {"model": model, "optimizer": optimizer},
         script(model=model, optimizer=optimizer, **variables),
     )
@@ -193,7 +193,8 @@ def test_what_has_nothing_to_do_with_it_is_left_alone():
 def test_an_optimizer_with_the_models_parameters_is_taken_in_with_its_scheduler():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    found = unseen.look({"model": model}, script(a=lr_scheduler.StepLR(optimizer, 2), b=optimizer))
+    variables = {"a": lr_scheduler.StepLR(optimizer, 2), "b": optimizer}
+    found = unseen.search({"model": model}, script(**variables))
     assert names(found) == ["main.a", "main.b"] and not found.obstacle
 
 
@@ -210,11 +211,11 @@ def test_a_wrapper_around_a_given_optimizer_is_not_a_second_one():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapper = Wrapper(optimizer)
     assert (
-        names(unseen.look({"model": model, "o": optimizer}, script(w=wrapper), everything=False))
+        names(unseen.search({"model": model, "o": optimizer}, script(w=wrapper), everything=False))
         == []
     )
     assert (
-        names(unseen.look({"model": model, "o": wrapper}, script(i=optimizer), everything=False))
+        names(unseen.search({"model": model, "o": wrapper}, script(i=optimizer), everything=False))
         == []
     )
 
@@ -222,7 +223,7 @@ def test_a_wrapper_around_a_given_optimizer_is_not_a_second_one():
 def test_a_module_whose_parameters_are_optimized_is_taken_in_as_a_whole():
     model, head = net(), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
-    found = unseen.look(
+    found = unseen.search(
         {"model": model, "optimizer": optimizer}, script(parts=SimpleNamespace(head=head))
     )
     assert list(found.objects.items()) == [("main.parts.head", head)]
@@ -234,7 +235,8 @@ def test_what_no_variable_leads_to_is_an_obstacle():
     hidden = threading.local()
     hidden.scheduler = lr_scheduler.StepLR(optimizer, 2)
     given = {"model": model, "optimizer": optimizer}
-    assert "a StepLR" in (text := unseen.look(given, script()).obstacle) and "scheduler=..." in text
-    assert unseen.look(given, script(), everything=False).obstacle == ""
+    text = unseen.search(given, script()).obstacle
+    assert "a StepLR" in text and "scheduler=..." in text
+    assert unseen.search(given, script(), everything=False).obstacle == ""
     del hidden.scheduler
-    assert unseen.look(given, script()).obstacle == ""
+    assert unseen.search(given, script()).obstacle == ""

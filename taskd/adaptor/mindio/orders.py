@@ -100,7 +100,7 @@ class Orders:
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
         # the order's own number: a newer interruption has another order, which is answered too
         at = Position(step, clean)
-        self._agent.tell(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
+        self._agent.report(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
 
     def _stop(self, order: to_rank.Interrupt) -> None:
         """Get the training thread out of the training, and the device ready. Raises Unfit, and what
@@ -152,7 +152,7 @@ class Orders:
         elif not order.same or not frameworks.resumes_links():
             self._rebuild(order)
         sockets.renewed()
-        self._agent.tell(from_rank.RankRebuilt, order.generation)
+        self._agent.report(from_rank.RankRebuilt, order.generation)
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         rank = self._rank
@@ -179,7 +179,7 @@ class Orders:
             rank.handlers.call(handlers.ROLLBACK, plan.step)
         if sockets.torn():
             raise RuntimeError(f"{TORN}: the state is not whole")
-        self._agent.tell(from_rank.RankRestored, order.generation, "")
+        self._agent.report(from_rank.RankRestored, order.generation, "")
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
         """What this rank's repair handler is given, and whether its model and optimizer have to be
@@ -237,7 +237,7 @@ class Orders:
         self._state_saved(order)
 
     def _state_saved(self, order: to_rank.SaveCheckpoint | to_rank.RenameCheckpoint) -> None:
-        self._agent.tell(from_rank.StateSaved, order.interruption, ())
+        self._agent.report(from_rank.StateSaved, order.interruption, ())
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:

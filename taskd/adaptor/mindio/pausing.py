@@ -25,7 +25,7 @@ class Pausing:
 
     # -- the thread that receives orders -----------------------------------------------------------
 
-    def take(self, order: Order) -> None:
+    def ordered(self, order: Order) -> None:
         with self._rank.changed:
             self._orders.append(order)
 
@@ -46,7 +46,7 @@ class Pausing:
                 tasks = [o for o in self._orders if not isinstance(o, _ABOUT_THE_PAUSE)]
                 self._orders = deque(tasks)
             slot.progress(step, slot.PAUSED)
-            self._agent.tell(from_rank.RankPaused, step)
+            self._agent.report(from_rank.RankPaused, step)
             self._stay(step)
         if rank.interrupted:
             raise Stopped

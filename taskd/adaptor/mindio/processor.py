@@ -69,7 +69,7 @@ class Processor(Rank):
         threading.Thread(target=Orders(self).run, name="taskd-orders", daemon=True).start()
         threading.Thread(target=self._listen, name="taskd-lines", daemon=True).start()
         if not self.replacement:
-            self.agent.tell(from_rank.RankJoined, handlers=True)
+            self.agent.report(from_rank.RankJoined, handlers=True)
 
     def _progress(self) -> tuple[int, int]:
         return self.updates.step, int(self.updates.updating)
@@ -86,7 +86,7 @@ class Processor(Rank):
         step = self.updates.step
         if self.replacement or self.over or not step:
             return
-        self.agent.tell(from_rank.RankFinished, step)
+        self.agent.report(from_rank.RankFinished, step)
         slot.progress(step, slot.INTERRUPTED)
         with self.changed:
             self.changed.wait_for(lambda: self._released >= step or self.interrupted or self.over)
@@ -126,7 +126,7 @@ class Processor(Rank):
                 self._released = max(self._released, order.step)
                 self.changed.notify_all()
         elif isinstance(order, Order):
-            self._pausing.take(order)
+            self._pausing.ordered(order)
         elif isinstance(order, to_rank.Unprotected):
             log.warning("rank %d is not protected any more: %s", self.agent.rank, order.reason)
             self.act(Action.EXIT)
@@ -152,9 +152,9 @@ class Processor(Rank):
         """Does not raise Stopped: MindSpore has to reset a flag of its own after this. Raises
         RuntimeError, ValueError."""
         self.updates.end(step)
-        if not self.told:
-            self.told = True
-            self.agent.tell(from_rank.StepCommitted, self.generation, step - 1)
+        if not self.first_update_reported:
+            self.first_update_reported = True
+            self.agent.report(from_rank.StepCommitted, self.generation, step - 1)
 
     def pause(self, step: int) -> None:
         """Wait here while a pause before the next step is ordered. Raises Stopped."""
@@ -164,7 +164,7 @@ class Processor(Rank):
         slot.patience(PATIENCE)
 
     def set_replicas(self, groups: tuple[ReplicaGroup, ...]) -> None:
-        self.agent.tell(from_rank.OptimizerReplicas, groups)
+        self.agent.report(from_rank.OptimizerReplicas, groups)
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Processor(Rank):
         if state in REPORTS:
             fault, what = REPORTS[state]
             text = f"{what}: {code}" if code else what
-            self.agent.tell(from_rank.RankFaulted, step, fault, text)
+            self.agent.report(from_rank.RankFaulted, step, fault, text)
         elif state in (ReportState.RS_RETRY, ReportState.RS_UCE_CORRUPTED):
             self.refusal = exceptions.refusal(state, error or code)
             log.error("rank %d: %s", self.agent.rank, self.refusal)
@@ -188,13 +188,13 @@ class Processor(Rank):
         elif state in (ReportState.RS_INIT_FINISH, ReportState.RS_PREREPAIR_FINISH):
             if self.replacement and not self.ready:
                 self.ready = True
-                self.agent.tell(from_rank.RankReady)
+                self.agent.report(from_rank.RankReady)
         elif state is ReportState.RS_UNKNOWN:
-            self.agent.tell(from_rank.RankRaised, step, text[:300])
+            self.agent.report(from_rank.RankRaised, step, text[:300])
         elif state is ReportState.RS_NORMAL and not self.interrupted:
             fault = from_rank.OTHER
             text = "it was stopped, and taskd had not ordered that"
-            self.agent.tell(from_rank.RankFaulted, step, fault, text)
+            self.agent.report(from_rank.RankFaulted, step, fault, text)
 
     def explained(self) -> bool:
         """Whether an interruption explains an exception of unknown cause: waits for it a moment."""

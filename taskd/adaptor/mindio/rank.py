@@ -37,7 +37,7 @@ class Rank:
         self.reported = ReportState.RS_NORMAL
         self.uce = False  # this rank's memory has failed
         self.refusal = ""  # why the job has to end: what was asked for, and is not done
-        self.told = True  # the first update after a repair is reported
+        self.first_update_reported = True  # the first update after a repair is reported
         self.generation = 0
         self.action: Action | None = None  # what the training thread does next, once it is known
 
@@ -48,12 +48,12 @@ class Rank:
 
     def request(self, strategy: str) -> None:
         """A callback of the framework ends the job."""
-        self.agent.tell(from_rank.StrategyRequested, strategy)
+        self.agent.report(from_rank.StrategyRequested, strategy)
 
     def refuse(self) -> None:
         """Have the job end, if what it needs is not done."""
         if self.refusal:
-            self.agent.tell(from_rank.StrategyRequested, "exit", self.refusal)
+            self.agent.report(from_rank.StrategyRequested, "exit", self.refusal)
 
     def act(self, action: Action) -> None:
         """Let the training thread go on."""
@@ -66,7 +66,8 @@ class Rank:
         """The repair is done."""
         with self.changed:
             self.replacement = self.uce = self.prepared = self.ready = False
-            self.resumed, self.generation, self.told = order.interruption, order.generation, False
+            self.resumed, self.generation = order.interruption, order.generation
+            self.first_update_reported = False
             self.repair_type = "unknown"
         self.updates.open(order.step, order.interruption)
         if not self.over:

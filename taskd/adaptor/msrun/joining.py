@@ -108,7 +108,7 @@ def wait() -> None:
     try:
         agent.connect()
         try:
-            agent.tell(from_rank.GroupReady)
+            agent.report(from_rank.GroupReady)
             while (message := agent.channel.receive(LIMIT)) is not None:
                 if isinstance(message, to_rank.GroupsReady | to_rank.Unprotected):
                     return

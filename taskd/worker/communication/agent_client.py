@@ -30,17 +30,17 @@ class AgentClient:
     def connect(self) -> None:
         """Raises OSError."""
         self.channel = Channel(os.environ["TASKD_AGENT"])
-        self.tell(from_rank.RankHello, os.getpid())
+        self.report(from_rank.RankHello, os.getpid())
 
     def beside(self) -> AgentClient:
         """The same rank on a connection of its own, for a thread that answers while the rank
         trains. Raises OSError."""
         other = AgentClient(self.rank)
         other.channel = Channel(os.environ["TASKD_AGENT"])
-        other.tell(from_rank.ControlHello)
+        other.report(from_rank.ControlHello)
         return other
 
-    def tell(
+    def report(
         self,
         message: Callable[Concatenate[int, int, Fields], Any],
         *fields: Fields.args,
@@ -69,7 +69,7 @@ class AgentClient:
             return
         log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=error)
         reason = f"{type(error).__name__}: {error}"[:500]
-        self.tell(from_rank.RankFailed, getattr(order, "generation", 0), reason)
+        self.report(from_rank.RankFailed, getattr(order, "generation", 0), reason)
 
     # -- pauses ------------------------------------------------------------------------------------
 
@@ -82,4 +82,4 @@ class AgentClient:
         """The state page says that `step` has begun: a pause before it comes too late from now
         on."""
         if self.pauses(step):
-            self.tell(from_rank.RankPassed, step)
+            self.report(from_rank.RankPassed, step)

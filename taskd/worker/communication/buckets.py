@@ -153,7 +153,7 @@ class ReadyOrder:
         """Start over for a new attempt: an unfinished backward does not count."""
         self._seen.clear()
 
-    def take(self) -> list[int] | None:
+    def completed(self) -> list[int] | None:
         """The order, once complete, which ends the listening; otherwise None."""
         if not self._handles or len(self._seen) < self._size:
             return None

@@ -79,7 +79,7 @@ class Firings:
         """Start over for a new attempt: backwards of one that failed do not count."""
         self._seen, self._now = self._known, []
 
-    def take(self) -> list[int] | None:
+    def completed(self) -> list[int] | None:
         """At a commit: what is new, otherwise None. Ends the listening with the second backward."""
         if self._seen == self._known:
             return None

@@ -23,7 +23,7 @@ def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> No
     dist.send(lost, destination)
 
 
-def take(rows: list[torch.Tensor], source: int, device: torch.device) -> None:
+def receive(rows: list[torch.Tensor], source: int, device: torch.device) -> None:
     """Receive into `rows` what rank `source` gives. Raises RuntimeError if it is not whole."""
     for pieces in _chunks(rows):
         size = sum(p.numel() for p in pieces)

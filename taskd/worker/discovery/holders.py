@@ -37,7 +37,7 @@ class Numbers:
         # name of an object -> its attributes, and their values in the beginning
         self._holders: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
-    def look(self, protected: Iterable[Any], libraries: list[Root]) -> None:
+    def search(self, protected: Iterable[Any], libraries: list[Root]) -> None:
         """Find which of `libraries` hold one of `protected` (modules and optimizers)."""
         for name, holder in find(protected, libraries):
             attributes = stored(holder)

@@ -226,7 +226,7 @@ class Analysis(Variables):
                 else:
                     top, called = MISSING, None
                 if called is not None:
-                    after_call |= self._take(called, effect, touched)
+                    after_call |= self._add_call(called, effect, touched)
             if steps:
                 continue
             if name in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -237,7 +237,7 @@ class Analysis(Variables):
                 if method is not None:
                     called = self._called(types.MethodType(method, held), scope, found, i)
                     if called is not None:
-                        after_call |= self._take(called, effect, touched)
+                        after_call |= self._add_call(called, effect, touched)
                     continue
                 key = self._attribute(held, one.argval)
                 touched.add(key)
@@ -264,13 +264,13 @@ class Analysis(Variables):
                 inner = Scope(
                     one.argval, scope.globals, scope.globals, outer=scope, cells=scope.cells
                 )
-                self._take(self.summary(inner), effect, touched)
+                self._add_call(self.summary(inner), effect, touched)
                 top = MISSING
             elif name not in ("PUSH_NULL", "EXTENDED_ARG", "CACHE", "NOP"):
                 top = MISSING
         return effects, touches
 
-    def _take(self, called: Summary, effect: Effect, touched: set[Key]) -> set[Key]:
+    def _add_call(self, called: Summary, effect: Effect, touched: set[Key]) -> set[Key]:
         """Add what a call does; returns what it assigns for certain, which is so when its arguments
         have been read."""
         effect.reads |= called.reads

@@ -127,7 +127,7 @@ class LoopVariables:
         places: list[Place] = []
         named: list[str] = []
         try:
-            places, named = self._look(function)
+            places, named = self._search(function)
         except Unknown as error:
             log.info("could not look for variables that the loop carries on: %s", error)
         except Exception:  # a search must not end a job
@@ -202,7 +202,7 @@ class LoopVariables:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
+    def _search(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
         """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
         places: dict[str, Place] = {}
         named: list[str] = []

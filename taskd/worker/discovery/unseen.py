@@ -47,7 +47,7 @@ _KINDS = (LRScheduler, Optimizer, GradScaler, AveragedModel)
 def find(given: dict[str, Any], everything: bool) -> Found:
     """Search the script that calls protect(). Never raises: a search must not end a job."""
     try:
-        return look(given, reach.of_caller(), everything)
+        return search(given, reach.of_caller(), everything)
     except Exception:
         log.warning(
             "could not look for what belongs to the protected objects and was not given to"
@@ -57,7 +57,7 @@ def find(given: dict[str, Any], everything: bool) -> Found:
         return Found()
 
 
-def look(given: dict[str, Any], roots: list[Root], everything: bool = True) -> Found:
+def search(given: dict[str, Any], roots: list[Root], everything: bool = True) -> Found:
     """Search from `given` (protect()'s arguments) and `roots` (the script's variables).
     `everything`: also look at all other objects, which takes 0.1 s; a replacement skips that, since
     its predecessor did it."""

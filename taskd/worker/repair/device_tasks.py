@@ -34,7 +34,7 @@ def carry_out(agent: AgentClient, device: Tested, order: Task) -> None:
     """Do the task and tell its results, if it is for this rank. What the device raises is a result
     too."""
     if results := _results(device, agent.rank, order):
-        agent.tell(from_rank.TaskDone, order.task, results)
+        agent.report(from_rank.TaskDone, order.task, results)
 
 
 def _results(device: Tested, rank: int, order: Task) -> Results:

@@ -84,7 +84,7 @@ class Restorer:
             if rank.rank == source:
                 transfer.give(state.replicated, destination, rank.place())
             elif rank.rank == destination:
-                transfer.take(state.replicated, source, rank.place())
+                transfer.receive(state.replicated, source, rank.place())
         rank.device.synchronize()
         # skipped if code between the steps may have changed parameters since, or if this rank's
         # memory is in doubt

@@ -93,11 +93,11 @@ class RepairSession(ProtectedRank):
         self._rebuild(order)
         if waits.on_formed is not None:
             waits.on_formed()
-        self.agent.tell(from_rank.RankRebuilt, order.generation)
+        self.agent.report(from_rank.RankRebuilt, order.generation)
 
     def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
         waits.restored, digest = self.restorer.restore(order.plan)
-        self.agent.tell(from_rank.RankRestored, order.generation, digest)
+        self.agent.report(from_rank.RankRestored, order.generation, digest)
 
     def _resumed(self, order: to_rank.Resume, waits: _Waits) -> Resumed | None:
         if order.interruption != self.built_at:
@@ -109,7 +109,7 @@ class RepairSession(ProtectedRank):
         from taskd.worker.repair import dumping
 
         dumping.record(self, order)
-        self.agent.tell(from_rank.StateSaved, order.interruption, ())
+        self.agent.report(from_rank.StateSaved, order.interruption, ())
 
     def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
         """Save the state at the start of the step, from memory or from the node's stripes, and the
@@ -121,7 +121,7 @@ class RepairSession(ProtectedRank):
         for_dump(self, order.step, order.stripes)
         work = Path(settings.dump_path(os.environ)) / order.name
         files = dumping.save(self.state, work, order)
-        self.agent.tell(from_rank.StateSaved, order.interruption, files)
+        self.agent.report(from_rank.StateSaved, order.interruption, files)
 
     def _released(self, order: to_rank.Release, waits: _Waits) -> Released | None:
         over = waits.release is not None and order.step >= waits.release
@@ -169,7 +169,7 @@ class RepairSession(ProtectedRank):
         if self._position is None:
             return
         at, unfit = self.restorer.report(self._position)
-        self.agent.tell(from_rank.RankInterrupted, interruption, at, unfit)
+        self.agent.report(from_rank.RankInterrupted, interruption, at, unfit)
 
     def attempt_failed(self) -> None:
         """Clear what the failed attempt has left in groups and wrappers."""

@@ -22,7 +22,7 @@ def unchanged(state: TrainingState, random: RandomState) -> Iterator[None]:
         for m in modules
     ]
     names = [list(m._buffers) for m in modules]
-    attributes, numbers, synced = state.attributes(), random.take(), buckets.synced(state.ddps)
+    attributes, numbers, synced = state.attributes(), random.snapshot(), buckets.synced(state.ddps)
     try:
         with ExitStack() as stack:
             for ddp in state.ddps:

@@ -44,7 +44,7 @@ def memory(rank: ProtectedRank, entry: Entry) -> None:
         wrong.append("private tensors")
     if buckets.synced(state.ddps) != entry.synced:
         wrong.append("what DDP broadcasts next")
-    if rank.random.take() != entry.random:
+    if rank.random.snapshot() != entry.random:
         wrong.append("random numbers")
     present = {(row.index, row.name): row.tensor for row in rank.gradients.now().rows}
     recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
@@ -98,7 +98,7 @@ class Forward:
             log.info(INDIVIDUAL, rank.rank, self._name)
         else:
             try:
-                handed = inputs, keywords, rank.random.take(), gather(rank.state.private)
+                handed = inputs, keywords, rank.random.snapshot(), gather(rank.state.private)
                 data = plain.encode(handed)
             except plain.Unrecordable as error:
                 text = (
@@ -134,7 +134,7 @@ class Forward:
             _send(b"", self._given)
             return
         theirs, keywords, random, private = plain.decode(data)
-        own = rank.random.take(), gather(rank.state.private)
+        own = rank.random.snapshot(), gather(rank.state.private)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         try:
             rank.random.put(random)

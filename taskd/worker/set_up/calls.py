@@ -305,7 +305,7 @@ class SetUp:
             log.error("what the set-up of the rank's first process got cannot be read: %s", error)
 
     def _take(self, wanted: Result) -> Result:
-        return self._same(self.results.take, wanted)
+        return self._same(self.results.next, wanted)
 
     def _same(self, take: Callable[[Call], Got], wanted: Call) -> Got:
         """What `take` gives for a call. Raises NotTheSame, at every later call too."""

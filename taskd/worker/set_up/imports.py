@@ -125,7 +125,7 @@ def _install(sources: Sources) -> None:
             return get_code(loader, name)
         with contextlib.suppress(OSError):
             disk = loader.get_data(path)
-        text = sources.take(path, disk)
+        text = sources.load(path, disk)
         if text is None or text == disk:
             return get_code(loader, name)
         return loader.source_to_code(text, path)
@@ -135,7 +135,7 @@ def _install(sources: Sources) -> None:
         if source is None or not is_project(path):
             return get_zipped(loader, name)
         disk = source.encode()
-        text = sources.take(path, disk)
+        text = sources.load(path, disk)
         if text is None or text == disk:
             return get_zipped(loader, name)
         return compile(text.decode(), path, "exec", dont_inherit=True)

@@ -124,7 +124,7 @@ class Results:
         for result in made:
             self.fits(sum(map(len, result.data or ())))
 
-    def take(self, wanted: Result) -> Result:
+    def next(self, wanted: Result) -> Result:
         """The result of the next call on a channel, which must be `wanted`. Raises
         NotTheSame."""
         found = self._next(wanted)

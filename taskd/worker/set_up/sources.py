@@ -88,7 +88,7 @@ class Sources:
 
     # -- contents ----------------------------------------------------------------------------------
 
-    def take(self, path: str, disk: bytes | None) -> bytes | None:
+    def load(self, path: str, disk: bytes | None) -> bytes | None:
         """The source that a load of `path` gets, where the disk has `disk`; None: there is none."""
         number = self._loaded[path] = self._loaded.get(path, 0) + 1
         versions = self._loads.setdefault(self._stands_for.get(path, path), [])
@@ -128,7 +128,7 @@ class Sources:
         if self.before.main and self.before.main != path:
             self._stands_for[path] = self.before.main
         self._main = self.before.main or path
-        return self.take(path, read(path))
+        return self.load(path, read(path))
 
     @property
     def runs_directory(self) -> bool:
@@ -202,7 +202,7 @@ class Sources:
                 self.note(spec.name, spec)
                 origin = spec.origin if spec.has_location else None
                 if origin is not None and origin.endswith(".py") and is_project(origin):
-                    self._match(origin, self.take(origin, read(origin)))
+                    self._match(origin, self.load(origin, read(origin)))
 
     def note_main(self) -> None:
         """The same for the script, which the interpreter reads by itself where taskd does not."""

@@ -54,7 +54,7 @@ class Attributes:
         # module -> how often it was found changed
         self._changed: dict[str, int] = {}
 
-    def take(self) -> dict[str, dict[str, Any]]:
+    def snapshot(self) -> dict[str, dict[str, Any]]:
         """module -> attribute -> value, of the modules that have changed. ~60 ns per attribute if
         nothing has."""
         if not self._modules and not self._extra:

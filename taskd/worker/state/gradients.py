@@ -122,7 +122,7 @@ class Gradients:
             self._updates += 1
             grads = (p.grad for p in _of(optimizer))
             self._met += [weakref.ref(g) for g in grads if g is not None]
-        self._look(id(optimizer))
+        self._check(id(optimizer))
         self._stepped.add(id(optimizer))
 
     def met(self) -> Iterator[torch.Tensor]:
@@ -130,7 +130,7 @@ class Gradients:
         of DDP's buckets."""
         yield from (sharded.local(g) for g in (ref() for ref in self._met) if g is not None)
 
-    def _look(self, owner: int) -> None:
+    def _check(self, owner: int) -> None:
         """Check whether the gradients used by the last update of `owner` were replaced since. Once
         per attempt and optimizer."""
         used = self._used.pop(owner, None)

@@ -63,7 +63,7 @@ class RandomState:
         memories = [source.memory for source in self._sources]
         self._memories = [m for m in memories if m is not None] if None not in memories else []
 
-    def take(self) -> bytes:
+    def snapshot(self) -> bytes:
         """The generators' states; the same object if nothing has changed."""
         numpy = sys.modules.get("numpy")
         drawing = numpy.random.mtrand._rand if numpy is not None else None
@@ -80,7 +80,7 @@ class RandomState:
         if gauss is not self._gauss:
             self._gauss = gauss
             self._python.stale()
-        parts = [source.take() for source in self._sources]
+        parts = [source.snapshot() for source in self._sources]
         self._remember()
         taken = b"".join([len(p).to_bytes(4, "little") + p for p in parts])
         if taken != self._taken:
@@ -144,7 +144,7 @@ class _Source:
         if self.memory is not None:
             self.memory.forget()
 
-    def take(self) -> bytes:
+    def snapshot(self) -> bytes:
         if self.memory is None:
             return self._ask()
         if not self.memory.same():

@@ -58,16 +58,16 @@ class SmallState:
 
     def attributes(self) -> Any:
         """The attributes of modules that have changed."""
-        return self._attributes.take()
+        return self._attributes.snapshot()
 
     def put_attributes(self, values: Any) -> None:
         self._attributes.put(values)
 
-    def take(self) -> bytes:
+    def snapshot(self) -> bytes:
         """The state as bytes; the same object if nothing has changed. Raises UnsupportedState,
         which names the value, for one that cannot be recorded."""
         given = self._given
-        attributes, modes = self._attributes.take(), self._modes.take()
+        attributes, modes = self._attributes.snapshot(), self._modes.take()
         alone = not (self._others or given.small or attributes)
         if alone and modes is self._alone and self._groups.same():
             return self._taken

@@ -35,7 +35,7 @@ class Stripes:
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0
         self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
-        self._look()
+        self._scan()
 
     def lay_out(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> None:
         """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
@@ -56,7 +56,7 @@ class Stripes:
             grown.publish()
             file = self._file = grown
             self._written = [(-1, -1), (-1, -1)]
-            self._look()
+            self._scan()
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
         for slot in range(2):
@@ -120,7 +120,7 @@ class Stripes:
         self._written[slot] = (step, self._length)
         return True
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         """Which steps the file has, in which slots."""
         self._slots = Snapshots()
         for slot in self._file.valid() if self._file is not None else ():
@@ -154,7 +154,7 @@ class Stripes:
                 if slot.step > step:
                     self._file.begin(slot.index)
                     self._written[slot.index] = (-1, -1)
-            self._look()
+            self._scan()
 
     def forget_lost(self, begin: int, end: int) -> None:
         """Invalidate the slots that include the lost bytes [begin, end) of this process's
@@ -166,14 +166,14 @@ class Stripes:
         if begin < file.address + file.offset(0):
             file.path.unlink(missing_ok=True)
             self._file, self._written = None, [(-1, -1), (-1, -1)]
-            self._look()
+            self._scan()
             return
         for index in range(file.slots):
             at = file.address + file.offset(index)
             if begin < at + file.capacity and at < end:
                 file.begin(index)
                 self._written[index] = (-1, -1)
-        self._look()
+        self._scan()
 
     def read_all(
         self, step: int, tensors: list[torch.Tensor], local: Sequence[int] | None = None

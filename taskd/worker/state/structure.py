@@ -14,7 +14,7 @@ from taskd.worker.state.replicas import Replicas
 from taskd.worker.state.small_state import say_unrecordable
 
 
-def take(
+def describe(
     given: Given, apart: set[Key], replicas: Replicas, parts: dict[str, Any] | None = None
 ) -> bytes:
     """Describe the tensors; `apart`: keys of those that differ between ranks; `replicas`: of the

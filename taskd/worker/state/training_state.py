@@ -194,7 +194,7 @@ class TrainingState:
     def settings(self) -> bytes:
         """The small state that changes between steps; the same object if nothing has changed.
         Raises UnsupportedState, which names the value, for one that cannot be recorded."""
-        return self._small_state.take()
+        return self._small_state.snapshot()
 
     def put_settings(self, data: bytes) -> None:
         self._small_state.put(data)
@@ -239,7 +239,7 @@ class TrainingState:
         """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
         where no rank has everything also what this one has."""
         found = parts.encode(self.parts(), self.groups()) if self.scattered else None
-        return structure.take(self._given, self.apart, self.replicas, found)
+        return structure.describe(self._given, self.apart, self.replicas, found)
 
     def conform(self, data: bytes) -> None:
         """Give this process's optimizers and modules exactly the tensors that a `structure`

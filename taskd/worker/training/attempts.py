@@ -54,7 +54,7 @@ class Attempts:
         self._plan: Plan | None = None  # of a repair whose first forward will be compared
         self._forward: Forward | None = None
         self._resumed_at = -1  # where the last repair resumed
-        self._told = True  # whether the first commit after a resume has been reported
+        self._reported = True  # whether the first commit after a resume has been reported
         self.profile: Profile | None = None  # once it has been switched on
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
@@ -120,7 +120,7 @@ class Attempts:
             raise
         if not self._commit():
             return Ending.REPEATED
-        return Ending.COMMITTED if self._session.entries.tell(self.step - 1) else Ending.AGAIN
+        return Ending.COMMITTED if self._session.entries.announce(self.step - 1) else Ending.AGAIN
 
     def _commit(self) -> bool:
         """Commit the step; return False if an interruption arrived in between. Then its collectives
@@ -131,7 +131,7 @@ class Attempts:
         self._close()
         if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
             return False
-        own = self._recorder.look(self.step + 1)
+        own = self._recorder.collect(self.step + 1)
         # the look above may have touched a lost page
         if self._suspicion.spoiled(self.step):
             return False
@@ -143,10 +143,10 @@ class Attempts:
         slot.progress(self.step, slot.COMMITTED)
         if self.profile is not None:
             self.profile.commits(self.step - 1)
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             generation = session.communicators.generation
-            session.agent.tell(from_rank.StepCommitted, generation, self.step - 1)
+            session.agent.report(from_rank.StepCommitted, generation, self.step - 1)
         return True
 
     def _failed(self, error: BaseException) -> bool:
@@ -165,19 +165,19 @@ class Attempts:
             return suspicion.spoiled(self.step)
         if fault is not None:
             self._close()
-            suspicion.tell(self.step, fault)
+            suspicion.report(self.step, fault)
             return True
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
         if not isinstance(error, (GeneratorExit, Refused)):
             text = f"{type(error).__name__}: {error}"[:300]
-            session.agent.tell(from_rank.RankRaised, self.step, text)
+            session.agent.report(from_rank.RankRaised, self.step, text)
         self.abandoned = True
         return False
 
     def refused(self, error: RuntimeError) -> None:
         """Going on would give other numbers: the job ends with the reason."""
         text = str(error)[:2000]
-        self._session.agent.tell(from_rank.RankRaised, self.step, text, refused=True)
+        self._session.agent.report(from_rank.RankRaised, self.step, text, refused=True)
         self.abandoned = True
 
     def _close(self) -> None:
@@ -233,14 +233,14 @@ class Attempts:
         the profile tells."""
         if self.profile is None:
 
-            def told(step: int, steps: int, taken: float, waited: float) -> None:
+            def report(step: int, steps: int, taken: float, waited: float) -> None:
                 with contextlib.suppress(AgentGone):  # in the profile's own thread
-                    agent.tell(from_rank.StepTimes, step, steps, taken, waited)
+                    agent.report(from_rank.StepTimes, step, steps, taken, waited)
 
             state = self._session.state
             wrapped = {id(ddp.module) for ddp in state.ddps}
             roots = [*state.ddps, *(m for m in state.modules.values() if id(m) not in wrapped)]
-            self.profile = Profile(agent.rank, roots, self._session.device.mark, told)
+            self.profile = Profile(agent.rank, roots, self._session.device.mark, report)
         self.begun.add(functools.partial(self.profile.switch, ranges))
 
     # -- after a repair ----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Attempts:
         self.step = self._resumed_at = step
         self.open = self._gated = False
         self._updates = 0
-        self._told = not report
+        self._reported = not report
         if report:
             self._agreement.repaired(step)
         if plan is not None and (self._plan is None or verify.pair(plan)):

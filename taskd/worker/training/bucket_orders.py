@@ -26,7 +26,7 @@ class BucketOrders:
         """Where the first whole backward through a DDP is over, keep its order; DDP lays its
         buckets anew when the next forward begins."""
         for i, ready in enumerate(self._ready):
-            if ready.listening and (order := ready.take()) is not None:
+            if ready.listening and (order := ready.completed()) is not None:
                 self.present = [*self.present[:i], order, *self.present[i + 1 :]]
                 buckets.mark_next_layout(self._ddps[i])
 

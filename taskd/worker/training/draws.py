@@ -84,24 +84,24 @@ class Drawn(Iterator[Any]):
         return item.value.value
 
     def _fetch(self) -> _Item:
-        before = self._random.take()
+        before = self._random.snapshot()
         # of a source that has not begun, the beginning is known
         state = loading.state(self._source) if self.iterator is not None else b""
         try:
             value = next(self._open())
         except StopIteration:
-            return _Item(self._keeper.keep(None), self.place, self._random.take(), last=True)
+            return _Item(self._keeper.keep(None), self.place, self._random.snapshot(), last=True)
         except BaseException:
             if self.place.count == 0:
                 self.iterator = None  # what it drew from the generators as it began is drawn again
             raise
         kept = self._keeper.keep(value)
         place = Place(self.place.count + 1, kept.print, before, state)
-        return _Item(kept, place, self._random.take())
+        return _Item(kept, place, self._random.snapshot())
 
     def _open(self) -> Iterator[Any]:
         if self.iterator is None:
-            self.origin, self.counters = self._random.take(), loading.place(self._source)
+            self.origin, self.counters = self._random.snapshot(), loading.place(self._source)
             self.iterator = iter(self._source)
         return self.iterator
 
@@ -130,7 +130,7 @@ class Drawn(Iterator[Any]):
         if place.count == 0:
             return
         self.origin, self.counters = origin, counters
-        present = self._random.take()
+        present = self._random.snapshot()
         try:
             if not any(map(self._goes_on, loading.ways(place.state))):
                 raise RuntimeError(

@@ -33,7 +33,7 @@ class FiniteCheck:
     def doubts(self, step: int) -> bool:
         return self._doubted == step
 
-    def look(self, result: torch.Tensor | float, step: int) -> bool:
+    def check(self, result: torch.Tensor | float, step: int) -> bool:
         """Whether `result` of the attempt at `step` is finite. Raises NotFinite to end the
         attempt."""
         session = self._session

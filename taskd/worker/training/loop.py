@@ -84,11 +84,11 @@ class Loop:
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
-            session.agent.tell(from_rank.StepsPlanned, self._end)
+            session.agent.report(from_rank.StepsPlanned, self._end)
         self.batches.clear()
         self.recorder.pace.begin_pass(self.attempts.step)
         cursor.begin_pass(
-            session.random.take(), loading.place(loader) if loader is not None else b""
+            session.random.snapshot(), loading.place(loader) if loader is not None else b""
         )
         if not self._begin_pass(loader):
             return True
@@ -216,7 +216,7 @@ class Loop:
         """The generators' states around the fetch of the step's batch, equal if there is no batch;
         None at the loader's end."""
         random, step = self.session.random, self.attempts.step
-        before = random.take()
+        before = random.snapshot()
         if self._iterator is None:
             return before, before
         if step in self.batches:
@@ -229,7 +229,7 @@ class Loop:
             except StopIteration:
                 self._end = step
                 return None
-            self.batches.keep(step, batch, before, random.take(), oldest, state)
+            self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
         return self.batches.fetched(step)
 
     def _ended(self, error: BaseException | None) -> Ending:
@@ -340,7 +340,7 @@ class Loop:
         self.recorder.wait(step, PASS_END)
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
-        session.agent.tell(from_rank.RankFinished, step)
+        session.agent.report(from_rank.RankFinished, step)
         outcome = session.wait_for_orders(self._position, release=step)
         self._follow(outcome)
         if isinstance(outcome, Resumed):
@@ -359,7 +359,7 @@ class Loop:
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
         self.recorder.wait(step, PAUSED)
-        session.agent.tell(from_rank.RankPaused, step)
+        session.agent.report(from_rank.RankPaused, step)
 
         def position() -> tuple[Position, str]:
             # a repair: it, not the end of the pause, continues this rank

@@ -35,7 +35,7 @@ class OwnState:
         self._versions = b""
         self._mark = self._mark_of_shards = 0
 
-    def take(self, random: bytes, draws: bytes, step: int, whole: bool) -> Own:
+    def collect(self, random: bytes, draws: bytes, step: int, whole: bool) -> Own:
         """The state as it is now. `random`, `draws`: numbers' states and places that belong to it;
         `step`: that it will be the start of; `whole`: with its shards."""
         state = self._state

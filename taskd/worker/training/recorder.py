@@ -63,7 +63,7 @@ class Recorder:
     def formed(self) -> None:
         """Record the initial state, once differences between ranks are known."""
         self.lay_out()
-        own, left = self._take(self._session.random.take(), 0), self._session.gradients.now()
+        own, left = self._collect(self._session.random.snapshot(), 0), self._session.gradients.now()
         self.keep_entry(0, PASS_END, replace(self._entry(0, PASS_END, own, left), pass_number=-1))
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
@@ -74,7 +74,7 @@ class Recorder:
         oldest = self.pace.oldest(step)
         self._draws.attempt_begins(step, oldest)
         whole = self.pace.due(step)
-        own = self._take(before, step, whole)
+        own = self._collect(before, step, whole)
         left = session.gradients.now()
         if damage.spoiled():
             return False
@@ -106,14 +106,14 @@ class Recorder:
         self._orders.attempt_begins()
         return True
 
-    def look(self, step: int) -> Own:
+    def collect(self, step: int) -> Own:
         """The attempt before `step` has ended well: what is this rank's own."""
-        random = self._session.random.take()
+        random = self._session.random.snapshot()
         self.refresh()
-        return self._take(random, step, self.pace.every == 1)
+        return self._collect(random, step, self.pace.every == 1)
 
     def commit(self, step: int, own: Own) -> None:
-        """What `look` found is the start of `step`."""
+        """What `collect` found is the start of `step`."""
         self._orders.committed()
         self._left = self._session.gradients.committed()
         if own.shards is not None:
@@ -131,13 +131,13 @@ class Recorder:
     def before_calls(self, step: int) -> None:
         """The script's loop begins: what it changes from here to its first call is noticed."""
         if self._last is None:
-            self._last, self._left = self.look(step), self._session.gradients.now()
+            self._last, self._left = self.collect(step), self._session.gradients.now()
 
     def wait(self, step: int, kind: int) -> None:
         """What is done before `step` has been done: this rank is PAUSED, or waits at PASS_END until
         the others have committed the step before."""
         session = self._session
-        own, left = self._take(session.random.take(), step), session.gradients.now()
+        own, left = self._collect(session.random.snapshot(), step), session.gradients.now()
         # after the end of a pass no step before it is repeated: there this record must be
         if kind == PASS_END or not damage.spoiled():
             self._note_drift(step, self._unchanged(own, left))
@@ -178,8 +178,8 @@ class Recorder:
         self._structure = self._session.state.structure()
         memory.lay_out(self._session)
 
-    def _take(self, random: bytes, step: int, whole: bool = True) -> Own:
-        return self._own.take(random, self._draws.places(), step, whole)
+    def _collect(self, random: bytes, step: int, whole: bool = True) -> Own:
+        return self._own.collect(random, self._draws.places(), step, whole)
 
     def _unchanged(self, own: Own, left: Left) -> bool:
         """Whether nothing has changed since the last commit."""
@@ -213,7 +213,7 @@ class Recorder:
             return entries.decode(kept[1], session.entries.seal, step)
         if step in self.starts:
             return self.starts[step]
-        return self._entry(step, FINAL, self.look(step), session.gradients.now().copied())
+        return self._entry(step, FINAL, self.collect(step), session.gradients.now().copied())
 
     def _entry(
         self, step: int, kind: int, own: Own, left: Left, after: bytes | None = None

@@ -73,7 +73,7 @@ class Rejoin:
         """Announce this replacement and take part in the repair; None: it belongs in a later pass.
         Raises RuntimeError if the repair was given up."""
         session = self._session
-        session.agent.tell(from_rank.RankReady)
+        session.agent.report(from_rank.RankReady)
         while isinstance(outcome := session.wait_for_orders(None), TakenUp):
             session.entries.open()
             set_up.reload()
@@ -81,7 +81,7 @@ class Rejoin:
             self.aim()
             if self.target != aimed:
                 return None
-            session.agent.tell(from_rank.RankReady)
+            session.agent.report(from_rank.RankReady)
         if not isinstance(outcome, Resumed) or outcome.entry is None:
             raise RuntimeError(f"the repair of rank {session.rank} was given up: {outcome}")
         return outcome
@@ -104,7 +104,7 @@ class Rejoin:
         self._cursor.begin_pass(entry.pass_random, entry.loader, entry.index)
         if loader is None:
             return None
-        present = session.random.take()
+        present = session.random.snapshot()
         # the fast ways first; if one gives a different batch, the next one
         for way in loading.ways(entry.place):
             iterator, exact = self._try(loader, entry, resumed, present, way)

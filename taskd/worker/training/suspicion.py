@@ -26,7 +26,7 @@ class Suspicion:
     def doubt(self, step: int, text: str, kind: int = from_rank.OTHER) -> None:
         """Report that the results of `step` must not be used."""
         self.present = True
-        self._session.agent.tell(from_rank.RankFaulted, step, kind, text)
+        self._session.agent.report(from_rank.RankFaulted, step, kind, text)
 
     def spoiled(self, step: int) -> bool:
         """Return whether this rank's results cannot be used: a connection broke in the middle of a
@@ -36,7 +36,7 @@ class Suspicion:
             self.present = True
             if not spoiled & DAMAGED:  # the agent reports a lost page
                 broken = "a connection broke in the middle of a message"
-                self._session.agent.tell(from_rank.CollectiveFailed, step, broken)
+                self._session.agent.report(from_rank.CollectiveFailed, step, broken)
         return bool(spoiled)
 
     def recognise(self, error: BaseException) -> Fault | None:
@@ -47,13 +47,13 @@ class Suspicion:
             self._fault = fault
         return fault
 
-    def tell(self, step: int, fault: Fault) -> None:
+    def report(self, step: int, fault: Fault) -> None:
         """Report a failure of the device or its collective library; an interruption will follow."""
         if fault.stopped:  # by taskd's own order: the interruption is under way
             self.present = True
         elif fault.type is FaultType.NETWORK:
             self.present = True
-            self._session.agent.tell(from_rank.CollectiveFailed, step, fault.text)
+            self._session.agent.report(from_rank.CollectiveFailed, step, fault.text)
         else:
             self.doubt(step, f"{fault.name}: {fault.text}", int(fault.type))
 
