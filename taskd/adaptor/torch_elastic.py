@@ -208,9 +208,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
         lost, for nodes that may have been replaced."""
         known = self._restart is not None or self._order is not None
-        if (self._worker_group.group_world_size or 1) > 1 and (
-            known or self._supervisor.protecting
-        ):
+        if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.led):
             self._supervisor.farewell(self._exit_barrier_timeout)
         else:
             super()._exit_barrier()  # type: ignore[no-untyped-call]

@@ -120,7 +120,7 @@ class Coordinator:
             e.OtherManager: lambda event, now: self.election.candidate.yield_to(event.term),
             from_agent.AgentJoined: self._agent_joined,
             e.AgentAnswered: self.admission.answered,
-            from_agent.AgentLeft: self.admission.left,
+            from_agent.AgentLeft: self._agent_left,
             e.AgentLost: self.admission.lost,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
@@ -288,6 +288,10 @@ class Coordinator:
             for part in self.parts:
                 part.registered(event, now)
         return following
+
+    def _agent_left(self, event: from_agent.AgentLeft, now: float) -> None:
+        self.admission.left(event, now)
+        self.restarts.left(event)
 
     def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
         self.admission.taken(event, now)

@@ -8,6 +8,7 @@ them exist.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from taskd.core.abbreviate import abbreviate
@@ -23,7 +24,10 @@ class Restarts(Part):
         all parts forget the ranks' processes; takes the reason."""
         self._job, self._waits, self._forget = job, waits, forget
         self._epochs: dict[int, int] = {}  # node -> epoch of the processes that have registered
+        self._nodes_in: Counter[int] = Counter()  # epoch -> how many nodes are in it
         self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
+        self._ending: set[int] = set()  # nodes that have not carried that out
+        self._left: set[int] = set()  # nodes whose ranks have ended well
         self._connected: set[int] = set()  # ranks whose process group exists
         self.causes: dict[int, str] = {}  # of ranks that have died
         self._lost = ""  # the scheduler that ranks may wait for in vain
@@ -37,7 +41,7 @@ class Restarts(Part):
     def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """Note which of the agent's processes are new."""
         if self._epochs.get(event.node) != event.epoch:
-            self._epochs[event.node] = event.epoch
+            self._enter(event.node, event.epoch)
             self._connected -= set(event.ranks)
             for rank in event.ranks:
                 self.causes.pop(rank, None)
@@ -48,7 +52,25 @@ class Restarts(Part):
         """A standby has become a node: it restarts its ranks as the others do."""
         node = self._job.topology.nodes.get(event.node)
         if node is not None and node.agent == event.agent:
-            self._epochs[event.node] = node.epoch
+            self._enter(event.node, node.epoch)
+
+    def _enter(self, node: int, epoch: int) -> None:
+        """The node's processes are those of that epoch."""
+        before = self._epochs.get(node)
+        self._nodes_in -= Counter(() if before is None else (before,))
+        self._nodes_in[epoch] += 1
+        self._epochs[node] = epoch
+        self._left.discard(node)
+        if epoch <= self._ordered.get(node, -1):
+            self._ending.add(node)
+        else:
+            self._ending.discard(node)
+
+    def left(self, event: from_agent.AgentLeft) -> None:
+        """The launcher of a node ends."""
+        self._ending.discard(event.node)
+        if event.ok:
+            self._left.add(event.node)
 
     def died(self, event: from_agent.RankDied, now: float) -> None:
         self.causes[event.rank] = event.why
@@ -72,7 +94,7 @@ class Restarts(Part):
     def connected(self, event: from_rank.GroupReady, now: float) -> None:
         """The rank's process group exists. Once those of all ranks do, all are told; a rank that
         was started alone finds the others'."""
-        if self._ending(self._job.topology.node_of(event.rank)):
+        if self._job.topology.node_of(event.rank) in self._ending:
             return
         self._connected.add(event.rank)
         if len(self._connected) == len(self._job.ranks):
@@ -104,22 +126,22 @@ class Restarts(Part):
         restarted theirs together, as under a manager that is gone. While nodes still carry out such
         an order, wait."""
         job = self._job
-        if not job.topology.complete or self._waits():
-            return
-        if any(self._ending(node) for node in self._epochs):
+        if not job.topology.complete or self._ending or self._waits():
             return
         dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
-        if dead:
+        if dead and self._left:
+            nodes = abbreviate(sorted(self._left))
+            job.give_up(
+                f"rank {dead[0]} {self.causes[dead[0]]} after the ranks of nodes [{nodes}] had ended"
+                " well: all ranks can no longer be started together"
+            )
+        elif dead:
             job.restart_all(f"rank {dead[0]} {self.causes[dead[0]]}", "rank")
         elif self._lost:
             job.restart_all(self._lost, "rank")
-        elif len(set(self._epochs.values())) > 1:
+        elif len(self._nodes_in) > 1:
             last = max(self._epochs, key=lambda node: (self._epochs[node], -node))
             job.restart_all(f"node {last} has restarted its ranks", "rank")
-
-    def _ending(self, node: int | None) -> bool:
-        """Whether the node's processes have been ordered to end."""
-        return node in self._epochs and self._epochs[node] <= self._ordered.get(node, -1)
 
     def _restart_all(self, reason: str) -> None:
         job = self._job
@@ -131,5 +153,5 @@ class Restarts(Part):
         epochs = tuple(sorted((number, node.epoch) for number, node in nodes.items()))
         attempt = max(epoch for _, epoch in epochs) + 1
         job.say(to_agent.RestartAll(epochs, reason, job.store(), attempt, job.restart_fault))
-        self._ordered, self._lost = dict(self._epochs), ""
+        self._ordered, self._ending, self._lost = dict(self._epochs), set(self._epochs), ""
         self._connected.clear()

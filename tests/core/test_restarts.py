@@ -159,3 +159,15 @@ def test_a_scheduler_that_dies_while_ranks_meet():
     assert order.reason == (
         "the scheduler on node 0 exited with status 1 before all ranks had made their groups"
     )
+
+
+def test_ranks_that_have_ended_well_are_not_started_again():
+    model = Model()
+    model.send(from_agent.AgentLeft(0, True))
+    commands = model.manager.step(from_agent.RankDied(3, 0, "exited with status 1"), 0.0)
+    assert [c for c in commands if isinstance(c, to_agent.GiveUp | to_agent.RestartAll)] == [
+        to_agent.GiveUp(
+            "The job ends: rank 3 exited with status 1 after the ranks of nodes [0] had ended well:"
+            " all ranks can no longer be started together"
+        )
+    ]
