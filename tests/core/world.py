@@ -57,7 +57,7 @@ class World:
         sub_healthy = chance.choice([*["move"] * 8, *others])
         retries = chance.choice([0, 0, 0, 1])
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
-        about = {"retries": retries, "clusterd": self.clusterd, "advice": 20.0, **times}
+        about = {"retries": retries, "advisor": self.clusterd, "advice": 20.0, **times}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **about)
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "journal.md").read_text()
 PLAIN = " ".join(TEXT.split())  # wherever its lines are wrapped
 # how an entry of a kind is written anywhere in the source
-WRITTEN = re.compile(r'(?:\btell\(|\.write\(|Record\(|lambda x: \()\s*"([a-z-]+)"')
+WRITTEN = re.compile(r'(?:\bjournal\(|\.write\(|Record\(|lambda x: \()\s*"([a-z-]+)"')
 
 
 def examples() -> list[Record]:

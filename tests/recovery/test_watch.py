@@ -87,7 +87,7 @@ def test_a_job_that_is_watched(tmp_path):
     # what the time went to is what the same journal says to a reader
     job = Job()
     for record in (r for r in records if r.time < asked):
-        job.take(record)
+        job.add(record)
     for kind in ("starting", "incident"):
         assert found["taskd_spent_seconds_total", kind] == pytest.approx(job.spent.seconds[kind])
 

@@ -41,10 +41,10 @@ def test_each_channel_gives_its_results_in_order(made, random):
     random.shuffle(order)
     for channel in order:
         result = by_channel[channel].pop(0)
-        assert again.take(wanted(result)) == result
+        assert again.next(wanted(result)) == result
     for channel in by_channel:
         with pytest.raises(NotTheSame, match="made no further call"):
-            again.take(Result(channel, "allreduce", "", []))
+            again.next(Result(channel, "allreduce", "", []))
 
 
 @given(st.lists(CALLS, min_size=1, max_size=8), CALLS, st.integers(0, 7))
@@ -53,22 +53,22 @@ def test_another_call_is_refused_and_takes_nothing(made, other, at):
     same = [r for r in made if r.channel == other.channel]
     at = min(at, len(same))
     for result in same[:at]:
-        again.take(wanted(result))
+        again.next(wanted(result))
     expected = same[at] if at < len(same) else None
     if expected is not None and wanted(expected) == wanted(other):
         return
     with pytest.raises(NotTheSame) as refusal:
-        again.take(wanted(other))
+        again.next(wanted(other))
     assert str(wanted(other)) in str(refusal.value)
     if expected is not None:
         assert f"called {wanted(expected)}" in str(refusal.value)
-        assert again.take(wanted(expected)) == expected
+        assert again.next(wanted(expected)) == expected
 
 
 def test_a_difference_is_named_with_both_calls():
     again = kept([Result("process group 0", "allreduce", "", [("float32", (3,))], [b""])])
     with pytest.raises(NotTheSame) as refusal:
-        again.take(Result("process group 0", "broadcast", "root 0", [("int64", (1,))]))
+        again.next(Result("process group 0", "broadcast", "root 0", [("int64", (1,))]))
     assert str(refusal.value).startswith(
         "the set-up calls broadcast (root 0) of int64 [1] as call 1 on process group 0; there the"
         " rank's first process called allreduce of float32 [3]. A replacement runs"
@@ -78,7 +78,7 @@ def test_a_difference_is_named_with_both_calls():
 def test_loops_are_named_as_loops():
     again = kept([Result(LOOPS, "job.steps to step 80", "", [], [])])
     with pytest.raises(NotTheSame) as refusal:
-        again.take(Result(LOOPS, "job.steps to step 60", "", []))
+        again.next(Result(LOOPS, "job.steps to step 60", "", []))
     assert "the script runs job.steps to step 60 as pass 1; there" in str(refusal.value)
     assert "ran job.steps to step 80" in str(refusal.value)
     assert "taskd.once(load)" in str(refusal.value)
@@ -87,12 +87,12 @@ def test_loops_are_named_as_loops():
 def test_a_result_that_is_not_known_is_not_given():
     again = kept([Result("g", "allreduce", "", [], None, "its 99.0 MiB are too many to be kept")])
     with pytest.raises(NotTheSame, match="not known: its 99.0 MiB are too many"):
-        again.take(Result("g", "allreduce", "", []))
+        again.next(Result("g", "allreduce", "", []))
 
 
 def test_calls_before_the_first_import_are_named():
     with pytest.raises(NotTheSame, match="made 3 collectives before `import taskd`"):
-        kept([], missed=3).take(Result("g", "barrier", "", []))
+        kept([], missed=3).next(Result("g", "barrier", "", []))
 
 
 def test_small_results_have_room_beside_large_ones():
@@ -112,7 +112,7 @@ def test_what_was_restored_anyway_makes_room():
 def test_what_a_replacement_makes_itself_takes_the_place_of_what_was_left():
     made = [Result("g", "allreduce", "", [], [b"1"]), Result("g", "broadcast", "", [], [b"2"])]
     again = kept([*made, Result("h", "barrier", "", [], [])])
-    again.take(wanted(made[0]))
+    again.next(wanted(made[0]))
     again.come_back(between=False)
     assert again.made == made[:1]
 
@@ -125,11 +125,11 @@ def test_between_passes_what_followed_the_last_pass_is_left():
     )
     passes = [Result(LOOPS, "job.batches", "", [], [])] * 2
     again = kept([set_up, skipped, passes[0], *after, passes[1]])
-    again.take(wanted(set_up))
-    again.take(wanted(passes[0]))
+    again.next(wanted(set_up))
+    again.next(wanted(passes[0]))
     again.come_back(between=True)
     assert again.made == [set_up, passes[0], *after, passes[1]] and again.left
-    assert [again.take(wanted(r)) for r in (*after, passes[1])] == [*after, passes[1]]
+    assert [again.next(wanted(r)) for r in (*after, passes[1])] == [*after, passes[1]]
     assert not again.left
 
 
@@ -139,9 +139,9 @@ def test_only_so_many_calls_are_kept(monkeypatch):
     again = kept(made)
     assert again.full
     for result in made:
-        again.take(wanted(result))
+        again.next(wanted(result))
     with pytest.raises(NotTheSame, match="only the first 2 calls are kept"):
-        again.take(wanted(made[0]))
+        again.next(wanted(made[0]))
 
 
 @given(st.binary(max_size=200))
@@ -190,4 +190,4 @@ def test_what_was_under_way_between_passes_is_not_given():
     known, waiting = ("allreduce", [b"1"], ""), ("allreduce", None, results.PENDING)
     again = kept(rank(known, waiting, known).made)
     again.come_back(between=True)
-    assert again.take(SUM).data == [b"1"] and not again.left
+    assert again.next(SUM).data == [b"1"] and not again.left

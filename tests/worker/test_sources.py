@@ -42,9 +42,9 @@ def test_each_load_gets_what_the_same_load_got_before(said):
     """A script may write a module, load it, and write it anew."""
     first = Sources(Kept(), said)
     for text in (b"x = 1", b"x = 1", b"x = 2"):
-        assert first.take("/p/gen.py", text) == text
+        assert first.load("/p/gen.py", text) == text
     second = Sources(after(first), said)
-    assert [second.take("/p/gen.py", b"x = 3") for _ in range(4)] == [
+    assert [second.load("/p/gen.py", b"x = 3") for _ in range(4)] == [
         b"x = 1",
         b"x = 1",
         b"x = 2",
@@ -52,7 +52,7 @@ def test_each_load_gets_what_the_same_load_got_before(said):
     ]
     assert second.grown
     third = Sources(after(second), said)
-    assert [third.take("/p/gen.py", None) for _ in range(5)][3:] == [b"x = 3", None]
+    assert [third.load("/p/gen.py", None) for _ in range(5)][3:] == [b"x = 3", None]
     assert said[0] == (
         "/p/gen.py",
         "/p/gen.py was changed since the job started; replacements go on with the code of the"
@@ -63,15 +63,15 @@ def test_each_load_gets_what_the_same_load_got_before(said):
 
 def test_what_has_not_changed_is_not_said(said):
     first = Sources(Kept(), said)
-    first.take("/p/a.py", b"same")
-    assert Sources(after(first), said).take("/p/a.py", b"same") == b"same"
+    first.load("/p/a.py", b"same")
+    assert Sources(after(first), said).load("/p/a.py", b"same") == b"same"
     assert said == []
 
 
 def test_a_standby_has_the_project_in_another_folder(tmp_path, said):
     there, here = Path("/not/here/project"), tmp_path
     first = Sources(Kept(), said)
-    first.take(str(there / "model.py"), b"of the start")
+    first.load(str(there / "model.py"), b"of the start")
     first.find("model", located("model", there / "model.py"))
     kept = after(first)
     kept.main = str(there / "train.py")
@@ -80,7 +80,7 @@ def test_a_standby_has_the_project_in_another_folder(tmp_path, said):
     standby = Sources(kept, said)
     spec = standby.find("model", found := located("model", here / "model.py"))
     assert spec is found, "its __file__ is where its data lies"
-    assert standby.take(str(here / "model.py"), b"other") == b"of the start"
+    assert standby.load(str(here / "model.py"), b"other") == b"of the start"
     assert standby.main(str(here / "train.py")) == b"of the start"
     # where it has no such file, the module is there all the same
     spec = Sources(kept, said).find("model", None)
@@ -89,14 +89,14 @@ def test_a_standby_has_the_project_in_another_folder(tmp_path, said):
 
 def test_what_only_another_rank_has_loaded_counts_too(said):
     ours, theirs = Sources(Kept(), said), Sources(Kept(), said)
-    ours.take("/p/a.py", b"a")
-    theirs.take("/p/b.py", b"b")
-    theirs.take("/p/a.py", b"a of the other")
+    ours.load("/p/a.py", b"a")
+    theirs.load("/p/b.py", b"b")
+    theirs.load("/p/a.py", b"a of the other")
     theirs.find("b", located("b", Path("/p/b.py")))
     kept = after(ours)
     kept.add(after(theirs))
     both = Sources(kept, said)
-    assert both.take("/p/b.py", None) == b"b" and both.take("/p/a.py", None) == b"a"
+    assert both.load("/p/b.py", None) == b"b" and both.load("/p/a.py", None) == b"a"
     assert kept.modules["b"] == Module("/p/b.py", None)
 
 
@@ -104,10 +104,10 @@ def test_sources_beyond_the_limit_are_read_anew_and_that_is_said_once(said, capl
     monkeypatch.setattr(sources, "MOST", 10)
     first = Sources(Kept(), said)
     for number in range(3):
-        first.take(f"/p/{number}.py", b"%d23456" % number)
+        first.load(f"/p/{number}.py", b"%d23456" % number)
     assert caplog.text.count("read anew by replacements") == 1
     second = Sources(after(first), said)
-    assert second.take("/p/0.py", None) == b"023456" and second.take("/p/1.py", None) is None
+    assert second.load("/p/0.py", None) == b"023456" and second.load("/p/1.py", None) is None
 
 
 def test_a_module_of_its_start_that_is_missing_is_not_found_later(said, tmp_path):
