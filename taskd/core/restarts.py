@@ -132,8 +132,8 @@ class Restarts(Part):
         if dead and self._left:
             nodes = abbreviate(sorted(self._left))
             job.give_up(
-                f"rank {dead[0]} {self.causes[dead[0]]} after the ranks of nodes [{nodes}] had ended"
-                " well: all ranks can no longer be started together"
+                f"rank {dead[0]} {self.causes[dead[0]]} after the ranks of nodes [{nodes}] had"
+                " ended well: all ranks can no longer be started together"
             )
         elif dead:
             job.restart_all(f"rank {dead[0]} {self.causes[dead[0]]}", "rank")
