@@ -67,7 +67,7 @@ class Control:
         """Stop all ranks before the same step. Takes about the rest of the step under way.
 
         Args:
-            timeout: Seconds until the request is withdrawn and the ranks go on.
+            timeout: Seconds until the request is withdrawn and the ranks continue.
 
         Returns:
             A sentence that says before which step the ranks are paused.
@@ -87,11 +87,11 @@ class Control:
         except NoAnswer:
             self.resume()
             raise ControlError(
-                f"not every rank had stopped within {timeout:g} s; the ranks go on"
+                f"not every rank had stopped within {timeout:g} s; the ranks continue"
             ) from None
 
     def resume(self, timeout: float = 10.0) -> str:
-        """Let paused ranks go on. Harmless if none is paused.
+        """Let paused ranks continue. Harmless if none is paused.
 
         Args:
             timeout: Seconds to wait for the manager.

@@ -26,7 +26,7 @@ COMMANDS = {
         "what happened to a job and what it cost: tables, a page, JSON, a trace",
     ),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
-    "continue": ("pause", "resume", "let paused ranks go on"),
+    "continue": ("pause", "resume", "let paused ranks continue"),
     "recovery": (
         "pause",
         "recovery",

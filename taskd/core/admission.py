@@ -66,7 +66,7 @@ class Admission:
         if another and known is not None and known.agent == event.former and not job.protected:
             another = False  # it has the node from that agent
         ours = known is not None and known.agent == event.agent
-        # before any generation, who answers tells the two apart
+        # before any generation, the challenge shows which of the two is alive
         asks = another and known is not None and known.living and job.generation == 0
         if self._pods.next(event, known):
             another = False
@@ -91,8 +91,8 @@ class Admission:
         return self._news(event, known)
 
     def may(self, holder: int, node: int, agent: str, *, fetch: bool) -> tuple[int, ...] | None:
-        """Return the ranks of `node`, if `agent` may store their records with the agent of node
-        `holder`, or with `fetch` get those stored there; None if it may not."""
+        """Return the ranks of `node` if `agent` may store their records on node `holder` (with
+        `fetch`: read them from there), else None."""
         topology, election = self._job.topology, self._job.election
         if fetch:
             granted = topology.may_fetch(holder, node, agent)
@@ -128,15 +128,15 @@ class Admission:
             self._started_anew(event, now)
         node = topology.nodes[event.node]
         if event.keepers and not node.keepers:
-            # Chosen by an earlier manager. It is told again: another agent may have a keeper's node
-            # since, and that order may have been lost with the manager.
+            # Chosen by an earlier manager. Repeat the order: another agent may have a keeper's node
+            # by now, and the order that said so may have been lost with the manager.
             node.keepers = tuple(k for k in event.keepers if k != event.node)[:KEEPERS]
         elif job.protected and (event.keepers != node.keepers or known is not None):
-            # the order was lost, or is on its way: also one that names the same nodes, one of which
-            # has another agent since
+            # the order was lost or is on its way; it may even name the same nodes, one of which has
+            # another agent by now
             node.keepers_notified = False
-            # where it is the same agent again, no other node's keepers change: many agents may
-            # register again at once
+            # if it is the same agent, no other node's keepers change: many agents may register at
+            # once
             again = known is not None and known.living and known.agent == event.agent
             self._recovery.nodes.keep_records(event.node if again else None)
         self._succession.keeps(event)
@@ -226,7 +226,7 @@ class Admission:
             return
         why = f": {event.why}" if event.why else ""
         replaceable = "recover" in job.settings.ladder or self._recovery.moves(event.node)
-        # a launcher that was not stopped has given up, and would do so again
+        # a launcher that was not stopped by a signal gave up, and would give up again
         waits = event.stopped and self._pods.applies
         if not event.ok:
             job.election.depart(node.agent)
@@ -242,7 +242,7 @@ class Admission:
             job.end(True, "every node ended well")
 
     def lost(self, event: e.AgentLost, now: float) -> list[e.Event]:
-        """An agent no longer responds. Returns the registration that has waited for that."""
+        """Handle a silent agent. Returns the registration that waited for the verdict."""
         job = self._job
         node = job.topology.nodes.get(event.node)
         if node is not None:
@@ -259,7 +259,7 @@ class Admission:
     # -- standbys ----------------------------------------------------------------------------------
 
     def standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
-        """Handle a standby's registration. Returns those of agents that have waited for it."""
+        """Handle a standby's registration. Returns the agents' registrations that waited for it."""
         election = self._job.election
         self._job.topology.stood_down.discard(event.agent)
         election.arrive(event.agent, STANDBY, event.records[0])

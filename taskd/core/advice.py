@@ -1,5 +1,5 @@
-"""Somebody else who decides about faults, and what they need: an incident waits for their strategy
-(CONSULT), which then takes effect."""
+"""An external advisor (ClusterD) that chooses the strategy: the incident waits for it in CONSULT,
+then carries it out."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
 
 
 class Advisor(Part):
-    """Whoever may decide in place of the ladder. This one is nobody; who makes the Coordinator says
-    who it is."""
+    """May decide in place of the ladder. This base class never does; the Coordinator is given a
+    real one."""
 
     def __init__(self, parts: Coordinator) -> None:
-        """`parts`: what it may use."""
+        """`parts`: the coordinator, whose parts the advisor may use."""
 
     @property
     def on(self) -> bool:
@@ -37,8 +37,8 @@ class Advisor(Part):
     def signal(self, event: e.AdvisorSignal, now: float) -> None: ...
 
     def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
-        """A task that it asked for has ended. `tests`: the results of stress tests by rank; none:
-        it was a switch of network cards."""
+        """A task that it requested has ended. `tests`: stress test results by rank; empty for a
+        switch of network cards."""
 
 
 class Advice:
@@ -63,8 +63,9 @@ class Advice:
             self._recovery.again(now)
 
     def take(self, strategy: str, why: str, now: float) -> None:
-        """Go on, or begin again, under `strategy`; if it fails, under the configured ones that cost
-        more. An incident that is past it stays where it is. `why`: of an end that is ordered."""
+        """Continue, or start over, under `strategy`; if it fails, climb to the configured ones that
+        cost more. An incident already past it is left alone. `why`: the reason, if the job is
+        ordered to end."""
         incident = self._recovery.incident
         assert incident is not None
         order = ladder.STRATEGIES

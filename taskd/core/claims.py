@@ -1,11 +1,11 @@
-"""Decides who has a node that was moving when the previous manager was lost: its former agent, or
-the standby.
+"""Decides whether the former agent or the standby gets a node that was moving when the previous
+manager was lost.
 
 A standby that had its ranks' state keeps the node: only then may the former agent have been fenced,
 and ranks may have been told to resume. It names the former agent (`AgentJoined.former`), which is
-fenced. Any other standby has stood down by itself and registers as one: the node stays where it is.
-The former agent, which cannot tell, names the standby (`AgentJoined.moves_to`) and is admitted once
-the standby has registered as one, or has not registered in time.
+fenced. Any other standby has stood down by itself and registers as a standby: the node stays where
+it is. The former agent cannot know which; it names the standby (`AgentJoined.moves_to`) and is
+admitted once that one has registered as a standby, or has not registered in time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Claims(Part):
         return self._deadline if self._held else None
 
     def holds(self, event: from_agent.AgentJoined, now: float) -> bool:
-        """Take in a registration; return whether it has to wait."""
+        """Record a registration; return whether it has to wait."""
         if self._job.protected:
             return False
         self.interrupted = self.interrupted or event.moving
@@ -66,8 +66,8 @@ class Claims(Part):
         return [e for a in [h.moves_to for h in self._held.values()] for e in self.stands(a)]
 
     def rungs(self, new: bool) -> tuple[str, ...]:
-        """Return the ladder of the incident that ends an interrupted move: nothing has failed, so
-        ranks go on as they are even if only `exit` is configured. `new`: some have a new process
+        """Return the ladder of the incident that ends an interrupted move. Nothing has failed, so
+        ranks continue even if only `exit` is configured. `new`: some ranks have a new process
         without state."""
         more = {"retry", "recover-in-place"} if new else {"retry"}
         return tuple(s for s in STRATEGIES if s in more or s in self._job.settings.ladder)

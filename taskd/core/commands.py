@@ -103,9 +103,9 @@ class ConnectAdvisor:
 
 @dataclass(frozen=True)
 class TellAdvisor:
-    """Report to the advisor. `call`: the name of the report, in its words. `ranks`: those at fault,
-    with the documented types of their faults. `strategies`: those that are possible; `strategy`:
-    the one whose result is reported. `tests`: results of stress tests by rank, as in
+    """Report to the advisor. `call`: the report's name in the advisor's vocabulary. `ranks`: the
+    faulty ranks with the documented types of their faults. `strategies`: the possible ones;
+    `strategy`: the one whose result is reported. `tests`: results of stress tests by rank, as in
     from_rank.TaskDone."""
 
     call: str
@@ -119,7 +119,7 @@ class TellAdvisor:
 
 @dataclass(frozen=True)
 class Note:
-    """Write a decision to log and journal. `told`: the journal has it in an entry of its own."""
+    """Write a decision to log and journal. `journaled`: the journal has a separate entry for it."""
 
     text: str
     journaled: bool = False
@@ -135,8 +135,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Closed:
-    """Report a closed incident. `phases` in seconds. `reached`: the highest step that a rank had
-    come to, `rounds`: when what happened to which rank, see incident.times."""
+    """Report a closed incident. `phases` in seconds. `reached`: the highest step that any rank had
+    reached. `rounds`: when each rank passed each stage, see incident.times."""
 
     incident: int
     strategy: str

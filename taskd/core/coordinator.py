@@ -46,8 +46,9 @@ OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | 
 
 
 class Coordinator:
-    """Decides for one job; see the module docstring. `election`: of this manager; without one it is
-    in charge without a vote. `advisor`: makes somebody else who may decide."""
+    """Decides for one job; see the module docstring. `election`: this manager's; without one it is
+    in charge without a vote. `advisor`: makes the advisor that may decide in place of the
+    ladder."""
 
     def __init__(
         self,
@@ -176,9 +177,9 @@ class Coordinator:
 
     def step(self, event: e.Event, now: float, at: float | None = None) -> list[c.Command]:
         """Handle one event; return the commands to carry out, in order. Late and repeated events
-        return none, nor do those from before this manager is in charge: agents register again once
-        it is. `at`: when it happened, if that is known better than that it has by now; it is for
-        the journal alone."""
+        return none, nor do events that arrive before this manager is in charge: agents register
+        again once it is. `at`: when the event happened, if known to be before `now`; only the
+        journal uses it."""
         job = self.job
         job.out, job.at = [], now if at is None else at
         if job.over:
@@ -202,8 +203,8 @@ class Coordinator:
                 events += self._handlers[type(following)](following, now) or ()
 
     def _concerns_us(self, event: e.Event) -> bool:
-        """Whether an event concerns this job and, if it is about a rank, its current incarnation,
-        which goes on. A device outlives the processes on it."""
+        """Whether an event concerns this job and, for a rank, its current incarnation, still
+        running. A device outlives the processes on it."""
         job, number = self.job, getattr(event, "rank", None)
         if number is None:
             return True
@@ -247,7 +248,7 @@ class Coordinator:
             part.drop(why)
 
     def _forget(self, why: str) -> None:
-        """All ranks' processes are to end, and the scripts to begin anew."""
+        """Forget all ranks' processes: they are about to end, and the scripts start over."""
         self.job.begin_anew()
         self._drop(why)
         self.forming.some_joined = False
@@ -269,8 +270,8 @@ class Coordinator:
 
     @property
     def under_way(self) -> bool:
-        """Whether a launcher that starts now can only replace a lost node. The job of a manager of
-        a later term had formed, even if not all of its nodes have registered yet."""
+        """Whether a launcher that starts now can only replace a lost node. Under a manager of a
+        later term the job had already formed, even if not all nodes have registered yet."""
         later = self.election.candidate.term > 1
         return self.job.protected or self.pods.applies or later
 
@@ -394,7 +395,7 @@ class Coordinator:
             self.recovery.committed(event.rank, now)
 
     def _rank_paused(self, event: from_rank.RankPaused, now: float) -> None:
-        # in other phases the rank is about to be taken back, and will report again
+        # in other phases the rank is about to be rolled back, and will report again
         if self.recovery.phase in (None, Phase.RESUME):
             self.pause.stopped(event)
         self.recovery.committed(event.rank, now)

@@ -31,9 +31,9 @@ class StandbyLost:
 @dataclass(frozen=True)
 class DeviceLevel:
     """The fault level of the device of `rank`, whatever its process, by the rule in `text`.
-    `level`: its name, "" for nothing new. `demand`: what the level demands, and `why`. `usable`: a
-    device of that level may get another process. `unusable`: why this device gets no further
-    process, "" if it may. `resetting`: why it gets none for now, "" if it does. `request`: see
+    `level`: its name, "" for nothing new. `demand`: what the level requires, and `why`. `usable`:
+    whether a device of that level may get another process. `unusable`: why this device gets no
+    further process, else "". `resetting`: why it gets none before a reset, else "". `request`: see
     NodeSubHealthy."""
 
     request: str
@@ -63,10 +63,10 @@ class AdvisorConnected:
 
 @dataclass(frozen=True)
 class AdvisorSignal:
-    """What the advisor signals, in its words. `uuid`: of the fault that it handles. `kind`: its
-    name for the signal. `ranks`: those at fault, with the documented types of their faults.
-    `extra`: more about the strategy. `nodes`: node ranks. `timeout`: seconds that a pause may take,
-    0 for none said."""
+    """A signal from the advisor, in its own vocabulary. `uuid`: the fault that it handles. `kind`:
+    its name for the signal. `ranks`: the faulty ranks with the documented types of their faults.
+    `extra`: details of the strategy. `nodes`: node ranks. `timeout`: seconds that a pause may take,
+    0 if not given."""
 
     uuid: str
     kind: str
@@ -80,7 +80,7 @@ class AdvisorSignal:
 
 @dataclass(frozen=True)
 class ProfileSwitched:
-    """Ranks are to write down these ranges (numbers of to_rank.RANGES), as `by` wants it."""
+    """Profile these ranges (numbers of to_rank.RANGES); `by` requested it."""
 
     ranges: tuple[int, ...]
     by: str
@@ -88,8 +88,8 @@ class ProfileSwitched:
 
 @dataclass(frozen=True)
 class AdvisorTask:
-    """The advisor has a task done while it has paused all ranks: a switch of network cards, where
-    `ranks` go to their backup or back, or stress tests, `tests` by rank. One is empty."""
+    """The advisor orders a task while all ranks are paused: a switch of network cards (`ranks`: to
+    the backup card or back) or stress tests (`tests` by rank). The other field is empty."""
 
     ranks: tuple[tuple[int, bool], ...] = ()
     tests: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -2,10 +2,10 @@
 strategy has failed.
 
 A rank is evicted only on evidence of its own: its memory page failed before, it hangs, or its
-process reports that it cannot continue. When a collective fails, the first rank to report that need
-not be the cause. So all ranks are interrupted, and the reporting rank, an end of the failed
-connection, is replaced only if the interruption finds no rank dead, silent or at fault, and the
-same has happened before.
+process reports that it cannot continue. When a collective fails, the first rank to report it need
+not be the cause. So all ranks are interrupted. The reporting rank, one end of the failed
+connection, is replaced only if the interruption finds no rank dead, silent or at fault, and this is
+not the first time.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class Faults(Part):
             and event.rank not in incident.round.restored
         )
         if incident is not None and (stateless or event.rank in incident.killed):
-            # it has no state yet, and reports a failed restore itself; or it is being replaced
-            # anyway
+            # it has no state yet and will report a failed restore; or it is being replaced anyway
             self._job.note(text)
         elif (
             incident is not None

@@ -30,7 +30,7 @@ class Finishing:
             self._job.release_if_finished()
 
     def finished(self, event: from_rank.RankFinished, now: float) -> None:
-        """The rank's loop has ended; it can still be taken back."""
+        """The rank's loop has ended; it can still be rolled back."""
         job = self._job
         if event.step <= job.released:  # a replacement at the end of a pass that the others left
             job.say(to_rank.Release(job.released))
@@ -57,8 +57,8 @@ class Finishing:
         self.check(now)
 
     def _quit(self, event: from_agent.RankEnded, now: float) -> None:
-        """The rank has exited in the middle of its loop. If all ranks do, the job is done; if not,
-        the others miss it, and it counts as dead."""
+        """The rank has exited in the middle of its loop. If all ranks do, the job is done;
+        otherwise the others still need it, and it counts as dead."""
         job, incident = self._job, self._recovery.incident
         rank = job.ranks[event.rank]
         how = f"exited with status 0 before step {event.step}, in the middle of its loop"

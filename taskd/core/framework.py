@@ -1,4 +1,4 @@
-"""What a framework tells that repairs itself by handlers (taskd/adaptor/mindio)."""
+"""Reports of a framework that repairs itself through handlers (taskd/adaptor/mindio)."""
 
 from __future__ import annotations
 

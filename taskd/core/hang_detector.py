@@ -2,11 +2,11 @@
 `progress_probe.py`.
 
 During a repair an order may take a rank long: copies of a large state, the script of a replacement,
-user code that is within its limit when it is interrupted. There the probe runs now and then and
-finds two kinds of hung ranks: those that a signal has stopped, and those that all others wait for
-while they use no processor themselves. A replacement does that when its script communicates with
-ranks that do not run that code again; an interrupted rank, when its collective did not end with the
-connections.
+user code that is within its limit when it is interrupted. So during repairs the probe runs at
+growing intervals and finds two kinds of hung ranks: those stopped by a signal, and those that use
+no CPU while all others wait for them. A replacement hangs like that when its script communicates
+with ranks that do not run that code again; an interrupted rank, when its collective did not end
+with its connections.
 """
 
 from __future__ import annotations
@@ -167,15 +167,15 @@ class HangDetector(Part):
             self._say(f"progress probe: {verdict.why}")
 
     def _quitter(self, verdict: progress_probe.Hung) -> int | None:
-        """Return a rank that has exited before the end of a step which those of the verdict are in:
-        they wait for it."""
+        """Return a rank that exited before finishing the step in which the ranks of the verdict
+        wait for it."""
         behind = min(self._answers[r].step for r in verdict.ranks)
         left = [r for r, s in self._job.ranks.items() if s.quit and s.quit_at <= behind]
         return left[0] if left else None
 
     def _stopped(self, phase: Phase | None) -> dict[int, str]:
-        """Return the ranks stopped by a signal at both calls that the phase waits for or that are
-        overdue, and why they are hung."""
+        """Return the ranks that were stopped by a signal at both calls and that the phase waits for
+        or that are overdue, each with the reason."""
         assert self._first is not None
         incident = self._recovery.incident
         twice = {
@@ -205,8 +205,8 @@ class HangDetector(Part):
             self._still[rank] = base, since
 
     def _waits_alone(self, phase: Phase | None, now: float) -> dict[int, str]:
-        """Ranks that have waited for too long without using a processor, while all others wait for
-        them: replacements, and ranks that an interruption has not stopped."""
+        """Ranks that have waited too long without using a CPU while all others wait for them:
+        replacements, and ranks that an interruption has not stopped."""
         incident, settings = self._recovery.incident, self._job.settings
         if incident is None or phase not in WAITED_FOR:
             return {}

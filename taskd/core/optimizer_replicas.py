@@ -1,16 +1,15 @@
 """Plans repairs and checkpoints of a framework that copies its own state, as its handlers do
 (taskd/adaptor/mindio): a pure function of the ranks' reports.
 
-Such a framework tells how often each optimizer's state exists. The ranks of a replica group, in
-ascending order, are `count` equal rows; ranks at the same place of each row hold the same part.
-With a distributed optimizer of two replicas over ranks 0 to 3, ranks 0 and 2 are replicas, and 1
-and 3; where `count` is the number of ranks, each of them has everything.
+Such a framework reports how many copies of each optimizer's state exist. The ranks of a replica
+group, in ascending order, are `count` equal rows; ranks at the same place of each row hold the same
+part. With a distributed optimizer of two replicas over ranks 0 to 3, ranks 0 and 2 are replicas,
+and 1 and 3; where `count` is the number of ranks, each of them has everything.
 
 A position's `step` counts the updates that the rank has finished, and `clean` is the same number
-unless its state may be incomplete or lost. The job goes on after the most updates that any rank has
-finished: frameworks let all ranks begin an update together, so the state before it is gone
-everywhere but on a rank that failed. A rank that is not clean there takes its part from the next
-replica that is.
+unless its state may be incomplete or lost. The job resumes after the highest update that any rank
+has finished: frameworks start an update on all ranks together, so only a failed rank still has the
+state before it. A rank that is not clean there takes its part from the next replica that is.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ NO_STEP = "no rank has finished an update of its optimizer"
 
 
 def plan(members: Iterable[Member], groups: Mapping[int, ReplicaGroups]) -> Plan | Refusal:
-    """Plan for all ranks of a job. `groups`: of each rank whose framework has told them."""
+    """Plan for all ranks of a job. `groups`: by rank, where its framework has reported them."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     step = _step(ranks)
     if not step:
@@ -65,7 +64,7 @@ def savers(
     if not step:
         return Refusal(NO_STEP)
     if not groups:
-        return Refusal("no rank has told which ranks have the same optimizer state")
+        return Refusal("no rank has reported which ranks have the same optimizer state")
     possible = frozenset(able)
     clean = frozenset(r for r, m in ranks.items() if r in possible and _clean(m, step))
     found: dict[int, set[int]] = {}
@@ -107,7 +106,7 @@ def _row(group: ReplicaGroup) -> list[int]:
 
 
 def _groups_of(rank: int, groups: Mapping[int, ReplicaGroups]) -> dict[int, ReplicaGroup]:
-    """By kind, the groups that the rank is in: as it has told itself, or else as others have."""
+    """By kind, the groups that the rank is in: as it reported them itself, else as others did."""
     told = {k: g for k, g in enumerate(groups.get(rank, ())) if rank in g.ranks}
     if told:
         return told

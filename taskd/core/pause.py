@@ -19,7 +19,7 @@ OPERATORS, TASK = "operators", "a task on them"
 
 
 class Pause(Part):
-    """At most one pause at a time, whoever wants it: operators, the advisor, a node's move. Each
+    """At most one pause at a time, shared by operators, the advisor and a node's move. Each
     operator's request is answered."""
 
     def __init__(self, job: JobState) -> None:
@@ -48,7 +48,7 @@ class Pause(Part):
         if not wanted:
             self._ask()
         elif first and self.step is not None:
-            self._job.say(self._order(self.step))  # it outlasts this manager now
+            self._job.say(self._order(self.step))  # it outlives this manager now
 
     @property
     def wanted(self) -> bool:
@@ -92,7 +92,8 @@ class Pause(Part):
         self._job.say(self._order(step))
 
     def _order(self, step: int) -> to_rank.Pause:
-        """What a move or the advisor needs is known to this manager alone, and ends with it."""
+        """A pause for a move or the advisor is temporary: only this manager knows it, and it ends
+        with it."""
         return to_rank.Pause(step, OPERATORS not in self._holders, self._move)
 
     def stopped(self, event: from_rank.RankPaused) -> None:
@@ -133,7 +134,7 @@ class Pause(Part):
 
     def release(self, request: str, by: str = OPERATORS) -> None:
         """Let paused ranks continue, even if no pause is known: a previous manager may have ordered
-        it. While others want the pause too, they stay."""
+        it. They stay paused while another holder needs it."""
         if by == OPERATORS:
             self._answer(False, "the pause was ended before every rank had stopped")
         self._holders.discard(by)
@@ -149,15 +150,15 @@ class Pause(Part):
             self._job.answer(
                 request,
                 True,
-                "the ranks go on as soon as the node that they are paused for has moved",
+                "the ranks continue once the node that they are paused for has moved",
             )
             return
         step, self.step = self.step, None
         self.paused.clear()
         self._owed = not self._job.protected
         self._job.say(to_rank.Continue())
-        self._job.note("paused ranks go on")
-        goes_on = "the ranks go on" if step is None else f"the ranks go on with step {step}"
+        self._job.note("paused ranks continue")
+        goes_on = "the ranks continue" + ("" if step is None else f" with step {step}")
         self._job.answer(request, True, goes_on)
 
     def complete(self) -> None:
@@ -167,7 +168,7 @@ class Pause(Part):
             self._job.say(to_rank.Continue())
 
     def remind(self) -> None:
-        """Repeat the last order for an agent that may have missed it; the others ignore it."""
+        """Repeat the last order, which an agent may have missed; agents that have it ignore it."""
         self._job.say(to_rank.Continue() if self.step is None else self._order(self.step))
 
     def drop(self, why: str) -> None:

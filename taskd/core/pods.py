@@ -30,13 +30,13 @@ class Pods(Part):
         causes: Mapping[int, str],
         forget: Callable[[str], None],
     ) -> None:
-        """`causes`: of ranks that have died. `forget`: has all parts forget the ranks' processes;
-        takes the reason."""
+        """`causes`: dead rank -> how it ended. `forget`: makes all parts forget the ranks'
+        processes; takes the reason."""
         self._job, self._nodes, self._causes, self._forget = job, nodes, causes, forget
         self._why = ""  # what was lost first
         self._last: float | None = None  # until when the missing pods are waited for
         self._given: float | None = None  # until when a standby may take a node over
-        # until when nodes that a new manager does not know may register with it
+        # deadline for nodes unknown to a new manager to register with it
         self._gather: float | None = None
         # why the job is at its end, and until when the loss of a node may explain that
         self._fault = ""
@@ -66,8 +66,8 @@ class Pods(Part):
     # -- what is lost ------------------------------------------------------------------------------
 
     def lost(self, number: int, why: str, now: float) -> bool:
-        """A node of a job that is not protected has no agent any more. Returns whether it is waited
-        for."""
+        """Handle the loss of a node's agent in a job that is not protected. Returns whether its
+        next pod is waited for."""
         if not self.applies and self._gather is None:
             return False
         self._nodes.lose(number)
@@ -76,8 +76,8 @@ class Pods(Part):
 
     def _exhausted(self, now: float) -> None:
         """No strategy is left for a protected job. If it has lost nodes, or its devices take no
-        other process, pods are waited for. The other ranks often tell of a node's loss before it is
-        known: the job ends only if no node is lost for a while."""
+        other process, pods are waited for. Other ranks often fail before a node's loss is detected:
+        the job ends only if no loss is detected for a while."""
         why, self._job.exhausted = self._job.exhausted, ""
         if not self.applies:
             self._job.give_up(why)
@@ -98,7 +98,7 @@ class Pods(Part):
         self._fault, self._end = "", None
         self._last = now + limit
         self._job.note(
-            f"{why}; all ranks are restarted as soon as another pod has come, within {limit:.0f} s"
+            f"{why}; all ranks are restarted once a replacement pod has come, within {limit:.0f} s"
         )
         self.assign(now)
 
@@ -114,8 +114,8 @@ class Pods(Part):
         return True
 
     def registered(self, event: from_agent.AgentJoined, now: float) -> None:
-        """An agent has registered. With a manager that has taken the job over, nodes that do not
-        were lost with the manager before it."""
+        """Note an agent's registration. Nodes that do not register with a new manager were lost
+        with the previous one."""
         job = self._job
         taken_over = job.election.candidate.term > 1
         if not job.settings.pods or job.protected or job.topology.complete:
@@ -125,7 +125,7 @@ class Pods(Part):
         self.assign(now)
 
     def _missing(self, now: float) -> None:
-        """Take the nodes that have not registered for lost."""
+        """Count the nodes that have not registered as lost."""
         job, nodes, each = self._job, self._job.topology.nodes, self._job.settings.ranks_per_node
         missing = [n for n in range(job.settings.nodes) if n not in nodes]
         epoch = max((n.epoch for n in nodes.values()), default=0)
@@ -193,7 +193,9 @@ class Pods(Part):
         if self._last is not None and now >= self._last:
             why, limit = self._why, job.settings.reschedule
             nodes = abbreviate(topology.lost)
-            job.end(False, f"no other pod has come for nodes [{nodes}] in {limit:.0f} s: {why}")
+            job.end(
+                False, f"no replacement pod came for nodes [{nodes}] within {limit:.0f} s: {why}"
+            )
 
     def _not_taken(self, now: float) -> None:
         """Standbys had time enough to take nodes over: ask others."""
@@ -201,6 +203,8 @@ class Pods(Part):
         for number in topology.lost:
             if assignee := topology.nodes[number].assignee:
                 limit = job.settings.take_over
-                job.fence(assignee, number, f"it has not taken node {number} over in {limit:.0f} s")
+                job.fence(
+                    assignee, number, f"it has not taken node {number} over within {limit:.0f} s"
+                )
                 self._nodes.lose(number)
         self.assign(now)

@@ -1,9 +1,9 @@
-"""What ranks profile, and which of them makes the others wait.
+"""Which ranges the ranks profile, and which rank makes the others wait.
 
-Operators, the documented file and the advisor say what is profiled; the last of them counts. A rank
-that is profiled says every few seconds how long its steps have taken, and how much of that it has
-waited for others. In lockstep all steps take equally long: the rank that hardly waits is the one
-that the others wait for.
+Operators, the documented file and the advisor choose what is profiled; the latest choice counts.
+Every few seconds a profiled rank reports how long its steps took and how much of that it waited for
+others. In lockstep all steps take equally long: the rank that hardly waits is the one the others
+wait for.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Profiling(Part):
         if ranges != self._on:
             self._on = ranges
             self._ranks.clear()
-            self._job.note(f"{text}, as {by} wants it")
+            self._job.note(f"{text}, requested by {by}")
             self._job.say(to_rank.Profile(ranges))
         return text
 
@@ -80,7 +80,7 @@ class Profiling(Part):
     # -- slow ranks --------------------------------------------------------------------------------
 
     def took(self, event: from_rank.StepTimes, now: float) -> None:
-        """A rank's report; the ranks' latest are compared."""
+        """Compare a rank's report with the latest ones of the others."""
         if not event.steps or not self._on:
             return
         taken, waited = event.taken / event.steps, event.waited / event.steps
@@ -114,8 +114,8 @@ class Profiling(Part):
         )
 
     def _late(self, rank: _Rank, now: float) -> float | None:
-        """By how many seconds a step the others wait longer than this rank; None if it is as fast
-        as they are."""
+        """How many seconds per step the others wait longer than this rank; None if it is as fast as
+        they are."""
         if len(self._ranks) < 2:
             return None
         found, middle = self._middle

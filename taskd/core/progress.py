@@ -1,7 +1,7 @@
 """Where the ranks are and how fast they go, from the agents' heartbeats.
 
-A heartbeat only replaces what its node said before; everything else is worked out when it is asked
-for, every few seconds, whatever the size of the job.
+A heartbeat only replaces its node's previous one; everything else is computed on request, every few
+seconds, whatever the size of the job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import chain
 from taskd.messages.from_agent import GONE, PHASES, NodeProgress
 from taskd.messages.to_operator import LISTED, WORST, RankSeen
 
-# An attempt that takes longer than that many times the median's is slow. The usual time follows
+# An attempt that takes this many times as long as the median's is slow. The usual time follows
 # the longest attempts, which differ by a tenth from rank to rank on a busy machine.
 SLOW = 1.25
 WINDOW = 60.0  # seconds over which the rate is measured
@@ -21,8 +21,9 @@ WINDOW = 60.0  # seconds over which the rate is measured
 
 @dataclass(frozen=True)
 class Seen:
-    """The job as the last heartbeats had it. `step`, `highest`: -1 if none has come. `usual`: of
-    the median rank, in seconds, 0 if not known. `heard`: when the oldest heartbeat came."""
+    """The job according to the last heartbeats. `step`, `highest`: -1 before the first one.
+    `usual`: of the median rank, in seconds, 0 if not known. `heard`: when the oldest heartbeat
+    came."""
 
     step: int = -1
     highest: int = -1
@@ -107,8 +108,8 @@ class Progress:
         return (*seen, *(s for s in slow if s.phase != PHASES[GONE]))[:WORST]
 
     def rate(self, step: int, now: float) -> float:
-        """Note the step, and return the steps a minute lately; 0 if not known. Called about once a
-        second. Going back begins anew."""
+        """Note the step, and return the recent steps per minute; 0 if unknown. Called about once a
+        second. A step back resets it."""
         if self._steps and step < self._steps[-1][1]:
             self._steps.clear()
         if step >= 0 and (not self._steps or now > self._steps[-1][0]):

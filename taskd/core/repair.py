@@ -1,4 +1,4 @@
-"""Plans where to resume after a fault and which rank gives the state to which: a pure function of
+"""Plans where to resume after a fault and which rank sends its state to which: a pure function of
 the ranks' reports.
 
 The rule in words. The job resumes at the last step that *every* rank has begun: only there is the

@@ -2,8 +2,8 @@
 protected, and protected ones at the end of the ladder. Nothing survives but what the script saves.
 
 The manager alone orders it, for all nodes alike; a launcher restarts its ranks by itself only while
-no manager has answered it. The manager also tells msrun's ranks when the process groups of all of
-them exist.
+no manager has answered it. The manager also notifies msrun's ranks once the process groups of all
+of them exist.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Restarts(Part):
     def __init__(
         self, job: JobState, waits: Callable[[], bool], forget: Callable[[str], None]
     ) -> None:
-        """`waits`: whether nodes may still come without which there is no restart. `forget`: has
-        all parts forget the ranks' processes; takes the reason."""
+        """`waits`: whether a restart must wait for nodes that may still come. `forget`: makes all
+        parts forget the ranks' processes; takes the reason."""
         self._job, self._waits, self._forget = job, waits, forget
         self._epochs: dict[int, int] = {}  # node -> epoch of the processes that have registered
         self._nodes_in: Counter[int] = Counter()  # epoch -> how many nodes are in it
@@ -92,8 +92,8 @@ class Restarts(Part):
             )
 
     def connected(self, event: from_rank.GroupReady, now: float) -> None:
-        """The rank's process group exists. Once those of all ranks do, all are told; a rank that
-        was started alone finds the others'."""
+        """Note that the rank's process group exists. Once all ranks' do, all ranks are notified; a
+        rank that was started alone finds those of the others."""
         if self._job.topology.node_of(event.rank) in self._ending:
             return
         self._connected.add(event.rank)
@@ -122,9 +122,8 @@ class Restarts(Part):
             self._restart_all(job.restart)
 
     def _decide(self) -> None:
-        """Ranks that are not protected are restarted if one has died, or if the nodes have not
-        restarted theirs together, as under a manager that is gone. While nodes still carry out such
-        an order, wait."""
+        """Restart unprotected ranks if one has died, or if the nodes are in different epochs, as a
+        lost manager may leave them. Wait while nodes still carry out such an order."""
         job = self._job
         if not job.topology.complete or self._ending or self._waits():
             return

@@ -103,7 +103,7 @@ class JobState:
             rank.joined, rank.finished, rank.ended = False, None, False
 
     def switch(self, on: bool) -> None:
-        """Have faults repaired or not, and the next manager know it."""
+        """Turn recovery on or off, and let the agents remember it for the next manager."""
         if on != self.repairs:
             self.switches += 1
             self.say(to_agent.KeepSwitch(self.switches))
@@ -121,11 +121,11 @@ class JobState:
         self.out.append(command)
 
     def note(self, text: str, journaled: bool = False) -> None:
-        """Have it logged, and written into the journal unless an entry of its own tells it."""
+        """Log it, and write it into the journal unless a separate entry does (`journaled`)."""
         self.out.append(c.Note(text, journaled))
 
     def journal(self, kind: str, **data: Any) -> None:
-        """Have it written into the journal."""
+        """Write an entry into the journal."""
         self.out.append(c.Entry(kind, data))
 
     def answer(self, request: str, ok: bool, text: str) -> None:
@@ -188,7 +188,7 @@ class JobState:
 
     @property
     def optimizers(self) -> dict[int, ReplicaGroups]:
-        """Which ranks have the same optimizer state, by the rank that has told it."""
+        """Which ranks have the same optimizer state, by reporting rank."""
         return {r: state.groups for r, state in self.ranks.items() if state.groups}
 
     def quit_before_the_end(self) -> list[int]:
@@ -210,7 +210,7 @@ class JobState:
         return state.finished is None and not state.quit
 
     def release_if_finished(self) -> None:
-        """Release all ranks once every loop has ended: none will be taken back any more."""
+        """Release all ranks once every loop has ended: none will be rolled back after that."""
         if not self.protected or self._unfinished.any(
             self.ranks, lambda r: self.ranks[r].finished is None
         ):

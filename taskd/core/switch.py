@@ -112,7 +112,10 @@ class Switch(Part):
             (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),
             (not job.protected, "not every rank has begun its protected loop"),
-            (move and len(job.topology.nodes) == 1, "a job of one node has its state nowhere else"),
+            (
+                move and len(job.topology.nodes) == 1,
+                "a job of one node has no other copy of its state",
+            ),
             (move and job.handlers, NO_RECORDS),
         )
         return next((why for holds, why in reasons if holds), "")
@@ -148,13 +151,13 @@ class Switch(Part):
         """Continue an earlier manager's move, or begin it anew."""
         node, why = begun.node, self.refusal(begun.node)
         if why or any(p.node == node for p in self._plans):
-            self._job.say(to_agent.StandDown(agent, node, why or "the node moves already"))
+            self._job.say(to_agent.StandDown(agent, node, why or "the node is already moving"))
             return
         self._plans.append(plan := _Plan(node, begun.reason))
         self._job.note(f"node {node} moves, as ordered by the previous manager: {begun.reason}")
         fits = begun.incarnations == self._incarnations(node)
         if len(self._plans) > 1 or not fits or begun.epoch != self._epoch(node):
-            self._job.say(to_agent.StandDown(agent, node, "its move begins anew"))
+            self._job.say(to_agent.StandDown(agent, node, "its move starts over"))
             return
         self._reserve(plan, agent, now)
         if begun.ready:
@@ -264,7 +267,7 @@ class Switch(Part):
         """Start the plan again from the beginning, with any standby."""
         if plan.tries >= TRIES:
             return self._break_off(plan, why)
-        self._job.note(f"the move of node {plan.node} begins anew: {why}")
+        self._job.note(f"the move of node {plan.node} starts over: {why}")
         self._stand_down(plan, why)
         plan.stage, plan.deadline = Stage.WAITING, None
         return True
@@ -274,7 +277,7 @@ class Switch(Part):
             self._job.say(c.AskForStandby(plan.node, False))
         self._stand_down(plan, why)
         self._plans.remove(plan)
-        self._job.note(text := f"node {plan.node} does not move, the job goes on as it is: {why}")
+        self._job.note(text := f"move of node {plan.node} abandoned, the job is unaffected: {why}")
         self._answer(plan.requests, False, text)
         return True
 

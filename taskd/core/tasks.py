@@ -1,13 +1,13 @@
-"""Tasks that ranks do while all of them are paused before a step: a switch of network cards, and
-stress tests of devices. An operator or the advisor asks for one; one is done at a time.
+"""Tasks that ranks carry out while all of them are paused before a step: a switch of network cards,
+and stress tests of devices. An operator or the advisor requests them; one runs at a time.
 
-All ranks pause, those concerned do the task and report its results, and all go on. A fault
-meanwhile ends the task, and is repaired like any other. A rank that does not report in time is
-replaced: its process is in the hands of the device.
+All ranks pause, those concerned carry out the task and report its results, and all continue. A
+fault meanwhile ends the task, and is repaired like any other. A rank that does not report in time
+is replaced: its process is stuck in the device.
 
-What follows from the results of a stress test: a device that is faulty costs its node, one that
-took too long or whose voltage was not put back costs its rank's process. To the advisor the results
-are reported, and it decides.
+After a stress test, a faulty device costs its node; one that took too long or whose voltage was not
+restored costs its rank's process. The advisor gets the results of its own tests, and decides
+itself.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Tasks(Part):
         finishing: Finishing,
         report: Callable[[bool, str, tuple[tuple[int, Results], ...]], None],
     ) -> None:
-        """`report`: tells the advisor of the end of its task, see Advisor.task_done."""
+        """`report`: notifies the advisor that its task has ended, see Advisor.task_done."""
         self._job, self._recovery, self._faults = job, recovery, faults
         self._tell = report
         self._pause, self._finishing = pause, finishing
@@ -108,7 +108,7 @@ class Tasks(Part):
         beyond = [r for r in ranks if r not in job.ranks]
         reasons = (
             (bool(wrong), wrong),
-            (not ranks or len(set(ranks)) < len(ranks), "ranks are named once each, at least one"),
+            (not ranks or len(set(ranks)) < len(ranks), "name at least one rank, each only once"),
             (bool(beyond), f"this job has no ranks [{abbreviate(beyond)}]"),
             (not job.protected, "not every rank has begun its protected loop"),
             (self._task is not None, "another task is under way"),
@@ -136,7 +136,7 @@ class Tasks(Part):
         if self._job.over:
             self._task, self._pause.busy = None, False
         elif task.began and incident is not None:
-            self._end(False, f"a fault came in between: {incident.faults[-1]}", now)
+            self._end(False, f"interrupted by a fault: {incident.faults[-1]}", now)
         elif not task.began and incident is None and self._pause.all_paused:
             self._order(task, now)
 
@@ -174,18 +174,18 @@ class Tasks(Part):
             return
         silent = [r for r in self._doing(task) if r not in task.results]
         task.late = frozenset(silent)
-        text = f"ranks [{abbreviate(silent)}] have not ended their task in time"
+        text = f"ranks [{abbreviate(silent)}] have not finished their task in time"
         self._end(False, text, now)
-        why = "its device has not ended a task in time"
+        why = "its device has not finished a task in time"
         self._recovery.fault(text, now, evicted=dict.fromkeys(silent, why))
 
     def begin_anew(self, now: float) -> None:
-        """The advisor does: what it has asked for is over, and not answered."""
+        """The advisor starts over: its task ends, without an answer."""
         task = self._task
         if task is not None and not task.request:
             task.silent = True
             if not task.began:
-                self._end(False, "whoever asked for it is gone, or begins anew", now)
+                self._end(False, "its requester is gone, or has started over", now)
 
     def drop(self, why: str) -> None:
         """The paused processes are gone."""
@@ -200,7 +200,7 @@ class Tasks(Part):
         self._report(task, well, text)
         self._pause.release("", TASK)
         self._finishing.check(now)
-        # the advisor decides about what it has had tested
+        # the advisor decides about the tests that it requested
         if task.request and isinstance(task.order, to_rank.StressTest):
             for rank, results in sorted(task.results.items()):
                 self._act(rank, results, now)
@@ -248,7 +248,7 @@ def _words(order: to_rank.SwitchNics | to_rank.StressTest) -> str:
 
 
 def _bad(results: dict[int, Results]) -> str:
-    """The results that are not well, in words."""
+    """The failed results, in words."""
     return abbreviate(
         (
             f"rank {rank}: {CODES.get(code, f'code {code}')}{f' ({text})' if text else ''}"

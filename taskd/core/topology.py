@@ -87,7 +87,7 @@ class Topology:
 
     @property
     def lost(self) -> list[int]:
-        """The nodes that no agent runs, or none yet."""
+        """The nodes without an agent."""
         return sorted(i for i, n in self.nodes.items() if n.lost)
 
     def absent(self) -> set[int]:
@@ -156,8 +156,8 @@ class Topology:
         return free and not any(agent == n.agent for i, n in self.nodes.items() if i != number)
 
     def keepers(self, number: int) -> list[int]:
-        """The keepers of the node's records that still live, best first: where the keeper's node
-        has another agent now, that one has none."""
+        """The node's keepers that still have its records, best first. A keeper whose node has got
+        another agent has none."""
         node = self.nodes[number]
         agents = dict(zip(node.keepers, node.kept_by, strict=False))
         found = [(k, self.nodes[k]) for k in node.keepers if k in self.nodes]
@@ -167,10 +167,10 @@ class Topology:
 
     def renew_keepers(self, only: int | None = None) -> list[int]:
         """Make the next living nodes the keepers of every living node that has too few, or of node
-        `only`. Returns the nodes whose agents have to be notified, including those of whose keepers
-        one's node has another agent now, which has none of the records and another address."""
+        `only`. Returns the nodes whose agents have to be notified, including those with a keeper
+        whose node has got another agent, with another address and without the records."""
         changed = []
-        # of one node, the next few are looked at alone
+        # for one node, only the next few are considered
         able = sorted(filter(self._able, self.nodes)) if only is None else range(self.world_size)
         for number in sorted(self.nodes) if only is None else (only,):
             node = self.nodes[number]

@@ -7,7 +7,7 @@ Every moment counts once, for the first of these that applies:
 
 starting   from the start of the job, or a restart of all ranks, until every rank is in its loop
 incident   from the fault until every rank has committed the interrupted step
-paused     from a pause until the ranks go on
+paused     from a pause until the ranks continue
 repeating  doing again what a repair or a restart has taken back
 training   all the rest
 

@@ -94,7 +94,7 @@ def test_a_manager_with_another_secret(tmp_path):
     )
     try:
         with Control({**env, "TASKD_SECRET": "another"}) as control:  # which is when it listens
-            assert control.resume() == "the ranks go on"
+            assert control.resume() == "the ranks continue"
         done = CliRunner(env=env).invoke(main, ["pause", "--timeout", "0.5"])
     finally:
         manager.terminate()

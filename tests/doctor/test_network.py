@@ -66,7 +66,7 @@ def manager(free, tmp_path) -> Iterator[dict[str, str]]:
     )
     try:
         with Control(environ) as control:
-            assert control.resume(LIMIT) == "the ranks go on"  # which is when it listens
+            assert control.resume(LIMIT) == "the ranks continue"  # which is when it listens
         yield environ
     finally:
         process.terminate()

@@ -84,7 +84,7 @@ def test_a_node_that_cannot_move_is_told_to_whoever_asks(start):
     manager = start(1, sub_healthy="move")
     manager.protected(1)
     answer = tell(manager, 1, "80DE0207")
-    assert not answer.ok and "a job of one node has its state nowhere else" in answer.text
+    assert not answer.ok and "a job of one node has no other copy of its state" in answer.text
 
 
 def test_a_level_that_time_takes_back_is_taken_back(start, config):

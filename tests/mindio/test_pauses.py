@@ -100,7 +100,7 @@ def test_an_operator_pauses_and_has_devices_tested(job: Asked, undisturbed: obje
         job.wait(lambda: (job.out / "tested-1").exists())
         job.kill(1, 0)
         _, said = asked.communicate(timeout=LIMIT)
-    assert asked.returncode == 1 and "a fault came in between: rank 1" in said, said
+    assert asked.returncode == 1 and "interrupted by a fault: rank 1" in said, said
     job.wait(lambda: len(job.incidents()) == 2)
     job.goes_on()
     (job.out / "tested-1").unlink()

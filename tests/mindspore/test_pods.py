@@ -108,7 +108,7 @@ def test_a_pod_is_replaced(tmp_path):
         machines.signal(2, signal.SIGKILL)
         log = tmp_path / "log" / "manager.log"
         due = time.monotonic() + LIMIT
-        while "as soon as another pod has come" not in log.read_text():
+        while "once a replacement pod has come" not in log.read_text():
             assert time.monotonic() < due, job.output
             time.sleep(0.02)
         job.launch(3, 2)

@@ -39,7 +39,7 @@ def replace(machines, job, old, new, node):
         job.until("there was another manager", lambda: "in charge in term 2" in job.log("man*"))
     job.until(
         "its next pod was waited for",
-        lambda: "as soon as another pod has come" in job.log("man*"),
+        lambda: "once a replacement pod has come" in job.log("man*"),
     )
     job.launch(new, node)
     job.until(
@@ -86,4 +86,4 @@ def test_no_pod_comes(hosts, tmp_path):
         machines.signal(2, signal.SIGKILL)
         result = job.end(2)
     assert result.status == 1, result.output
-    assert "no other pod has come for nodes [2] in 30 s" in result.output
+    assert "no replacement pod came for nodes [2] within 30 s" in result.output

@@ -39,11 +39,11 @@ def test_hold(tmp_path, reference):
             refused = job.taskd("inject", *arguments)
             assert refused.returncode == 1 and words in refused.stderr, refused.stderr
         done = job.taskd("continue")
-        assert (done.returncode, done.stdout) == (0, f"the ranks go on with step {step}\n"), (
+        assert (done.returncode, done.stdout) == (0, f"the ranks continue with step {step}\n"), (
             done.stderr
         )
         job.trains()
-        assert job.control.resume() == "the ranks go on"  # nobody is paused
+        assert job.control.resume() == "the ranks continue"  # nobody is paused
         assert job.incidents() == []
 
         step = int(job.control.pause().rpartition(" ")[2])
@@ -63,7 +63,7 @@ def test_hold(tmp_path, reference):
         job.ask(3, "tail", "nap1.2")
         job.until("rank 3 took its nap", lambda: any(directory.glob("struck-3-tail-asked-*")))
         with pytest.raises(
-            ControlError, match=r"not every rank had stopped within 0.3 s; the ranks go on"
+            ControlError, match=r"not every rank had stopped within 0.3 s; the ranks continue"
         ):
             job.control.pause(0.3)
         job.trains()

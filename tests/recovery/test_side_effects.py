@@ -12,7 +12,7 @@ import pytest
 import training
 
 STEPS = "40"
-REMEDY = "let the script ask taskd.replacement (or TASKD_INCARNATION, which is not 0"
+REMEDY = "let the script check taskd.replacement (or TASKD_INCARNATION, which is not 0"
 
 
 def refused(directory: Path, kind: str, *options: str, **env: str) -> str:

@@ -58,7 +58,7 @@ def test_a_rank_is_killed_while_it_is_tested(tmp_path, reference):
             (incident,) = job.repaired()
             _, said = asked.communicate(timeout=60)
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [1]), incident
-        assert asked.returncode == 1 and "a fault came in between: rank 1" in said, said
+        assert asked.returncode == 1 and "interrupted by a fault: rank 1" in said, said
         equal(job, reference)
 
 

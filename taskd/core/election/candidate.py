@@ -44,8 +44,8 @@ class Candidate:
 
     def may_claim(self, reachable: set[str], left: int) -> bool:
         """Whether claiming the term can lead to a majority. If not, no agent is asked: it would
-        leave a manager that may be healthy for one that cannot take charge. `left`: how often an
-        agent has left `reachable`; while none does, a majority that was found there remains."""
+        leave a possibly healthy manager for one that cannot take charge. `left`: how often an agent
+        has left `reachable`; until one does, a majority found there still holds."""
         if self.deposed or self.fresh:
             return self.fresh and not self.deposed
         # too few in number: no need to check who they are
@@ -75,14 +75,14 @@ class Candidate:
         return self._committed and agent in self.roster.members
 
     def hear(self, agent: str, term: int, manager: str, roster: Roster) -> bool:
-        """Take in an agent's voting state. Returns True if this manager has to claim a new term
-        from all agents."""
+        """Record an agent's voting state. Returns True if this manager has to claim a new term from
+        all agents."""
         self._known = max(self._known, roster.stamp)
         if roster.stamp > self.roster.stamp and roster.members:
             self._adopt(roster)
         if term < self.term or (term, manager) == (self.term, self.name):
             return False
-        # we were in charge until now; the manager acknowledged after us is
+        # we were in charge until now; the manager acknowledged after us is in charge now
         if not self.fresh and self._opened:
             self.deposed = True
             return False
@@ -130,7 +130,7 @@ class Candidate:
         for agent, present in self._wanted:
             members = self.roster.members
             members = members | {agent} if present else members - {agent}
-            # Otherwise this manager would no longer be in charge: the change waits for more votes.
+            # Otherwise this manager would lose its majority: the change waits for more votes.
             if is_majority(len(self.votes & members), len(members)):
                 self._wanted.remove((agent, present))
                 return self._next(members)

@@ -80,8 +80,9 @@ class Election:
         return []
 
     def _began(self) -> list[c.Command]:
-        """What follows once this manager is in charge. It is not, for a moment, after an agent has
-        reported a newer roster: what the others say then is lost, so they register again."""
+        """What follows once this manager is in charge. It briefly is not after an agent has
+        reported a newer roster; messages that arrive meanwhile are lost, so the agents register
+        again."""
         was, self._was_in_charge = self._was_in_charge, self.in_charge
         if was or not self.in_charge:
             return []
@@ -128,8 +129,8 @@ class Election:
 
     def tend(self, unaccounted: Callable[[], bool]) -> list[c.Command]:
         """Change the roster of a protected job if a change is due. `unaccounted`: whether the
-        previous manager may have given a lost node to an unknown agent; asked only for a change,
-        since it looks at all nodes."""
+        previous manager may have given a lost node to an unknown agent; called only for a change,
+        since it scans all nodes."""
         candidate = self.candidate
         if candidate.deposed and not self._resigned:
             self._resigned = True

@@ -26,7 +26,7 @@ class Checkpoint:
     files: list[File] = field(default_factory=list)
 
     def saved_by(self, rank: int) -> None:
-        """`rank` has done what it was last ordered to."""
+        """`rank` has carried out its last order."""
         if rank in self.saving:
             self.saving.discard(rank)
         elif rank == self.renamer and self.asked:

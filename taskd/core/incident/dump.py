@@ -1,10 +1,10 @@
 """The dying gasp: saves the training state of the last step before the job ends.
 
 Every agent saves the records of its node's ranks, and of the lost nodes whose first keeper it is.
-Then one clean rank saves the state: what is equal on all ranks is in its memory, what each rank has
-for itself is in the records, also that of a dead rank. Where there are several replica sets, one
-rank of each puts the state of its set into its record first. When all have reported their files,
-one agent seals the dump: an unsealed dump does not exist.
+Then one clean rank saves the state: the replicated state from its memory, and each rank's private
+state from the records, including those of dead ranks. With several replica sets, one rank of each
+first puts the state of its set into its record. When all have reported their files, one agent seals
+the dump: an unsealed dump does not exist.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from taskd.core.state import JobState
 
 SET_UP = (
     " A replacement runs the script's set-up again, where its first process has left directories,"
-    " files, locks, ports and names: let the script ask taskd.replacement (or TASKD_INCARNATION,"
-    " which is not 0 in a replacement) and leave out what is done already."
+    " files, locks, ports and names: let the script check taskd.replacement (or TASKD_INCARNATION,"
+    " which is not 0 in a replacement) and skip what is already done."
 )
 
 
@@ -97,7 +97,7 @@ class End(Work):
         return None
 
     def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
-        """What the user reads, as one paragraph."""
+        """The explanation for the user, as one paragraph."""
         job = self._job
         tried = "; ".join(incident.tried) or "nothing"
         skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""

@@ -83,7 +83,7 @@ class Interrupt(Work):
             return None
         suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
         if suspects:
-            # an interruption cannot find hung replacements: they have nothing to report to it
+            # hung replacements are not found by an interruption: they have nothing to report to it
             silent = incident.new - incident.rebuild_reported
             mute = dict.fromkeys(silent, "it has been silent since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})

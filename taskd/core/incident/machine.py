@@ -63,7 +63,7 @@ class Recovery(Part):
         return self.incident.phase if self.incident is not None else None
 
     def drop(self, why: str) -> None:
-        """The processes that were repaired are gone."""
+        """Forget the incident: the processes under repair are gone."""
         if self.incident is not None and self.incident.moving is not None:
             self.nodes.put_back(self.incident, "all ranks are restarted")
         self.incident, self._decide.resumed = None, None
@@ -105,7 +105,8 @@ class Recovery(Part):
             self._drive(self._works[self.incident.phase].finished(self.incident), now)
 
     def alone(self, why: str, now: float) -> None:
-        """Go on without the advisor's word, if it is awaited. `why`: "" if it has come."""
+        """Continue without the advisor's strategy, if the incident waits for it. `why`: "" if it
+        has come."""
         incident = self.incident
         if incident is not None and incident.consults:
             incident.consults = False
@@ -125,7 +126,7 @@ class Recovery(Part):
         kind: from_rank.RankFaulted | None = None,
     ) -> Incident:
         """Add a fault to the current incident, or open one. `explains`: see Incident.add. `kind`:
-        the report, of a rank that told its type."""
+        the report of a rank that gave the type of its fault."""
         if self.incident is None:
             self._open(now)
         incident = self.incident

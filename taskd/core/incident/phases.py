@@ -1,17 +1,17 @@
 """The phases of an incident and every move between them, in one table.
 
-Theory of operation. An incident is one fault and everything done about it. DETECT is passed at
-once and chooses the strategy; which of several ranks without progress is at fault is found out
-before the incident opens. INTERRUPT takes every living rank out of its collectives and begins a
-round. A cause that is detected only now (the death behind a failed collective) is a fault of the
-next round. CONSULT, if somebody else decides (core/advice.py), waits for a strategy, for a limited
-time. RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its
-ranks' records. DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are
-started as soon as a death is known, in any phase, or as soon as the device of one has been reset;
-REPLACE waits until the last of them has run its script up to the first attempt. REBUILD makes the
-communicators of a new generation, RESTORE brings every rank's state to the start of the step, and
-RESUME lasts until every rank has committed that step; then the incident is CLOSED. Under `dump` no
-rank is replaced: DUMP follows DECIDE and saves the state, and then the job is over.
+Theory of operation. An incident is one fault and everything done about it. DETECT does not wait: it
+chooses the strategy. If several ranks make no progress, the one at fault is found before the
+incident opens. INTERRUPT takes every living rank out of its collectives and begins a round. A cause
+that is detected only now (the death behind a failed collective) is a fault of the next round.
+CONSULT waits a limited time for the advisor's strategy, if there is an advisor (core/advice.py).
+RESCHEDULE, if a node is lost, waits until a standby has taken it over and has its ranks' records.
+DECIDE does not wait: it calls `repair.plan` on the ranks' reports. Replacements are started as soon
+as a death is known, in any phase, or as soon as the device of one has been reset; REPLACE waits
+until the last of them has run its script up to the first attempt. REBUILD makes the communicators
+of a new generation, RESTORE brings every rank's state to the start of the step, and RESUME lasts
+until every rank has committed that step; then the incident is CLOSED. Under `dump` no rank is
+replaced: DUMP follows DECIDE and saves the state, and then the job is over.
 
 A rank whose process cannot be kept is *evicted*: it is killed at the start of a round, INTERRUPT
 waits for its death, and the death starts the next round, in which it is replaced.

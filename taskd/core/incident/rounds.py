@@ -1,5 +1,5 @@
-"""A round: whether there may be another one, under which strategy, and which processes it replaces;
-and what the files of the phases have in common.
+"""Rounds: whether there may be another one, under which strategy, and which processes it replaces;
+and the base class of the phases' work.
 
 Functions that choose what follows return a `Next`: the move to make and why, or None if the
 incident has to wait. They update the incident and give orders; `machine.py` makes the moves.
@@ -24,8 +24,8 @@ NOBODY: frozenset[int] = frozenset()
 
 
 class Work:
-    """The work of a phase. One that lasts waits for something: `finished` is asked after all that
-    may have been the last of it."""
+    """The work of a phase. `finished` is called after every event that may have been the last one
+    the phase waits for."""
 
     @property
     def limit(self) -> float:
@@ -89,7 +89,7 @@ class Rounds:
     def evict(self, incident: Incident, ranks: Mapping[int, str], move: Move = Move.FAULT) -> Next:
         """Return the move to a round that replaces the processes of `ranks`; the values are why
         they cannot be kept."""
-        # put everything back first; a rank at fault will be detected again
+        # undo the move first; a rank at fault will be detected again
         if incident.moving is not None:
             return Move.SPENT, incident.faults[-1]
         incident.evicted.update(ranks)
@@ -129,7 +129,8 @@ class Rounds:
         )
 
     def faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:
-        """The ranks at fault and their faults' types. A process that is gone or goes is `other`."""
+        """The faulty ranks and their faults' types. A process that is gone, or about to be killed,
+        counts as `other`."""
         gone = {r for r, s in self._job.ranks.items() if not s.alive}
         gone |= incident.new | set(incident.evicted)
         return tuple(sorted({**incident.kinds, **dict.fromkeys(gone, OTHER)}.items()))

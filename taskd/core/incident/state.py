@@ -131,8 +131,8 @@ class Incident:
         job.journal("fault", incident=self.number, began=self.began, text=text)
 
     def add(self, text: str, explains: bool = True) -> str:
-        """Add a fault; return the note about it. `explains`: it may be the cause of failed
-        communication, so no rank is suspected of that any more."""
+        """Add a fault; return its log line. `explains`: it may be the cause of failed
+        communication, which clears all suspects."""
         self.faults.append(text)
         if explains:
             self.broken, self.suspects = False, {}
@@ -157,7 +157,7 @@ class Incident:
         return self.evicted.pop(number, "") or self.faults[-1]
 
     def ended(self, number: int) -> None:
-        """The process that was to end has, and its device gets no other one yet."""
+        """The evicted process has ended, and its device gets no new one yet."""
         self.killed.pop(number, None)
         self.evicted.pop(number, None)
 

@@ -7,7 +7,7 @@ agents, standbys included: the others may be healthy but cut off from us, and do
 manager of their own.
 
 A node that *moves* (switch.py) is treated like a lost one, except that its agent is fenced only
-once the standby's ranks have their state: until then everything can be put back as it was.
+once the standby's ranks have their state: until then the move can be undone.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Takeover:
         self._job = job
 
     def broken(self, incident: Incident | None) -> list[int]:
-        """Return the living nodes that `recover` gives up: those with a rank whose process is gone
-        or cannot be kept, if replacing it in place is not configured, has failed, or its device
-        gets no further process."""
+        """Return the living nodes that `recover` gives up: those with a rank that is dead or
+        evicted and cannot be replaced in place, because that is not configured, has failed, or its
+        device takes no further process."""
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
@@ -70,7 +70,7 @@ class Takeover:
 
     def assign(self, incident: Incident | None) -> None:
         """Assign a standby to every lost node, as far as standbys are available. Without an
-        incident all ranks are restarted as soon as it has the node."""
+        incident, all ranks are restarted once every lost node has an agent."""
         topology = self._job.topology
         for number in topology.lost:
             node = topology.nodes[number]

@@ -1,6 +1,7 @@
 """When each rank was interrupted, ready, rebuilt, restored, and had committed, in one round.
 
-A job may have 100,000 ranks: noting a moment is one store into an array, and one line says all.
+A job may have 100,000 ranks: noting a time is one store into an array, and the journal gets one
+line.
 """
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ class RankTimes:
 
 
 def for_journal(rounds: Sequence[RankTimes], since: float) -> list[dict[str, Any]]:
-    """Return the newest rounds for the journal: of a large job, which takes long to tell, the last
-    one."""
+    """Return the newest rounds for the journal; for a large job, only the last one."""
     few = 1 if rounds and rounds[-1].ranks > MOST else NEWEST
     return [round_.for_journal(since) for round_ in list(rounds)[-few:]]
 

@@ -21,11 +21,11 @@ class Hold:
         self._finishing.check(now)
 
     def end(self, why: str, now: float) -> None:
-        """Let the ranks go on, if ClusterD has paused them. `why`: "" if it says so itself."""
+        """Let the ranks continue, if ClusterD has paused them. `why`: "" if it says so itself."""
         if self.until is not None:
             self.until = None
             if why:
-                self._job.note(f"the ranks go on: {why}")
+                self._job.note(f"the ranks continue: {why}")
             self._pause.release("", HOLDER)
             self._finishing.check(now)
 
