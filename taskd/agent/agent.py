@@ -1,4 +1,4 @@
-"""An agent: puts its parts together, and tells the manager what they know.
+"""An agent: assembles its parts, and reports what they know to the manager.
 
 The agent decides nothing: it reports what happens on the node to the manager, and carries out the
 manager's orders or hands them to the ranks. Two threads use it: its own (loop.py) and the
@@ -49,7 +49,7 @@ class Agent(Member):
         ends."""
         super().__init__(keys, job)
         self.device_info = device_info or DeviceInfo()
-        self._devices = 0  # ranks that the node has, or the standby can run
+        self._devices = 0  # ranks on the node, or that the standby can run
         self.children = Children(self.call)
         self.monitor = RankMonitor(self.report, self.call, Watchdog(limits))
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
@@ -107,7 +107,7 @@ class Agent(Member):
         self.standby.look_at_manager()
         self.managers.send_voter_state()
         if self.standby.undecided(self.managers.addressee):
-            return  # it asks again once it is acknowledged
+            return  # the manager asks again once it is acknowledged
         if self.standby.room is not None:
             self.managers.begin(
                 from_agent.StandbyJoined(
@@ -173,7 +173,7 @@ class Agent(Member):
         )
 
     def look_at_devices(self) -> None:
-        """Report what device-info says now, if that is something else."""
+        """Report device-info if it has changed."""
         if self._devices:  # announced
             self._tell_devices(self.device_info.news)
 
@@ -182,12 +182,13 @@ class Agent(Member):
         self._devices = self.standby.room or (len(self.epoch.ranks) if self.epoch else 0)
         if not self._devices:
             return  # between two epochs
-        # the node that a standby has been given is its own once its messages are the node's
+        # a standby reports devices of a given node only once it sends as that node
         if (message := ask(self.managers.link.node, self._devices)) is not None:
             self.report(message)
 
     def beat(self, asked: float = 0.0) -> None:
-        """Send a heartbeat. `asked`: it answers the TimeAsked of that time, and nothing else."""
+        """Send a heartbeat. `asked`: the time of the TimeAsked that it answers; it then does
+        nothing else."""
         assert self.managers is not None
         epoch, unheard = self.epoch, self.managers.unheard
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0

@@ -1,8 +1,8 @@
-"""What device-info says of this node's devices, for the manager: read from files, or where the
-manager finds it itself.
+"""Reports this node's device-info to the manager: the content of its files, or where the manager
+finds it.
 
-Used by the agent's thread. Files that cannot be used leave what was known before; that is logged if
-they are still so at the next heartbeat, since a file may be seen half written.
+Used by the agent's thread. Unusable files leave the last known state in force. A file may be read
+half written, so this is logged only if it persists at the next heartbeat.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("taskd.agent")
 
 
 class DeviceInfo:
-    """The base is that of a node whose devices nobody follows, or whose device-info the manager
+    """The base class is for nodes whose devices are not followed, or whose device-info the manager
     finds under the name `host`: then it has to know where this node's ranks are."""
 
     def __init__(self, host: str = "", chips: Chips = lambda count: ()) -> None:
@@ -39,11 +39,11 @@ class DeviceInfo:
         return -1
 
     def state(self, node: int, ranks: int) -> Any | None:
-        """A message with all that is known, for a manager that knows nothing."""
+        """A message with everything known, for a new manager."""
         return from_agent.DevicesAt(node, self._host, self._chips(ranks)) if self._host else None
 
     def news(self, node: int, ranks: int) -> Any | None:
-        """The same if something has changed since the last message."""
+        """The same, but only if something has changed since the last message."""
 
     def beat(self) -> None:
         """A heartbeat is due."""
@@ -78,7 +78,7 @@ class Files(DeviceInfo):
 
     def beat(self) -> None:
         if self._refused and self._refused != self._logged:
-            kept = "what it said before stays in force" if self._known else "nothing is known"
+            kept = "the last known state stays in force" if self._known else "nothing is known"
             log.error("device-info in %s: %s; %s", self._directory, self._refused, kept)
         self._logged = self._refused
 
@@ -116,8 +116,8 @@ class Files(DeviceInfo):
 
 
 def make(environ: Mapping[str, str]) -> DeviceInfo:
-    """By TASKD_DEVICE_INFO; what it needs and does not have is logged, and nothing is followed.
-    Raises BadSetting."""
+    """Make the reader that TASKD_DEVICE_INFO asks for. If something it needs is missing, this is
+    logged and devices are not followed. Raises BadSetting."""
     way, host = settings.device_info(environ), settings.node_name(environ)
     if way is None:
         return DeviceInfo()

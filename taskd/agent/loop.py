@@ -17,13 +17,13 @@ from taskd.agent.ranks.processes import exit_code, reap_orphans
 
 log = logging.getLogger("taskd.agent")
 
-# seconds; the manager counts an agent as lost after 10 s without one, and idles longer the rarer
-# they are
+# seconds; the manager counts an agent as lost after 10 s without one, and fewer heartbeats let it
+# idle longer
 HEARTBEAT = 3.0
 # seconds; an ended connection is made again in 0.2 s, and the launcher waits 5 s for this thread
 LAST_WORDS = 2.0
-# seconds that the loop may be late; beyond that the machine stood still, and the ranks' silence in
-# that time is excused
+# seconds that the loop may be late; beyond that the machine was suspended, and the ranks' silence
+# meanwhile is excused
 LATE = 0.5
 
 
@@ -69,7 +69,7 @@ class Loop:
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
                     agent.monitor.watchdog.excuse(time.monotonic())
             except Exception:
-                log.exception("the agent's loop goes on after an error")
+                log.exception("the agent's loop continues after an error")
             if self._ending and agent.mailbox.empty:
                 if last is None:
                     last = time.monotonic() + LAST_WORDS
@@ -117,7 +117,7 @@ class Loop:
             agent.look_at_devices()
         for order in managers.orders():
             agent.orders.obey(order)
-        # the next manager knows nothing of what the last one began temporarily
+        # temporary orders of the last manager are unknown to the next one
         agent.standby.look_at_manager()
         agent.orders.look_at_manager()
 
@@ -129,7 +129,7 @@ class Loop:
         reap_orphans(self._sessions, present | {p.pid for p in agent.retired})
         agent.children.reap()
         agent.beat()
-        agent.look_at_devices()  # not every file system tells of changes
+        agent.look_at_devices()  # not every file system reports changes
         agent.device_info.beat()
         if epoch is None or agent.preparing:
             return

@@ -1,4 +1,4 @@
-"""This node as a member of its job: its manager, and what agents of other nodes connect to."""
+"""This node as a member of its job: its manager, and its services for agents of other nodes."""
 
 from __future__ import annotations
 

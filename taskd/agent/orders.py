@@ -24,7 +24,7 @@ from taskd.messages import from_agent, to_agent, to_rank
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that a script outside a loop of ours may take before it sees an interruption
+# seconds that a script outside our loops may take to notice an interruption
 BETWEEN_STEPS = 600.0
 
 
@@ -98,7 +98,7 @@ class Orders:
         member = self._member
         if isinstance(order, to_agent.TakeOver) and order.former == member.name:
             if member.epoch is not None:
-                member.epoch.moves_to = order.agent  # whom a new manager has to hear first
+                member.epoch.moves_to = order.agent  # a new manager has to hear from it first
         elif order.agent != member.name:
             log.error("%s is for another agent, %s: ignored", type(order).__name__, order.agent[:8])
         elif isinstance(order, to_agent.StandDown):
@@ -193,8 +193,8 @@ class Orders:
                 continue
             view = epoch.page.read(rank.local)
             if view.phase in TRAINING or view.phase in (slot.COMMITTED, slot.SETUP, slot.DONE):
-                # user code may take the time that it has left before it counts as hung, wherever it
-                # is; the manager adds its own grace
+                # user code may use up its remaining time before it counts as hung, wherever it is;
+                # the manager adds its own grace
                 left = (
                     self._monitor.watchdog.left(view, now)
                     if view.phase in (*TRAINING, slot.COMMITTED)

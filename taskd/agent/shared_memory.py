@@ -44,8 +44,7 @@ def _roomy() -> str | None:
 
 
 def _prefix() -> str:
-    """How names begin: with the namespace in which the agent's pid is valid, as containers may
-    share /dev/shm."""
+    """The prefix of names: the pid namespace of the agent, as containers may share /dev/shm."""
     return f"taskd-{os.stat('/proc/self/ns/pid').st_ino}-"
 
 

@@ -41,7 +41,7 @@ class Standby:
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self.room: int | None = None  # how many ranks it can run, while it has no node
         self._moved: to_agent.Prepare | None = None  # the node that it prepared for, and has
-        # a move that ended with its manager, until the next one knows of it
+        # a move whose manager is gone, until the next one knows about it
         self._broken_off: to_agent.Prepare | None = None
 
     # -- the launcher's thread ---------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Standby:
             and order.former
             and (preparation is None or not self._fits(preparation, order))
         ):
-            # the job is paused, and would wait for a script from its first line
+            # the job is paused, and would have to wait for the script to run from its first line
             self._stand_down("it is not ready")
             self._member.report(
                 from_agent.PreparationFailed(order.node, self._member.name, "it is no longer ready")
@@ -185,7 +185,7 @@ class Standby:
                             rank.number, rank.incarnation, rank.over, rank.left, rank.raised
                         )
                     )
-            if not order.former:  # the node is lost: no other agent can get it back
+            if not order.former:  # the node is lost: it cannot be returned to another agent
                 self.moved()
 
         member.records.fetch(
@@ -239,7 +239,7 @@ class Standby:
         member.announce()
 
     def leave(self) -> None:
-        """The job is over, or goes on without this agent."""
+        """Stand down for good: the job is over, or continues without this agent."""
         self._stand_down("it is no longer needed")
         if self.room is not None:
             self._orders.put(None)
@@ -254,7 +254,7 @@ class Standby:
             self._moved, self._member.preparation = self._member.preparation.order, None
 
     def holds(self, order: Order) -> bool:
-        """Whether the launcher must go on with `order`; otherwise it waits for the next one."""
+        """Whether the launcher must continue with `order`; otherwise it waits for the next one."""
         preparation = self._member.preparation
         current = preparation.order if preparation is not None else self._moved
         return isinstance(order, to_agent.TakeOver) or order is current
@@ -283,7 +283,7 @@ class Standby:
 
     @property
     def prepares(self) -> from_agent.Preparation | None:
-        """The move that the manager must know of, if it did not order it."""
+        """The move to report to a manager that did not order it, if any."""
         preparation, order = self._member.preparation, self._broken_off
         if preparation is not None and not preparation.taken:
             order = preparation.order
@@ -298,16 +298,16 @@ class Standby:
         )
 
     def undecided(self, manager: tuple[int, str]) -> bool:
-        """Whether it is open who has the node, should `manager` be acknowledged: what this
-        agent tells it now might not hold then."""
+        """Whether it would be open who has the node once `manager` is acknowledged: a report sent
+        now might then be wrong."""
         preparation = self._member.preparation
         taken = preparation is not None and preparation.taken
         return taken and preparation is not None and preparation.manager != manager
 
     def look_at_manager(self) -> None:
-        """Another manager may be in charge. What is prepared stays so until it decides. A node that
-        is being taken over stays with us if its ranks have their state: nobody else may have it.
-        Otherwise its former agent still does."""
+        """Another manager may be in charge. Preparations stay until it decides. A node that is
+        being taken over stays here if its ranks have their state, since no other agent has it;
+        otherwise its former agent keeps it."""
         preparation, epoch = self._member.preparation, self._member.epoch
         if preparation is None or preparation.manager == self._member.obeyed:
             return

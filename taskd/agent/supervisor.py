@@ -1,5 +1,5 @@
-"""The launcher's side of an agent: it prepares, begins and stops epochs, and asks `verdict()` what
-to do with its processes."""
+"""The launcher's interface to its agent: the launcher prepares, begins and stops epochs, and asks
+`verdict()` what to do with its processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Supervisor:
         )
         self._loop = Loop(self.agent)
         self._closing = False
-        # a script may change its directory: where this process is now counts
+        # a script may change its directory: remember the current one
         self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
         if resumed := settings.resume_path(environ):
             self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
@@ -67,7 +67,7 @@ class Supervisor:
         before they are started."""
         agent = self.agent
         agent.node = node
-        # what ranks and the zygote leave behind is ours: we learn how it ends, and can end it
+        # orphans of ranks and the zygote become our children: we see how they end, and can end them
         adopt_orphans()
         self._end_children()
         agent.drop_epochs()
@@ -75,7 +75,7 @@ class Supervisor:
         agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
     def _end_children(self) -> None:
-        """The present ranks have been ended: so is what they have started."""
+        """End what the current ranks have started, once these have ended."""
         for epoch in self.agent.epochs():
             self.agent.children.end_all(epoch)
 
@@ -110,15 +110,15 @@ class Supervisor:
         agent.call(lambda: agent.begin(epoch))
 
     def warm_up(self, entrypoint: Any, arguments: tuple[Any, ...]) -> None:
-        """Start the zygote, once, if the ranks can be forked. The arguments are the ranks', as
-        torch has them."""
+        """Start the zygote, once, if the ranks can be forked. The arguments are torch's for the
+        ranks."""
         if runs_python(entrypoint, tuple(arguments)):
             self.warm({}, "taskd.worker.process.forked")
 
     def warm(self, variables: dict[str, str], ranks: str) -> None:
         """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module
-        with what they import, see ranks/zygote.py."""
-        # made here: while this thread starts a rank, the rank's variables are in os.environ
+        that imports what ranks need, see ranks/zygote.py."""
+        # copied here: while this thread starts a rank, os.environ has the rank's variables
         environment = {**os.environ, **variables, **self._preloading()}
         start = functools.partial(self.agent.replacements.warm_up, environment, ranks)
         if self._loop.running:
@@ -144,8 +144,8 @@ class Supervisor:
         self.agent.stopping()
 
     def farewell(self, limit: float) -> None:
-        """Report that this node's ranks have ended well; wait, at most `limit` seconds, until all
-        nodes' have, or the manager is gone."""
+        """Report that this node's ranks have ended well; wait at most `limit` seconds until all
+        nodes have done so or the manager is gone."""
         agent = self.agent
         agent.left = True
         agent.call(lambda: agent.report(from_agent.AgentLeft(agent.node, True)))
@@ -197,8 +197,8 @@ class Supervisor:
 
     @property
     def led(self) -> bool:
-        """Whether a manager has answered, which from then on alone orders restarts of all ranks;
-        until it has been gone for too long."""
+        """Whether a manager has answered. From then on only the manager orders restarts of all
+        ranks, until it has been gone for too long."""
         managers, watch = self.agent.managers, self.agent.manager_watch
         return managers is not None and managers.met and not watch.given_up
 
@@ -236,8 +236,8 @@ def make_epoch(
     environments: dict[int, dict[str, str]],
     common: dict[str, str],
 ) -> Epoch:
-    """Make the shared memory of an epoch whose ranks are not started yet. `key`: of their records.
-    Adds its names and the `common` variables to `environments`, by local rank. Raises OSError."""
+    """Make the shared memory of an epoch before its ranks start. `key`: seals their records. Adds
+    its names and the `common` variables to `environments`, by local rank. Raises OSError."""
     directory = shared_memory.make()
     try:
         sealed.write_key(directory, key, job)

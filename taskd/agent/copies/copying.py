@@ -1,12 +1,12 @@
-"""This node's records are sent to the agents of two other nodes, which the manager names: its
-keepers. (In a job of two nodes there is one.)
+"""Sends this node's records to its keepers: the agents of two other nodes, named by the manager.
+(In a job of two nodes there is one.)
 
-A rank writes its record for the start of a step into shared memory and says so through a pipe; it
-goes into the step's first collective when all keepers have the record. So whoever has committed a
-step knows that every rank's record for its start is on three nodes.
+A rank writes its record for the start of a step into shared memory and notifies the agent through a
+pipe; it enters the step's first collective once all keepers have the record. So when any rank has
+committed a step, every rank's record for its start is on three nodes.
 
-The record of a rank's start (records/start.py) goes ahead of the first of these, and again of the
-first after each change of it: what a keeper acknowledges without it does not count.
+The record of a rank's start (records/start.py) is sent before the first of these, and again after
+each change; acknowledgements of a keeper without the current one do not count.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from taskd.records.store import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
 
-# seconds without an acknowledgement after which ranks do not wait any more; it comes within a round
-# trip
+# seconds without an acknowledgement after which ranks stop waiting; it normally takes a round trip
 PATIENCE = 5.0
-# seconds without one after which all records are sent again, over a new connection, besides what
-# they take: a connection that breaks loses what is on its way
+# seconds without one, beyond the transfer time, after which all records are sent again over a new
+# connection: a broken connection loses what is in flight
 AGAIN = 1.0
 SLOWEST = 50e6  # bytes a second
 
 
 class _Keeper:
     """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
-    `unanswered`: since when an acknowledgement is waited for, and `size`: of how many bytes;
-    `tried`: when all records were last sent; `active`: ranks wait for it. `starts`: local rank ->
-    number of the start record that it was sent last, and of the one that it has."""
+    `unanswered`: when the oldest unacknowledged record was sent, and `size`: unacknowledged bytes;
+    `tried`: when all records were last sent; `active`: whether ranks wait for it. `starts`: local
+    rank -> numbers of the start record last sent to it, and of the one that it has."""
 
     def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
         self.address, self.line = address, line
@@ -62,11 +61,11 @@ class Copying:
         self._pipe = -1
         self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
-        # local rank -> number of its present start record, and what tells its file from others
+        # local rank -> number of its current start record, and its file's identity
         self._starts: dict[int, tuple[int, tuple[int, ...]]] = {}
 
     def begin(self, node: int, epoch: Epoch) -> None:
-        """The ranks of `epoch` write records from now on."""
+        """Start copying the records of the ranks of `epoch`."""
         if self._pipe >= 0:
             os.close(self._pipe)
         self._node, self._epoch, self._entries, self._sent = node, epoch, {}, {}
@@ -82,8 +81,8 @@ class Copying:
         self._keepers = keepers
 
     def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """From now on the agents at `addresses` keep our records; new ones get all there are. If
-        there is none, ranks do not wait for copies."""
+        """Make the agents at `addresses` the keepers of our records; new ones get all existing
+        records. With no address, ranks do not wait for copies."""
         epoch = self._epoch
         if epoch is None or epoch.dropped:
             return
@@ -91,7 +90,7 @@ class Copying:
         present = {keeper.address for keeper in self._keepers}
         new = [_Keeper(a, self._dial(a)) for a in addresses if a not in present]
         self._keepers += new
-        # ranks wait from here on: what they have said before is sent now
+        # ranks wait from here on: send the records of their earlier notes now
         epoch.page.copying(self.active)
         self._send_all(epoch, new)
         for local in epoch.ranks:
@@ -108,8 +107,8 @@ class Copying:
                 self._send(local, number, step, anew=step == steps[0], keepers=keepers)
 
     def ours(self, node: int) -> list[between_agents.Keep] | None:
-        """The records of this node's own ranks, which another agent is about to run; None where
-        `node` is another."""
+        """The records of this node's ranks, for the agent that takes it over; None if `node` is
+        another one."""
         epoch = self._epoch
         if epoch is None or node != self._node:
             return None
@@ -153,7 +152,7 @@ class Copying:
         self._judge(time.monotonic())
 
     def _forward(self) -> None:
-        """Ranks have written records."""
+        """Send the records that ranks have announced through the pipe."""
         try:
             data = os.read(self._pipe, NOTE.size * 1024)  # notes are written whole
         except BlockingIOError:
@@ -177,7 +176,7 @@ class Copying:
             return
         self._send_start(epoch, rank, keepers)
         if found is None:
-            # overwritten already, and a later one is on its way; if not, all are sent in a moment
+            # already overwritten, so a later note is on its way; if not, all are sent again shortly
             for keeper in keepers:
                 keeper.unanswered = keeper.unanswered or time.monotonic()
             there = entries.all() if entries is not None else "none"
@@ -201,7 +200,7 @@ class Copying:
             keeper.line.send(data)
 
     def _send_start(self, epoch: Epoch, rank: Rank, keepers: list[_Keeper]) -> None:
-        """Send the record of the rank's start to those that have not been sent the present one."""
+        """Send the record of the rank's start to the keepers that were not sent the current one."""
         local = rank.local
         try:
             found = os.stat(start.path(epoch.directory, local))
@@ -232,7 +231,7 @@ class Copying:
         )
 
     def _read(self, local: int) -> Entries | None:
-        """The rank's records; it makes a new file when they grow."""
+        """The rank's records; the rank makes a new file when they grow."""
         epoch = self._epoch
         assert epoch is not None
         try:
@@ -258,7 +257,7 @@ class Copying:
             if message.start:
                 keeper.starts[rank.local] = sent, message.number
                 continue
-            if sent != has:  # it is lost, as nothing overtakes it: all are sent again in a moment
+            if sent != has:  # lost, since messages are not reordered: all are sent again shortly
                 continue
             keeper.kept[rank.local] = message.number
             if all(keeper.kept.get(local, 0) >= number for local, number in self._sent.items()):
@@ -268,7 +267,7 @@ class Copying:
             self._copied(epoch, rank.local)
 
     def _copied(self, epoch: Epoch, local: int) -> None:
-        """Let the rank go on if each keeper that ranks wait for has its record."""
+        """Let the rank continue if each keeper that ranks wait for has its record."""
         kept = [keeper.kept.get(local, 0) for keeper in self._keepers if keeper.active]
         if kept:
             epoch.page.copied(local, min(kept))
@@ -281,13 +280,13 @@ class Copying:
             self._copied(epoch, local)
 
     def _judge(self, now: float) -> None:
-        """A keeper that says nothing must not hold up training for long: where it is gone the
-        manager names another one."""
+        """Stop waiting for silent keepers, which must not hold up training for long: if one is
+        gone, the manager names another."""
         epoch = self._epoch
         for keeper in self._keepers:
             if keeper.unanswered is None or epoch is None or epoch.dropped:
                 continue
-            # to one that is given up, too: copies are kept again as soon as it answers
+            # even to one that was given up: copying resumes as soon as it answers
             every = (AGAIN if keeper.active else PATIENCE) + keeper.size / SLOWEST
             if now - max(keeper.unanswered, keeper.tried) > every:
                 log.warning(
@@ -305,7 +304,7 @@ class Copying:
                 continue
             keeper.active = False
             log.error(
-                "a keeper of this node's records has not answered for %.0f s: ranks go on %s",
+                "a keeper of this node's records has not answered for %.0f s: ranks continue %s",
                 PATIENCE,
                 "with the copies of the other" if self.active else "without copies",
             )

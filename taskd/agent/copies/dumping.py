@@ -59,7 +59,7 @@ def save_records(
             report(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
         except (OSError, sealed.BadRecord) as error:
             log.error("the records of node %d cannot be saved: %s", node, error)
-            dumps.discard(work)  # nobody saves the state without them
+            dumps.discard(work)  # without them the state is not saved
             report(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
 
     threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()

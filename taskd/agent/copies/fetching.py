@@ -1,4 +1,4 @@
-"""The records of a lost node are fetched from an agent that keeps them, and put in place."""
+"""Fetches the records of a lost node from an agent that keeps them, and puts them in place."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Fetching:
     def fetch(
         self, node: int, ranks: Sequence[int], addresses: Sequence[tuple[str, int]], then: Then
     ) -> None:
-        """Have `then` called with the records of `node` that the first of the agents at `addresses`
-        keeps which has some of all `ranks`, else with those of most ranks; None: nobody has
-        answered."""
+        """Call `then` with the records of `node` from the first agent at `addresses` that has
+        records of all `ranks`, else from the one that has the most ranks; with None if no agent
+        answers."""
         if (before := self._fetches.pop(node, None)) is not None:
             _close(before)
         deadline = time.monotonic() + LIMIT
@@ -57,7 +57,7 @@ class Fetching:
         self._ask(node)
 
     def _ask(self, node: int) -> None:
-        """Ask the next agent, or finish if there is nobody left to answer."""
+        """Ask the next agent, or finish if none is left to answer."""
         fetch = self._fetches[node]
         if fetch.addresses:
             line = self._dial(fetch.addresses.pop(0))
@@ -103,7 +103,8 @@ class Fetching:
             elif isinstance(message, between_agents.Fetched):
                 found = fetch.lines.pop(line)
                 line.close()
-                # what did not fit into the line is missing: half of the records are none
+                # messages that did not fit into the queue are missing; incomplete records are of no
+                # use
                 if len(found) == message.count:
                     self._judge(node, fetch, found)
                 else:
@@ -111,7 +112,7 @@ class Fetching:
                 return
 
     def _judge(self, node: int, fetch: _Fetch, found: list[between_agents.Keep]) -> None:
-        """A keeper has given all that it has."""
+        """Judge what a keeper has sent, which is all that it has."""
         of = [
             len({keep.rank for keep in f if keep.kind in KINDS} & fetch.ranks)
             for f in (found, fetch.best or [])
@@ -131,8 +132,8 @@ def _close(fetch: _Fetch) -> None:
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
     """Write fetched records into the files of this node's ranks, in place of what is there.
-    `locals_of`: rank -> local rank. What is no record of its rank and step is left out, and
-    said. A start record that is there stays until another one takes its place."""
+    `locals_of`: rank -> local rank. Anything else than a record of its rank and step is logged and
+    left out. An existing start record stays until another one replaces it."""
     for local in locals_of.values():
         forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):

@@ -38,18 +38,17 @@ class Keeping:
         ask: Callable[[from_agent.May], None],
         ours: Callable[[int], list[between_agents.Keep] | None],
     ) -> None:
-        """`router` receives from other agents; `key` is that of records. `ask` sends a question to
-        the manager. `ours`: the records of a node's ranks if they run here, else None."""
+        """`router` receives from other agents; `key` seals records. `ask` sends a question to the
+        manager. `ours`: returns the records of a node's ranks if they run here, else None."""
         self._router, self._key, self._job, self._ours = router, key, job, ours
         self._drops = Drops(log)
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
-        # node -> rank -> what is kept of it, oldest first
+        # node -> rank -> its records, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
         self._starts: dict[int, dict[int, between_agents.Keep]] = {}  # node -> rank -> its start
 
     def keeps(self) -> tuple[tuple[int, int], ...]:
-        """Nodes whose records are kept here, each with the newest step that is kept of all its
-        ranks."""
+        """Nodes whose records are kept here, each with the newest step kept for all its ranks."""
         newest = {
             node: min((records[-1].step for records in ranks.copy().values()), default=0)
             for node, ranks in self._kept.copy().items()
@@ -57,13 +56,13 @@ class Keeping:
         return tuple(sorted(newest.items()))
 
     def forget(self) -> None:
-        """Drop all records: this node's ranks start from the beginning, as do all others, and
-        agents send theirs again once all are protected."""
+        """Drop all records: all ranks start from the beginning, and agents send their records again
+        once all are protected."""
         self._kept.clear()
         self._starts.clear()
 
     def of(self, node: int) -> list[between_agents.Keep]:
-        """The records of steps kept of `node`."""
+        """The step records kept for `node`."""
         return [keep for records in self._kept.get(node, {}).copy().values() for keep in records]
 
     def permit(self, answer: to_agent.Permit) -> None:

@@ -2,9 +2,9 @@
 
 Every process of the job knows the secret, so the secret alone permits nothing. The manager knows
 which agent has a node, and which standby it has ordered to take a node over or to prepare for it.
-It is asked when an agent stores records here for the first time, and for every fetch. It decides
-before that agent learns of it, so a question is never too early; the requests that wait for an
-answer are bounded, and have a deadline.
+It is asked when an agent first stores records here, and for every fetch. It decides before that
+agent learns the decision, so a question is never too early. Requests that wait for an answer are
+limited in number and time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger("taskd.agent")
 PATIENCE = 10.0
 AGAIN = 1.0  # seconds after which a question is repeated, to a manager that may be a new one
 HELD = 64  # most open questions
-# of all requests that wait: records are some 10 kB, and some 100 MiB with large module buffers
+# of all waiting requests: records are some 10 kB, and some 100 MiB with large module buffers
 HELD_BYTES = 256 << 20
 
 Request = between_agents.Keep | between_agents.Fetch
@@ -50,7 +50,7 @@ class Permits:
         refuse: Callable[[bytes, between_agents.Fetch], None],
     ) -> None:
         self._ask, self._keep, self._hand_over, self._refuse = ask, keep, hand_over, refuse
-        # node -> the agent that keeps its records here, and its ranks
+        # node -> the agent that stores its records here, and its ranks
         self._owners: dict[int, tuple[str, frozenset[int]]] = {}
         self._held: dict[from_agent.May, _Held] = {}
         # and when: an agent that repeats its request must not keep the manager busy

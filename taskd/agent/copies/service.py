@@ -43,9 +43,8 @@ class Records:
         ask: Callable[[from_agent.May], None],
         ports: range | None = None,
     ) -> None:
-        """`ports`: where others' records are received; None: any. `ask` sends a question to the
-        manager, whose answer comes by `permit`; it is called in this object's thread. Raises
-        OSError."""
+        """`ports`: on which to receive others' records; None: any. `ask` sends a question to the
+        manager, in this object's thread; the answer arrives through `permit`. Raises OSError."""
         context: zmq.Context[Any] = zmq.Context()
 
         def dial(address: tuple[str, int]) -> KeeperLine:
@@ -81,15 +80,14 @@ class Records:
         self._mailbox.put(begin)
 
     def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
-        """Have the agents at `addresses` keep our records from now on; they get all existing
-        ones."""
+        """Make the agents at `addresses` the keepers of our records; they get all existing ones."""
         self._mailbox.put(lambda: self.copying.keep_at(addresses))
 
     def fetch(
         self, node: int, ranks: Sequence[int], addresses: Sequence[tuple[str, int]], then: Then
     ) -> None:
-        """Fetch the records of `ranks` of `node` from the first agent at `addresses` that has those
-        of all, and call `then` with them in this object's thread."""
+        """Fetch the records of `ranks` of `node` from the first agent at `addresses` that has all
+        of them, and call `then` with them in this object's thread."""
         self._mailbox.put(lambda: self.fetching.fetch(node, ranks, addresses, then))
 
     def permit(self, answer: to_agent.Permit) -> None:
@@ -101,7 +99,7 @@ class Records:
         return self.keeping.keeps()
 
     def of(self, node: int) -> list[between_agents.Keep]:
-        """The records kept of `node`."""
+        """The records kept for `node`."""
         return self.keeping.of(node)
 
     def close(self) -> None:
@@ -116,7 +114,7 @@ class Records:
             try:
                 self._turn()
             except Exception:
-                log.exception("the records thread goes on after an error")
+                log.exception("the records thread continues after an error")
         self._context.destroy(linger=0)
 
     def _turn(self) -> None:

@@ -27,10 +27,10 @@ LOOK = 0.05  # seconds between two looks while there is no manager
 PROVE = 2.0  # seconds that an acknowledged manager has to take charge
 AGAIN = 0.25  # seconds between two reports of our voter state, while we look
 PLACES = 16  # most addresses at which a manager is looked for
-# seconds without a connection after which a manager that is stopped by a signal is killed; it has
-# as much patience with agents
+# seconds without a connection after which a manager stopped by a signal is killed; it waits as long
+# for agents
 STOPPED = 10.0
-# true only at the moment: useless later
+# messages that are outdated if sent later
 PASSING = (from_agent.RankStalled, from_agent.ProgressReport)
 
 
@@ -53,8 +53,8 @@ class Managers:
         self._keys, self._identity, self._job, self._nodes = keys, identity, job, nodes
         self.here, self._announce = here, announce
         self._successor = Successor(keys, here)
-        # wherever one may be; a manager that was cut off has named the agents that it still
-        # reached, and the one in charge is elsewhere
+        # all places where one may be: a manager that was cut off named only the agents that it
+        # still reached, and the one in charge may be elsewhere
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
         # to the manager in use
@@ -70,9 +70,9 @@ class Managers:
         # the sending node, the message, and when it was first sent
         self._outbox: Outbox[tuple[int, bytes, float]] = Outbox()
         self._informed = ""  # the manager that its messages are for
-        # when a manager was that has not taken charge yet
+        # when a manager was acknowledged that has not taken charge yet
         self._acknowledged: float | None = None
-        self.over = False  # the job is: look for no manager
+        self.over = False  # the job is over: look for no manager
         self._between_us: dict[type, Callable[[Link, Any], None]] = {
             to_agent.RegisterAgain: self._register_again,
             to_agent.Ack: self._delivered,
@@ -92,7 +92,7 @@ class Managers:
 
     @property
     def addressee(self) -> tuple[int, str]:
-        """Term and name of the manager that hears what is sent, acknowledged or not."""
+        """Term and name of the manager that receives our messages, acknowledged or not."""
         return self.link.term, self.link.manager
 
     def be_node(self, node: int) -> None:
@@ -122,7 +122,7 @@ class Managers:
 
     @property
     def unheard(self) -> int:
-        """How many messages the manager has not acknowledged."""
+        """The number of messages that the manager has not acknowledged."""
         return len(self._outbox.kept)
 
     def send(self, message: Any) -> None:
@@ -141,7 +141,7 @@ class Managers:
             self._outbox.in_step = False  # its queue is full
 
     def begin(self, message: Any) -> None:
-        """Send a message that reports everything; a new manager needs none of the earlier ones."""
+        """Send a message that reports everything and makes all earlier ones obsolete."""
         anew = self._informed != self.link.manager
         self._informed = self.link.manager
         if anew:
@@ -158,8 +158,8 @@ class Managers:
         (link or self.link).send(state)
 
     def orders(self) -> Iterator[Any]:
-        """Orders of the manager that is obeyed; handles messages of election and delivery
-        itself."""
+        """Yield the orders of the manager that is obeyed. Messages of election and delivery are
+        handled here."""
         for link in self.links:
             while (message := link.receive()) is not None:
                 between_us = self._between_us.get(type(message))
@@ -228,7 +228,7 @@ class Managers:
             link.send(from_agent.RosterKept(message.stamp))
 
     def _confirm(self, link: Link) -> None:
-        """The manager that we obey has sent something as the one in charge."""
+        """Note that the manager we obey has acted as the one in charge."""
         if link is self.link:
             self._confirmed, self._acknowledged = True, None
 

@@ -18,11 +18,12 @@ from taskd.protocol.keys import Keys
 
 log = logging.getLogger("taskd.agent")
 
-# seconds that the manager's own machine has, or a network hiccup, before others start a manager
+# seconds for the manager's own machine to start one, or a network hiccup to pass, before others do
 FIRST = 0.7
-# seconds that each successor has before the next one starts a manager: a start takes ~0.5 s
+# head start of each successor before the next one starts a manager, in seconds; a start takes ~0.5
+# s
 NEXT = 0.9
-TRIES = 3  # managers that one agent starts before it leaves that to others
+TRIES = 3  # managers that one agent starts before it leaves this to others
 LISTENS = 0.2  # seconds; on this machine
 
 
@@ -64,7 +65,7 @@ class Successor:
 
     def end_stopped(self, gone: Address, away: float) -> None:
         """Kill a manager on this machine that is stopped by a signal: it holds its port, so no
-        other can take its place. `away`: seconds that it has been gone."""
+        other can replace it. `away`: seconds since it was last connected."""
         if (
             self._pid
             and gone[0] == self._here
@@ -116,8 +117,7 @@ class Successor:
             os.close(us)
 
     def found(self, address: Address) -> None:
-        """The manager at `address` is in charge: end one that was started here and is not
-        needed."""
+        """The manager at `address` is in charge: end the one started here, if it is another."""
         self._started = 0
         child = self._child
         if child is not None and child.poll() is None and address[0] != self._here:
@@ -128,7 +128,7 @@ class Successor:
         child = self._child
         if child is not None and child.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(5.0)  # it knows how the job ended, and leaves by itself
+                child.wait(5.0)  # it knows how the job ended, and exits by itself
             if child.poll() is None:
                 child.send_signal(signal.SIGTERM)
 

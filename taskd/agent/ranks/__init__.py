@@ -1,1 +1,1 @@
-"""The ranks of this node: what runs, what has died, what replaces it."""
+"""The ranks of this node: which run, which have died, and their replacements."""

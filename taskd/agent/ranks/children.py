@@ -2,16 +2,14 @@
 side programs.
 
 A child belongs to the rank's process if it is in the session that the process led, or if its
-environment, as it was when the child's program started, has the rank's marks. So one that begins a
-session of its own belongs to it too; one that does that without the marks does not, which is how a
-script starts something that is to live on. A dead process's children become the launcher's (see
-processes.py), so only the launcher's own children, and while the process is still being torn down
-that one's, have to be looked at. Children are signaled through pidfds and only after they were
-found to belong, so none is hit that has got a dead one's number.
+initial environment has the rank's marks. So a child that begins its own session still belongs to
+it, unless it also drops the marks, which is how a script starts something that is to live on. A
+dead process's children become the launcher's (see processes.py), so only the launcher's children
+have to be examined and, while the process is still being torn down, its own. Children are signaled
+through pidfds, after the check, so a process that reuses a dead one's pid is never hit.
 
 They are killed at once: the replacement may need their port, and a resource tracker (of
-multiprocessing) would remove the shared memory that other ranks and the replacement know by its
-name.
+multiprocessing) would remove shared memory that other ranks and the replacement use by name.
 """
 
 from __future__ import annotations
@@ -32,25 +30,25 @@ from taskd.agent.ranks.process_title import MARKS
 
 log = logging.getLogger("taskd.agent")
 
-# seconds for killed children to be gone; the kernel needs 0.1-0.3 s per GiB. The replacement is
-# started then in any case
+# seconds to wait for killed children; the kernel needs 0.1-0.3 s per GiB. After that the
+# replacement is started in any case
 GONE = 5.0
-# seconds that children get at the end of all ranks, in which those that clean up do: ~0.1 s
+# seconds that children get to clean up at the end of all ranks; it takes ~0.1 s
 CLEANING = 1.0
 # torch's (the sharing strategy file_system): removes what dead processes shared, and then ends
 _REMOVES = b"torch_shm_manag"
 
 
 def marks(epoch: Epoch, *more: int) -> frozenset[bytes]:
-    """The entries of the environment by which children are known, those of one process of a rank or
-    of all. `more`: its local rank and incarnation."""
+    """The environment entries that mark children of one process of a rank, or of all. `more`: its
+    local rank and incarnation."""
     values = (os.fspath(epoch.directory), *map(str, more))
     return frozenset(os.fsencode(f"{k}={v}") for k, v in zip(MARKS, values, strict=False))
 
 
 @dataclass
 class _Search:
-    """For the children of one process of a rank, or of all ranks of an epoch."""
+    """Searches for the children of one process of a rank, or of all ranks of an epoch."""
 
     sessions: frozenset[int]
     marks: frozenset[bytes]
@@ -75,7 +73,7 @@ class _Search:
                     os.close(fd)
 
     def _candidates(self) -> Iterator[int]:
-        # first theirs: a child that has moved to this process meanwhile is found there
+        # theirs first: a child that moves to this process meanwhile is found there
         for parent in self.parents:
             yield from _children(parent)
         # the kernel hands orphans to the main thread
@@ -90,8 +88,8 @@ class _Search:
         return False
 
     def end(self, seconds: float) -> list[str]:
-        """Kill the children and wait until they are gone, at most `seconds`; returns those that are
-        not."""
+        """Kill the children and wait at most `seconds` until they are gone; returns the remaining
+        ones."""
         due = time.monotonic() + seconds
         while True:
             more = False
@@ -115,20 +113,20 @@ class Children:
         self._dead: list[int] = []  # pidfds of killed ones that may still have to be reaped
 
     def end(self, of: frozenset[bytes], session: int, *parents: int) -> None:
-        """End the children of a rank's process, which is dead, unless that was done. `of`: its
-        marks; `parents`: it and, under a wrapper, the process in the wrapper. From any thread."""
+        """End the children of a rank's dead process, unless already done. `of`: its marks;
+        `parents`: the process and, under a wrapper, the one inside. From any thread."""
         if (search := self._claim(of, session, parents)) is not None:
             self._run(search)
 
     def begin_to_end(self, of: frozenset[bytes], session: int, *parents: int) -> None:
-        """The same, in a thread of its own."""
+        """The same, in a separate thread."""
         if (search := self._claim(of, session, parents)) is not None:
             threading.Thread(
                 target=self._run, args=(search,), name="taskd-children", daemon=True
             ).start()
 
     def once_ended(self, of: frozenset[bytes], session: int, action: Callable[[], None]) -> None:
-        """Run `action` now, or once those children are gone."""
+        """Run `action` once those children are gone."""
         self.begin_to_end(of, session, session)
         search = self._searches[of]
         if search.done:
@@ -175,8 +173,8 @@ class Children:
         self._dead = [fd for fd in self._dead if not _reaped(fd)]
 
     def end_all(self, epoch: Epoch) -> None:
-        """All ranks of the epoch are dead or about to be: end their children, those that do so by
-        themselves a moment later. Called by the launcher's thread."""
+        """All ranks of the epoch are dead or about to die: end their children, with a moment for
+        those that end by themselves. Called by the launcher's thread."""
         search = _Search(
             frozenset(r.pid for r in epoch.ranks.values() if r.pid),
             marks(epoch),
@@ -195,7 +193,7 @@ class Children:
 
 
 def _children(parent: int, *threads: int) -> Iterator[int]:
-    """The children of a process's threads, of all of them by default, the main thread's first."""
+    """The children of a process's threads (by default all), the main thread's first."""
     with contextlib.suppress(OSError):
         for thread in threads or sorted(map(int, os.listdir(f"/proc/{parent}/task"))):
             with contextlib.suppress(OSError):
@@ -209,14 +207,14 @@ def _name(pid: int) -> bytes:
 
 
 def _over(fd: int, seconds: float) -> bool:
-    """Wait until the process of a pidfd has ended; its files and ports are closed then."""
+    """Wait until the process of a pidfd has ended and its files and ports are closed."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(seconds, 0.0) * 1000))
 
 
 def _reaped(fd: int) -> bool:
-    """Reap the process of a pidfd if it is our child; close the pidfd if it is nobody's."""
+    """Reap the process of a pidfd if it is our child; close the pidfd once the process is gone."""
     with contextlib.suppress(ChildProcessError):
         if os.waitid(os.P_PIDFD, fd, os.WEXITED | os.WNOHANG) is None:
             return False

@@ -1,4 +1,4 @@
-"""Detects the ends of ranks, and tells faults from completed work."""
+"""Detects when ranks end, and distinguishes faults from completed work."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Deaths:
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
-        main thread is gone, however large its memory. Then end its children: before its files are
-        closed, which a resource tracker among them waits for. `pid`: of the rank or its wrapper."""
+        main thread is gone, however large its memory. Then end its children before its files are
+        closed, since a resource tracker among them waits for that. `pid`: of the rank or its
+        wrapper."""
         with contextlib.suppress(OSError, ValueError):
             epoch.page.wait_death(rank.local)
             self.node.call(lambda: self.gone(epoch, rank, incarnation))
@@ -97,7 +98,7 @@ class Deaths:
             self.report_end(rank)
             return
         cause = describe(code, epoch.page.records(rank.local), rank.killed)
-        if code == 0:  # sys.exit() in the middle of training: the other ranks wait for this one
+        if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"
                 if view.phase in TRAINING

@@ -1,5 +1,5 @@
-"""What an agent knows of its ranks: each with its present process, one start of all of them, and
-the node that they run on."""
+"""The agent's data: a rank with its current process, an epoch (one start of all ranks), and the
+node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Rank:
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
     left: Position | None = None
-    total: int = 0  # its loop ends before this step; 0: the script has not said
+    total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported
     injections: list[str] = field(default_factory=list)  # requests that it has not answered
@@ -99,8 +99,8 @@ class Epoch:
 
     @property
     def has_state(self) -> bool:
-        """Whether each rank lives and has got its state in the present generation. Before the node
-        is part of the job, in generation 0, none has."""
+        """Whether each rank lives and has its state in the current generation. Before the node is
+        part of the job, in generation 0, none has."""
         return self.generation > 0 and all(
             r.over is None and r.restored == self.generation for r in self.ranks.values()
         )
@@ -116,8 +116,8 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the launcher must do, as the agent's thread says: "native" (its own way), "wait" (a
-    repair is under way), "restart" (as `restart` says), "give up"."""
+    """What the launcher must do, decided by the agent's thread: "native" (proceed as without
+    taskd), "wait" (a repair is under way), "restart" (see `restart`), "give up"."""
 
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""
@@ -136,8 +136,8 @@ class Preparation:
 
 
 class Node(ABC):
-    """This node as the parts of its agent share it: its ranks, and what was decided about them.
-    Used by the agent's thread except where noted."""
+    """The state that the agent's parts share: the node's ranks, and the decisions about them. Used
+    by the agent's thread except where noted."""
 
     def __init__(self) -> None:
         self.mailbox = Mailbox()
@@ -153,14 +153,14 @@ class Node(ABC):
         self.context: Any = None  # torch's SubprocessContext
         # replaced processes that must be reaped
         self.retired: list[subprocess.Popen[bytes]] = []
-        self.profile: tuple[int, ...] = ()  # what its ranks write down, see to_rank.Profile
+        self.profile: tuple[int, ...] = ()  # the ranges that its ranks profile, see to_rank.Profile
         self.left = False  # this node has reported that it ended well
         self.starts = False  # the launcher starts replacements itself (msrun)
         # and those that it has to start, as (local rank, incarnation)
         self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
         # a rank has ended, there is a verdict, or the job is over: the launcher's thread may wait
         self.news = threading.Event()
-        self.over = threading.Event()  # the job is, or no manager can tell
+        self.over = threading.Event()  # the job is over, or no manager is left to say so
 
     @abstractmethod
     def report(self, message: Any) -> None:
@@ -188,8 +188,8 @@ class Node(ABC):
     # -- epochs ------------------------------------------------------------------------------------
 
     def adopt(self, epoch: Epoch) -> None:
-        """Make `epoch` the present one; its processes run or are about to be started. An order to
-        end the job, which may have come while they were started, stands. From any thread."""
+        """Make `epoch` the current one; its processes run or are about to start. An order to end
+        the job that arrived meanwhile stays in force. From any thread."""
         with self._lock:
             self.epoch = epoch
             if self._verdict is not None and self._verdict.what == "restart":
@@ -202,8 +202,8 @@ class Node(ABC):
 
     def is_over(self, epoch: Epoch) -> bool:
         """Whether the node's ranks have ended well and are not needed again. In a job of several
-        nodes, others may train on and still need ranks that have left their loop: the manager's
-        `Release` tells."""
+        nodes, others may still train and need ranks that have left their loop, until the manager
+        sends `Release`."""
         ranks = epoch.ranks.values()
         return all(r.over == "ended well" for r in ranks) and (
             self.nodes == 1 or max(r.step for r in ranks) <= epoch.released
@@ -225,7 +225,7 @@ class Node(ABC):
             return self.epoch is epoch and put()
 
     def epochs(self) -> list[Epoch]:
-        """Those whose shared memory is there. From any thread."""
+        """The epochs whose shared memory exists. From any thread."""
         known = {id(e): e for e in (self.epoch, self._old, self.next) if e is not None}
         return [e for e in known.values() if not e.dropped]
 
@@ -245,7 +245,7 @@ class Node(ABC):
 
     @property
     def decided(self) -> Verdict | None:
-        """The last verdict on the present epoch. From any thread."""
+        """The last verdict on the current epoch. From any thread."""
         with self._lock:
             return self._verdict
 

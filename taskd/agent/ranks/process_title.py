@@ -1,6 +1,6 @@
 """Sets what `ps` and `pgrep -f` show of this process: a forked rank shows the user's command line,
-not the zygote's. And what /proc/PID/environ shows, also of processes that the rank forks: the
-rank's marks (children.py)."""
+not the zygote's. Also puts the rank's marks (children.py) into /proc/PID/environ, where processes
+that the rank forks inherit them."""
 
 from __future__ import annotations
 

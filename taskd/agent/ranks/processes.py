@@ -1,8 +1,8 @@
 """The processes of a node: those that the launcher started, those that the zygote forked, orphans
 that the launcher adopts, and how their ends are detected.
 
-Orphans are the children of a dead zygote, adopted so that their exit codes are known; and processes
-that ranks leave behind, which are ended (children.py) or have ended and must not stay as zombies.
+Orphans are the children of a dead zygote, adopted to learn their exit codes, and processes that
+ranks leave behind, which are ended (children.py) and reaped.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Forked:
         self._over.set()
 
     def adopt(self) -> None:
-        """The zygote that would report its end is gone: wait for it, as its parent now."""
+        """Wait for the process as its new parent: the zygote that would report its end is gone."""
 
         def wait() -> None:
             with contextlib.suppress(OSError):  # it is gone
@@ -106,15 +106,14 @@ def signal_group(process: Forked | subprocess.Popen[bytes], number: int) -> None
 
 
 class Handler:
-    """Takes the place of torch's SubprocessHandler; its process may come later."""
+    """Replaces torch's SubprocessHandler; its process may come later."""
 
     def __init__(self, proc: Forked | subprocess.Popen[bytes], local_rank: int) -> None:
         self.proc, self.local_rank_id = proc, local_rank
         self._lock = threading.Lock()
 
     def take(self, proc: Forked | subprocess.Popen[bytes]) -> bool:
-        """Take the process that was started. False if the launcher has ended the placeholder by
-        then."""
+        """Adopt the started process. False if the launcher has already ended the placeholder."""
         with self._lock:
             if isinstance(self.proc, Ordered) and self.proc.returncode is not None:
                 return False
@@ -130,7 +129,7 @@ class Zygote:
     """The agent's side of `zygote.py`. `request` and `receive` never block."""
 
     def __init__(self, environment: dict[str, str], ranks: str) -> None:
-        """`ranks`: the module with what they import, see zygote.py."""
+        """`ranks`: the module that imports what ranks need, see zygote.py."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self.socket = ours
@@ -168,7 +167,7 @@ class Zygote:
         self._process.wait()
 
     def end(self) -> int | None:
-        """The zygote has closed its end of the socket: wait for it and return its exit code."""
+        """Wait for the zygote, which has closed its socket, and return its exit code."""
         self.socket.close()
         try:
             return self._process.wait(1.0)
@@ -183,7 +182,7 @@ def start_zygote(fd: int, ranks: str, environment: dict[str, str]) -> subprocess
             "taskd.agent.ranks.zygote", str(fd), ranks, process_title.ROOM, unbuffered=True
         ),
         pass_fds=[fd],
-        # a Ctrl-C is for the launcher, which ends the ranks
+        # Ctrl-C is for the launcher, which ends the ranks
         start_new_session=True,
         env={**environment, process_title.SPARE[0]: process_title.SPARE[1]},
     )
@@ -215,8 +214,8 @@ def _stat(pid: int) -> list[bytes] | None:
 
 def exit_code(pidfd: int | None, process: Any) -> int | None:
     """The exit code of a rank's process, negative for a signal; None if it has not ended, or the
-    code is unknown. Does not reap a zombie: torch's launcher needs its exit code too, and may have
-    been first."""
+    code is unknown. Does not reap a zombie: torch's launcher needs the exit code too, and may
+    already have it."""
     if process is None:
         return None
     if process.returncode is None and pidfd is not None:
@@ -240,7 +239,7 @@ def exit_code(pidfd: int | None, process: Any) -> int | None:
 
 def noted_code(pid: int) -> int | None:
     """The exit code that the kernel notes before it frees a process's memory, which may take long.
-    It also shows 0 for a live process or a hidden code, so 0 counts as unknown."""
+    The kernel also shows 0 for a live process or a hidden code, so 0 counts as unknown."""
     fields = _stat(pid)
     if fields is None or len(fields) <= _EXIT_CODE or not int(fields[_FLAGS]) & _PF_EXITING:
         return None
@@ -249,9 +248,9 @@ def noted_code(pid: int) -> int | None:
 
 
 def describe(code: int | None, records: list[dict[str, Any]], killed: str = "") -> str:
-    """Why a process ended: its exit code if known, and what libtaskd's record adds. A record that
-    does not fit the code is of a signal that the process survived. `killed`: why this agent has
-    killed it, if it has."""
+    """Why a process ended: its exit code if known, and details from libtaskd's record. A record
+    that does not match the code belongs to a signal that the process survived. `killed`: why this
+    agent killed it, else ""."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])
@@ -290,8 +289,8 @@ def adopt_orphans() -> None:
 
 
 def reap_orphans(sessions: Iterable[int], known: Iterable[int]) -> None:
-    """Reap dead processes that ranks have left behind: those in `sessions`, which ranks have led,
-    but not `known`, which other code waits for."""
+    """Reap dead processes that ranks have left behind in `sessions`, except `known`, which other
+    code waits for."""
     ours, waited = set(sessions), set(known)
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """Monitors ranks that train: detects one that makes no progress, answers progress probes, reports
 lost memory pages, and relays operators' requests. Used by the agent's thread; threads that wait for
-something hand the rest back to it."""
+something hand their result back to it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RankMonitor:
     # -- memory pages ------------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
-        """Start a new epoch: listen to its bell, which a rank rings from a signal handler."""
+        """Start a new epoch: listen for its bell, which ranks ring from a signal handler."""
         self._call, self.watchdog.holding = None, False
         self._stopped.clear()
         threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
@@ -255,12 +255,12 @@ class RankMonitor:
 
     @staticmethod
     def ask(rank: Rank, message: Any) -> bool:
-        """Send over the rank's second line; False if no thread reads it."""
+        """Send to the rank's control thread; False if no thread reads it."""
         if rank.control_thread is None:
             return False
         try:
             rank.control_thread.send(codec.encode(message))
-        except OSError:  # dying, or stopped for so long that its line is full
+        except OSError:  # dying, or stopped for so long that its socket is full
             return False
         return True
 
@@ -271,11 +271,11 @@ def _first_not_begun(view: View) -> int:
 
 
 def node_progress(epoch: Epoch) -> NodeProgress:
-    """Where the ranks of the node are, from the state page, for the manager."""
+    """The progress of the node's ranks, from the state page, for the manager."""
     steps, phases, usual = [], bytearray(), []
     for rank in epoch.ranks.values():
         view = epoch.page.read(rank.local)
-        # what its predecessor left in the page does not count
+        # its predecessor's entries in the page do not count
         present = bool(view.attached) and view.incarnation == rank.incarnation
         steps.append(view.step if rank.over is None else max(view.step, rank.step))
         if rank.over is None:

@@ -58,7 +58,7 @@ class RankProcesses:
         rank.blank, rank.ready, rank.restored = True, False, 0
         try:
             epoch.page.reset(rank.local)
-        # its last process has been killed and is still dying; 5 s is far more than a thread needs
+        # its last process was killed and is still dying; 5 s is far more than a thread needs
         except OSError:
             epoch.page.wait_death(rank.local, 5000)
             epoch.page.reset(rank.local)
@@ -67,7 +67,7 @@ class RankProcesses:
             if rank.incarnation == incarnation and rank.over is None and not epoch.dropped:
                 self.start(rank)
 
-        if before[1]:  # what the process had started may be in the way of the next
+        if before[1]:  # children of the old process may block the next
             self.children.once_ended(*before, start)
         else:
             start()
@@ -131,7 +131,7 @@ class RankProcesses:
     def started_by_launcher(
         self, epoch: Epoch, local: int, incarnation: int, process: Forked
     ) -> None:
-        """The launcher has started a process that was wanted."""
+        """Note that the launcher has started a requested process."""
         rank = epoch.ranks[local]
         if epoch.dropped or rank.incarnation != incarnation or rank.over is not None:
             process.send_signal(signal.SIGKILL)

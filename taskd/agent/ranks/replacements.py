@@ -28,9 +28,10 @@ log = logging.getLogger("taskd.agent")
 ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and a fresh interpreter ~2 s
 # seconds from the start of the first zygote until it is ready: ~3 s, twice that while ranks start
 WARM = 10.0
-# the same, for the first processes: without the zygote they would have to do the same work
+# the same, for the first processes: without the zygote they would do the same work themselves
 FIRST = 60.0
-# seconds until another zygote is started: its substitutes need the processors first, for ~2 s
+# seconds until another zygote is started: the fresh interpreters that stand in need the CPUs first,
+# for ~2 s
 AGAIN = 5.0
 
 
@@ -129,8 +130,8 @@ class Replacements:
             self._start_slowly(order)
 
     def _send(self, zygote: Zygote) -> None:
-        """Send pending requests. A zygote that cannot take them shows by the end of its socket, or
-        by its deadline."""
+        """Send pending requests. A zygote that cannot accept them is detected by the end of its
+        socket, or by its deadline."""
         while self._unsent and zygote.request(self._unsent[0]):
             self._unsent.popleft()
 
@@ -194,7 +195,7 @@ class Replacements:
             process.adopt()
         self._forked.clear()
         self._unsent.clear()
-        # one that has left by itself would do so again: this job gets no other
+        # one that exited by itself would do so again: this job gets no other
         by_itself = code is None or code >= 0
         log.warning(
             "the zygote has ended (%s); replacements are started by fresh interpreters%s",

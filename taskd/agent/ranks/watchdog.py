@@ -1,7 +1,7 @@
 """Finds the ranks of the node that make no progress, from the times in the state page. A decision
 without side effects: no page, no clock here.
 
-It finds only *that* a rank makes none: the rank may be at fault, or wait for the one that is. The
+It finds only *that* a rank makes none: the rank may be at fault, or wait for the one at fault. The
 manager's progress probe finds out which.
 """
 
@@ -45,7 +45,7 @@ class Watchdog:
         self._floor = now
 
     def waiting(self, view: View) -> bool:
-        """Whether the rank is in a phase in which it waits. One that is paused must go on when the
+        """Whether the rank is in a phase in which it waits. A paused rank must continue when the
         pause is over."""
         return view.phase in WAITING and (view.phase != slot.PAUSED or self.holding)
 
@@ -87,8 +87,8 @@ class Watchdog:
         return self.limits.least is not None and seconds >= self.limits.least
 
     def left(self, view: View, now: float) -> float:
-        """Seconds that a rank in user code may still take before it counts as hung; a minute if it
-        never does."""
+        """Seconds left to a rank in user code before it counts as hung; a minute if it never
+        does."""
         due = self.due(view)
         return 60.0 if due is None else max(due - now, 0.0)
 

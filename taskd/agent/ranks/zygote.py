@@ -2,11 +2,11 @@
 takes ~2 s.
 
 Run by `taskd/start.py` with the arguments FD, RANKS and ROOM, with the ranks' environment but no
-slot of its own. RANKS is the module with what ranks import, `warm()`, and with what becomes of a
-fork, `run(command, launcher)`. The zygote has one thread, holds no process group and never
-computes: a fork after an OpenMP parallel region hangs forever (docs/design.md). It answers one
-request at a time over the socket FD, and reports the exit of a child over the same socket. It ends
-when the socket does. ROOM is blank: a forked rank overwrites it with the command line it shows.
+slot of its own. The module RANKS has `warm()`, which imports what ranks need, and `run(command,
+launcher)`, which a fork runs. The zygote has one thread, holds no process group and never computes:
+a fork after an OpenMP parallel region hangs forever (docs/design.md). It answers one request at a
+time over the socket FD, and reports the exit of a child over the same socket. It ends when the
+socket does. ROOM is blank: a forked rank overwrites it with the command line it shows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # a child must not write to every page by collecting inherited garbage
     line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
-    die_with_parent(False)  # from here on the zygote sees that itself, and kills the ranks too
+    die_with_parent(False)  # from here on the zygote detects that itself, and kills the ranks too
     request = serve(line, launcher)
     if request is not None:
         become_rank(request)
@@ -59,7 +59,7 @@ def die_with_parent(yes: bool) -> None:
 
 def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
     """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when
-    it has been killed, the ranks are too, in whatever state they are."""
+    it is killed, the ranks are killed too, whatever they are doing."""
     children: dict[int, int] = {}  # pidfd -> pid
     ours = line.fileno()
     poll = select.poll()
