@@ -3,8 +3,8 @@ profiling.
 
 It waits on its own connection to the agent. In a forked rank, which the kernel does not kill
 together with the launcher, it also waits for the launcher's end. If the interpreter cannot run it
-(a loop in C that holds the GIL, a stopped process), it does not answer, which is information too.
-Imports neither torch nor mindspore.
+(a loop in C that holds the GIL, a stopped process), it does not answer, which tells the agent
+something too. Imports neither torch nor mindspore.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = logging.getLogger("taskd.worker")
 
 @dataclass(frozen=True)
 class Answers:
-    """What of a rank's answers depends on how it trains. `progress`: its step, and how far it has
-    come in it; `inject`: injects a fault, returns whether it was done and a description; `profile`:
-    has the training thread profile ranges of steps, and tell the agent."""
+    """The answers that depend on how a rank trains. `progress`: its step, and its progress in it;
+    `inject`: injects a fault, returns whether it was done and a description; `profile`: makes the
+    training thread profile ranges of steps, and report to the agent."""
 
     progress: Callable[[], tuple[int, int]]
     inject: Callable[[str, dict[str, str]], tuple[bool, str]]
@@ -35,7 +35,7 @@ class Answers:
 
 
 def start(agent: AgentClient, answers: Answers) -> None:
-    """Attend to the agent for as long as the process lives. Raises OSError."""
+    """Answer the agent for as long as the process lives. Raises OSError."""
     beside = agent.beside()
     threading.Thread(
         target=_attend, args=(agent, beside, answers), name="taskd-control_thread", daemon=True

@@ -161,7 +161,7 @@ def _name(address: tuple[object, ...]) -> str:
 
 
 def _endpoints(job: Job, options: dict[str, str]) -> str:
-    """List this rank's ends of its connections, separated by spaces."""
+    """List the local addresses of this rank's connections, separated by spaces."""
     names = []
     for connection in _connections():
         with connection:

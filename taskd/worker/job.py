@@ -103,7 +103,7 @@ class Job:
         elif step != (self._start or 0):
             raise RuntimeError(
                 f"begin_at({step}): this job's first step has the number {self._start or 0}. Call"
-                " it once, before the first step; a second loop goes on counting"
+                " it once, before the first step; a second loop continues the count"
             )
 
     @property
@@ -165,8 +165,8 @@ class Job:
         return Ending.COMMITTED if self._step > self._announced else Ending.AGAIN
 
     def leave_alone(self, reason: str) -> None:
-        """End protection; training goes on."""
-        log.warning("training goes on without protection: %s", reason)
+        """End protection; training continues."""
+        log.warning("training continues without protection: %s", reason)
         if self.loop is not None:
             self.loop.draws.let_go()
             self._announced = self.loop.session.entries.announced
@@ -253,7 +253,7 @@ class Job:
             self._alone()
 
     def _alone(self) -> None:
-        """Protection has ended inside a call: run those before it that are to be repeated."""
+        """Run the earlier calls that must be repeated, after protection has ended inside a call."""
         assert self.loop is not None and self._calls is not None
         repeated = self._calls.repeated()
         self.leave_alone(self.loop.alone)

@@ -1,4 +1,4 @@
-"""`taskd.protect`: protect what a script trains, or find out why that is not possible."""
+"""`taskd.protect`: protects what a script trains, or finds the reason why it cannot."""
 
 from __future__ import annotations
 
@@ -131,8 +131,9 @@ def _protect(objects: dict[str, Any]) -> Job:
     control_thread.start(agent, answers)
     if session.device.needs_abort:
         session.aborter = Aborter(session.device)
-    # an interpreter that ends in order writes DONE: only then is its exit code waited for. Not
-    # after leaving in the middle of a step: the other ranks wait for it, whatever its exit code
+    # an interpreter that exits normally writes DONE, and only then does the agent wait for its exit
+    # code. Not after leaving in the middle of a step: the other ranks wait for it, whatever its
+    # exit code
     atexit.register(_leave, job)
     atexit.register(gloo_threads.settle, communicators.idle)
     assert job.loop is not None
@@ -155,7 +156,7 @@ def _leave(job: Job) -> None:
         return
     why = job.loop.rejoin.missed() if job.loop is not None else ""
     if why and not raised.is_left():
-        # the other ranks wait for a step that this process will not make
+        # the other ranks wait for a step that this process will not take
         log.error("%s", why)
         print(why, file=sys.stderr, flush=True)
         raised.leave(why)
@@ -181,7 +182,8 @@ def _join(job: Job, loop: Loop) -> None:
 
 
 def _formed(loop: Loop, found: dumps.Found | None) -> None:
-    """Find what differs between ranks, and record the start: of the dump, if one was `found`."""
+    """Find what differs between ranks, and record the initial state (that of the dump, if one was
+    `found`)."""
     session = loop.session
     with scratch():
         for ddp in session.state.ddps:

@@ -277,7 +277,7 @@ def test_shapes_that_were_given_are_not_inferred(name):
 
 
 def test_a_pipeline_that_has_begun(monkeypatch):
-    """Where torch does not tell which shapes were given, that is refused by name."""
+    """Where torch does not show which shapes were given, that is refused by name."""
     schedule, net = pipeline("Schedule1F1B")
     monkeypatch.setattr(pipelines, "LEARN", "_no_such_name")
     monkeypatch.setattr(pipelines, "SHAPES", ("submod", "submod"))

@@ -1,5 +1,5 @@
-"""This process as a rank, to its agent: who it is, what it tells, and which orders are still worth
-carrying out. The same for `taskd.protect` and `mindio_ttp`; imports neither torch nor mindspore.
+"""A rank's client of its agent: identifies the rank, sends its reports, and filters obsolete
+orders. Shared by `taskd.protect` and `mindio_ttp`; imports neither torch nor mindspore.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class AgentClient:
         *fields: Fields.args,
         **more: Fields.kwargs,
     ) -> None:
-        """Send a message of this rank: its class, and what it has besides the rank and its
+        """Send a message of this rank: its class, and its fields besides the rank and its
         incarnation. From any thread. Raises AgentGone."""
         self.channel.send(message(self.rank, self.incarnation, *fields, **more))
 
     # -- orders ------------------------------------------------------------------------------------
 
     def overtaken(self, order: Any) -> bool:
-        """Whether a newer interruption has begun since the order was given: its own orders come,
-        after its number was in the state page."""
+        """Whether a newer interruption has begun since the order was given. Its number is in the
+        state page before its own orders arrive."""
         newest = slot.interruption()
         if getattr(order, "interruption", newest) >= newest:
             return False
@@ -63,8 +63,8 @@ class AgentClient:
         return True
 
     def failed(self, order: Any, error: Exception) -> None:
-        """Carrying out an order has raised `error`: tell it, unless the order was overtaken. The
-        coordinator decides what happens next."""
+        """Report that an order failed with `error`, unless it was overtaken. The coordinator
+        decides what happens next."""
         if self.overtaken(order):
             return
         log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=error)
@@ -79,7 +79,7 @@ class AgentClient:
         return until is not None and step >= until
 
     def begun(self, step: int) -> None:
-        """The state page says that `step` has begun: a pause before it comes too late from now
+        """Publish in the state page that `step` has begun: a pause before it is too late from now
         on."""
         if self.pauses(step):
             self.report(from_rank.RankPassed, step)

@@ -131,7 +131,7 @@ class ReadyOrder:
         return bool(self._handles)
 
     def listen(self) -> None:
-        """Start to listen, or listen again after the recorded backward was taken back.
+        """Start to listen, or listen again after the recorded backward was rolled back.
         Idempotent."""
         # with find_unused_parameters DDP keeps its first layout
         if self._handles or self._ddp.find_unused_parameters:
@@ -161,7 +161,7 @@ class ReadyOrder:
         return list(self._seen)
 
     def put(self, order: list[int] | None) -> None:
-        """Go on from `order`, which a record has."""
+        """Continue from `order`, taken from a record."""
         if order is None:
             self.listen()
         else:
@@ -180,7 +180,7 @@ def agreed(
     on these groups. Raises RuntimeError if this rank's order and that one have different
     lengths: their layouts would differ."""
     return [
-        # of a static graph each rank has its own, and DDP agrees on the buckets itself
+        # with a static graph each rank has its own, and DDP agrees on the buckets itself
         order if ddp.static_graph else _agreed(home(ddp), order, device)
         for ddp, order in zip(ddps, orders, strict=True)
     ]
@@ -214,8 +214,8 @@ def home(ddp: DistributedDataParallel) -> Any:
     return _homes.setdefault(ddp, ddp.process_group)
 
 
-# which parameters required a gradient when a DDP was first seen: those that it has managed since it
-# was made
+# which parameters required a gradient when a DDP was first seen: the ones it has managed from the
+# start
 _managed: weakref.WeakKeyDictionary[DistributedDataParallel, list[bool]] = (
     weakref.WeakKeyDictionary()
 )
@@ -250,7 +250,7 @@ def _want(parameters: list[torch.nn.Parameter], flags: list[bool]) -> None:
 def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     broadcast = {name: getattr(ddp, name) for name in _BUFFERS if hasattr(ddp, name)}
     parameters, expect_sparse = ddp._build_params_for_reducer()
-    # it has also listed the buffers again, with those added after DDP was made: undisturbed ranks
+    # it has also listed the buffers again, with those added after DDP was made. Undisturbed ranks
     # do not broadcast these, and a replacement may not have them yet
     for name, value in broadcast.items():
         setattr(ddp, name, value)
@@ -274,13 +274,13 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         ddp.reducer.prepare_for_backward([])
         in_backward(order)
         ddp.reducer._rebuild_buckets()
-        # not ddp._update_process_group: it would have the buckets laid anew after the next backward
+        # not ddp._update_process_group: it would lay the buckets out again after the next backward
         ddp.process_group = group
         ddp.reducer._update_process_group(group)
         ddp._has_rebuilt_buckets = True
     for parameter in parameters:
         parameter.grad = None
-    # after the replay, whose buckets mean nothing to a hook
+    # after the replay, whose buckets must not reach a hook
     for hook, state in getattr(ddp, "_comm_hooks", []):
         dist._register_comm_hook(ddp.reducer, state, comm_hooks.followed(hook, state))
 

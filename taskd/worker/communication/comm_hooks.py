@@ -1,7 +1,7 @@
 """DDP's communication hooks whose state is recorded, per rank: PowerSGD, post-local SGD, and states
 with a state_dict() and load_state_dict() of their own.
 
-PowerSGD goes on in callbacks of its collectives, which communicate again and write to the state.
+PowerSGD continues in callbacks of its collectives, which communicate again and write to the state.
 After a failed attempt a rank therefore waits for them, before anything is restored and before its
 groups have new communicators.
 """
@@ -80,7 +80,7 @@ def diverging(ddps: Iterable[DistributedDataParallel]) -> bool:
 
 
 def states(ddps: Iterable[DistributedDataParallel]) -> dict[str, Any]:
-    """What is to be recorded, by name."""
+    """The states to record, by name."""
     found: dict[int, Any] = {}
     for ddp in ddps:
         for _, state in _hooks(ddp):
@@ -138,15 +138,15 @@ def followed(hook: Callable[[Any, Any], Any], state: Any) -> Callable[[Any, Any]
 
 
 def seen() -> Iterator[torch.Tensor]:
-    """The buckets that hooks were given: they are live objects from then on, and made again by each
-    repair."""
+    """The buckets that were passed to hooks. They stay alive from then on, and each repair makes
+    them again."""
     for reference in list(_seen.values()):
         if (buffer := reference()) is not None:
             yield buffer
 
 
 def leave() -> None:
-    """Wait until no callback of a hook is under way; its connections are cut."""
+    """Wait until no callback of a hook runs any more; its connections are cut."""
     for future in list(_unfinished):
         with contextlib.suppress(Exception):  # it was cut
             future.wait()

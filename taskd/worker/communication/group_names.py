@@ -1,4 +1,4 @@
-"""The names of torch's process groups, which ranks must give alike."""
+"""The names of torch's process groups, which must be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _numbered: list[int] = []  # the number in use, and how many groups were named b
 
 
 def number_names(number: int) -> None:
-    """Name groups that are made from now on by `number`, and count them anew: torch counts them in
-    each process, and one that is new, or has failed to make some, has counted others than the rest.
-    Raises RuntimeError."""
+    """Name groups made from now on by `number` and a count that starts over. torch counts groups in
+    each process, and the count of a new process, or of one that failed to make some, differs from
+    the rest. Raises RuntimeError."""
     first = not _numbered
     _numbered[:] = number, 0
     original = getattr(c10d, "_process_group_name", None)

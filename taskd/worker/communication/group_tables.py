@@ -1,9 +1,9 @@
-"""Empties a process group's table of backends, so that the one before is released.
+"""Empties a process group's table of backends, so that the old ones are released.
 
 torch's Python interface only adds to the table. Its C++ interface has `release_resources()`, which
-a group calls when nobody uses it any more: it forgets the backends. The address of the C++ object
-comes from pybind11's own way to hand objects to other libraries, which checks the kinds on both
-sides. Where this torch lacks one of the two, idle backends stay.
+a group calls when it is no longer used: it drops the backends. The address of the C++ object comes
+from pybind11's own way to hand objects to other libraries, which checks the kinds on both sides.
+Where this torch lacks one of the two, idle backends stay.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _INTERNALS = "__pybind11_internals_v"
 
 
 def empty(handle: dist.ProcessGroup) -> bool:
-    """Have the group forget its backends; whether that is possible. The caller holds them, and
-    registers another one at once."""
+    """Make the group drop its backends; returns False if that is impossible. The caller keeps
+    references to them, and registers a new one at once."""
     release, where = _release(), address(handle)
     if release is None or where is None:
         return False
@@ -56,7 +56,7 @@ def _release() -> Callable[[int], None] | None:
 
 
 def address(handle: dist.ProcessGroup) -> int | None:
-    """Of the C++ object, None where pybind11 does not give it."""
+    """The address of the C++ object, None where pybind11 does not give it."""
     conduit, library = getattr(handle, _CONDUIT, None), _library()
     if conduit is None or library is None or not hasattr(library, _TYPE):
         return None
@@ -79,8 +79,8 @@ def address(handle: dist.ProcessGroup) -> int | None:
 
 @cache
 def _abis() -> tuple[bytes, ...]:
-    """What pybind11 calls the compilers of this process's libraries: the end of the name under
-    which each keeps what it shares, `__pybind11_internals_v11_<abi>__`."""
+    """pybind11's names for the compilers of this process's libraries: the end of the name under
+    which each keeps its shared data, `__pybind11_internals_v11_<abi>__`."""
     names = {*vars(builtins), *_interpreter()}
     found = {n[len(_INTERNALS) :] for n in names if isinstance(n, str) and n.startswith(_INTERNALS)}
     return tuple(sorted(n.partition("_")[2].removesuffix("__").encode() for n in found))
@@ -95,9 +95,9 @@ def _interpreter() -> dict[Any, Any]:
 
 
 class Dropped:
-    """Backends that no group has any more. They are let go of one after the other in a thread of
-    their own: a destructor waits for the backend's collectives, of which one may never end. Then
-    the rest stays. `left`: how many there are."""
+    """Backends that no group uses any more, released one by one in a separate thread: a destructor
+    waits for the backend's collectives, and one that never ends keeps the rest alive. `left`: how
+    many there are."""
 
     def __init__(self) -> None:
         self._noted: list[Any] = []
@@ -110,7 +110,7 @@ class Dropped:
         self.left += len(backends)
 
     def let_go(self) -> None:
-        """Of those that have been noted."""
+        """Release the noted backends."""
         if self._noted and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="taskd-drop", daemon=True)
             self._thread.start()

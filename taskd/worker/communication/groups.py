@@ -2,8 +2,8 @@
 
 A ProcessGroup object is a table of backends. It accepts another backend at any time and uses the
 one registered last, so everything that holds the object (DDP, a device mesh, FSDP, functional
-collectives, a variable of the script) uses the new one from then on. The ones before are released
-(group_tables.py) if they are gloo's. Another renewal leaves an idle one behind, and torch has room
+collectives, a variable of the script) uses the new one from then on. Old gloo backends are released
+(group_tables.py). A renewal with any other backend leaves an idle one behind, and torch has room
 for `Renewals.LIMIT` of them.
 
 All private names of torch for groups are in this file and group_tables.py;
@@ -74,8 +74,8 @@ _stand_ins: dict[dist.ProcessGroup, tuple[str, timedelta]] = {}
 
 
 def stands_in(handle: dist.ProcessGroup, backend: str, timeout: timedelta) -> None:
-    """`handle` is of torch's fake backend, in the place of a group of `backend`, whose name it
-    shows."""
+    """Note that `handle`, a group of torch's fake backend, stands in for a group of `backend`,
+    whose name it shows."""
     _stand_ins[handle] = backend, timeout
     c10d._world.pg_map[handle] = (backend, c10d._world.pg_map[handle][1])
     config = c10d.BackendConfig(c10d.Backend(backend))
@@ -139,7 +139,7 @@ class Renewals:
         return max(self._types.values(), default=self.FIRST - 1)
 
     def begun(self) -> int:
-        """How many collectives this rank has begun on all its groups, as far as backends count."""
+        """How many collectives this rank has begun on all its groups, where backends count them."""
         total = 0
         for handle in c10d._world.pg_map:
             backends = self._current.get(handle)
@@ -150,8 +150,8 @@ class Renewals:
         return total
 
     def renew(self, group: Group, store: dist.Store) -> None:
-        """Connect to the group's other members over `store`, and use that from now on. Raises what
-        the collective library raises."""
+        """Connect to the group's other members through `store`, and use the new backend from now
+        on. Raises what the collective library raises."""
         handle: Any = group.handle
         prefix = dist.PrefixStore(f"{group.name}/", store)
         by_device = _backends(group.backend)
@@ -172,14 +172,14 @@ class Renewals:
             config = c10d.BackendConfig(c10d.Backend(group.backend))
             c10d._world.pg_backend_config[handle] = str(config)
         elif handle not in self._kept:
-            # The destructor of a backend waits for its collectives, of which one may never end, and
-            # the interpreter calls it when it ends. So it is never called.
+            # The destructor of a backend waits for its collectives, and the interpreter calls it at
+            # exit, where a collective that never ends would hang it. So it is never called.
             self._kept.add(handle)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
 
     def _release(self, group: Group, names: list[str]) -> bool:
-        """Have the group forget its backends, if they are gloo's: others' destructors may do more
-        than wait."""
+        """Make the group drop its backends if they are gloo's: others' destructors may do more than
+        wait."""
         handle = group.handle
         if handle in _stand_ins or names != ["gloo"] or _is_detailed():
             return False
@@ -218,7 +218,7 @@ class Renewals:
         return _throwaway(group, name, store)
 
     def _gloo_devices(self) -> list[Any]:
-        """As torch chooses them, but shared by all groups and generations."""
+        """Choose gloo's devices as torch does, but share them among all groups and generations."""
         if not self._devices:
             gloo = dist.ProcessGroupGloo
             names = [n for n in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if n]
@@ -233,7 +233,7 @@ def _is_detailed() -> bool:
 
 
 def _throwaway(group: Group, name: str, store: dist.Store) -> Any:
-    """A backend as torch makes it for a group of its own, which is forgotten."""
+    """A backend made by torch for a temporary group, which is then dropped."""
     options = None
     for device, backend in _backends(group.backend).items():
         if backend == name and group.handle not in _stand_ins:
@@ -300,7 +300,7 @@ def _timeout(handle: Any) -> timedelta:
 
 @dataclass(frozen=True)
 class Mark:
-    """Which groups there were."""
+    """The groups that existed at a moment."""
 
     groups: frozenset[dist.ProcessGroup]
     count: int
@@ -311,7 +311,7 @@ def mark() -> Mark:
 
 
 def go_back(to: Mark) -> None:
-    """Forget groups made since: the code that made them runs again, and torch names groups by
+    """Drop groups made since: the code that made them runs again, and torch names groups by
     counting them."""
     for handle in [h for h in c10d._world.pg_map if h not in to.groups]:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # see Renewals.renew
@@ -342,8 +342,8 @@ def watch(around: Callable[[], Any]) -> None:
 
 @contextmanager
 def aside(rank: int, world_size: int) -> Iterator[None]:
-    """Inside, the default group is one of torch's fake backend; afterwards it is the one before,
-    untouched."""
+    """Replace the default group by one of torch's fake backend inside the context; afterwards the
+    original is back, untouched."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     group, count = c10d._world.default_pg, c10d._world.group_count

@@ -1,10 +1,10 @@
 """Connections of former generations that gloo still polls.
 
 A message whose header has arrived waits in its connection until its receiver is ready. If the
-connection is cut before that, the receiver never comes, and gloo neither reads on nor closes: its
-loop thread is woken without end, at the cost of a core. So each connection's entry in gloo's epoll
-set is made to report once more and then never. It stays there: gloo ends the process if an entry
-that it takes out is missing, and it takes it out when the backend is destroyed.
+connection is cut before that, the receiver never comes, and gloo neither reads nor closes the
+connection: its loop thread wakes forever and occupies a core. So each connection's entry in gloo's
+epoll set is made to report once more and then never. It must stay in the set: gloo removes the
+entry when the backend is destroyed, and ends the process if it is missing.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def note(descriptors: list[int]) -> dict[int, int]:
 
 
 def release(left: dict[int, int]) -> int:
-    """Have none of the connections in `left` that are still open wake this process; returns how
-    many those are. Call it when the next generation is connected, and before a backend of the last
-    one is destroyed: whatever gloo closes by itself has been closed by then."""
+    """Stop the connections in `left` that are still open from waking this process; returns their
+    number. Call it when the next generation is connected, and before a backend of the last one is
+    destroyed: whatever gloo closes by itself has been closed by then."""
     stale = set()
     for fd, inode in left.items():
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
-"""Pipelines (torch.distributed.pipelining): what stages and schedules keep of a failed step.
+"""Pipelines (torch.distributed.pipelining): resets what stages and schedules keep of a failed step.
 
-A stage learns the shapes of what it receives in the first step: from its neighbors, and from a
-forward and a backward whose numbers are thrown away. A replacement has not learnt them, so after a
-failed step all ranks do it again. Where an undisturbed run would not, nothing may come of it: the
-forward writes to the statistics of batch norms, for one.
+In the first step a stage learns the shapes of its inputs: from its neighbors, and from a forward
+and a backward whose numbers are thrown away. A replacement has not learned them, so after a failed
+step all ranks learn them again. An undisturbed run would not, so this must have no side effects;
+the forward updates the statistics of batch norms, for example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 PACKAGE = "torch.distributed.pipelining"
-# whether the stages have learnt: forward and backward; before torch 2.10 both in one
+# whether the stages have learned: forward and backward; before torch 2.10 both in one
 SINGLE = (("_stage_forward_initialized", "_stage_backward_initialized"), ("_stage_initialized",))
 MULTI = (("_stages_forward_initialized", "_stages_backward_initialized"), ("_stages_initialized",))
 # what has them learn: of any schedule; before torch 2.12 of those of one stage, of several
@@ -39,11 +39,11 @@ Learnt = tuple[bool, bool]  # forward, backward
 
 
 class Pipelines:
-    """The schedules of this process. What their stages have learnt is part of a rank's record."""
+    """The schedules of this process. What their stages have learned is part of a rank's record."""
 
     def __init__(self) -> None:
         self._schedules: list[weakref.ref[Any]] = []
-        # what an undisturbed run would know in place of a schedule that was reset
+        # what an undisturbed run would know where a schedule was reset
         self._before: weakref.WeakKeyDictionary[Any, Learnt] = weakref.WeakKeyDictionary()
         self._given: weakref.WeakSet[Any] = weakref.WeakSet()  # stages whose shapes were given
         schedules = sys.modules.get(f"{PACKAGE}.schedules")
@@ -96,8 +96,8 @@ class Pipelines:
         return self._before.get(schedule, (forward, backward))
 
     def reset(self, unchanged: Callable[[], AbstractContextManager[None]]) -> None:
-        """Forget what the failed attempt has received and computed. `unchanged()`: what is computed
-        inside leaves this rank's state as it was."""
+        """Forget what the failed attempt received and computed. `unchanged()`: a context that
+        restores this rank's state afterwards."""
         for schedule in self._living():
             self._before[schedule] = self._learnt(schedule)
             schedule._internal_losses.clear()

@@ -1,10 +1,10 @@
-"""DDP(static_graph=True): what its reducer has learnt from the first backwards.
+"""DDP(static_graph=True): records and replays what its reducer learns from the first backwards.
 
 In the first backward it counts how often the hook of each parameter fires (several times under
 nested backwards), reduces everything when the backward is over, and learns which parameters no rank
 uses. In the second it notes the order in which gradients become ready, and the forward after that
-lays the buckets anew. A rank records both, and each repair replays them on a fresh reducer. What no
-rank uses is known only together, so all ranks replay at once, on the real group.
+lays the buckets anew. A rank records both, and each repair replays them on a fresh reducer. Only
+all ranks together know which parameters no rank uses, so all replay at once, on the real group.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ class Firings:
         self._now = []
 
     def again(self) -> None:
-        """Start over for a new attempt: backwards of one that failed do not count."""
+        """Start over for a new attempt: backwards of a failed one do not count."""
         self._seen, self._now = self._known, []
 
     def completed(self) -> list[int] | None:
-        """At a commit: what is new, otherwise None. Ends the listening with the second backward."""
+        """Return what is new at a commit, otherwise None. Stops listening after the second
+        backward."""
         if self._seen == self._known:
             return None
         self._known = self._seen
@@ -89,7 +90,7 @@ class Firings:
         return list(self._known)
 
     def put(self, order: list[int] | None) -> None:
-        """Go on from `order`, which a record has."""
+        """Continue from `order`, taken from a record."""
         self._known = self._seen = order or [0]
         self._now = []
         if self._known[0] == 2:
@@ -109,7 +110,7 @@ def replay(
     recorded: list[int] | None,
     in_backward: Callable[[Sequence[int]], None],
 ) -> None:
-    """Teach a fresh reducer what the one before it had learnt. Gradients of all parameters in
+    """Teach a fresh reducer what its predecessor had learned. Gradients of all parameters in
     `recorded` are zeros. `in_backward(indices)`: fire the reducer's hooks in a backward.
     Collectives on DDP's group."""
     backwards, order = (recorded[0], recorded[1:]) if recorded else (0, [])

@@ -17,14 +17,14 @@ def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> No
     damaged = damage.damaged()
     for pieces in _chunks(rows):
         dist.send(torch.cat(pieces), destination)
-    # a page found lost only while it was read arrives as zeros: without this flag the receiver
-    # would take them for state and be a source in the next round
+    # a page found lost only while being read arrives as zeros: without this flag the receiver would
+    # take them for state and be a source in the next round
     lost = torch.tensor([damage.damaged() != damaged], dtype=torch.uint8, device=device)
     dist.send(lost, destination)
 
 
 def receive(rows: list[torch.Tensor], source: int, device: torch.device) -> None:
-    """Receive into `rows` what rank `source` gives. Raises RuntimeError if it is not whole."""
+    """Receive into `rows` what rank `source` sends. Raises RuntimeError if it is incomplete."""
     for pieces in _chunks(rows):
         size = sum(p.numel() for p in pieces)
         buffer = torch.empty(size, dtype=torch.uint8, device=pieces[0].device)

@@ -1,1 +1,2 @@
-"""Finds what the script trains with and carries on beside what it gave to protect()."""
+"""Finds state that the script trains with, or carries from step to step, but did not give to
+protect()."""

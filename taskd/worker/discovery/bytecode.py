@@ -214,8 +214,8 @@ def only_where(found: Flow, head: int, body: set[int], attribute: str) -> set[in
 
 
 def changed(found: Flow, i: int) -> str | None:
-    """The variable that instruction `i` loads, if what it holds is changed by what follows: by a
-    method such as append(), or by `variable[key] = …`."""
+    """The variable that instruction `i` loads, if its value is changed right after: by a method
+    such as append(), or by `variable[key] = …`."""
     loaded = [name for kind, name in named(found.instructions[i]) if kind in LOADS]
     after = [x for x in found.instructions[i + 1 : i + 9] if x.opname not in _FILLERS][:3]
     names = [x.opname for x in after]
@@ -231,8 +231,8 @@ def changed(found: Flow, i: int) -> str | None:
 
 
 def arguments(found: Flow, i: int) -> tuple[list[Load], dict[str, Load]]:
-    """What a call of what instruction `i` loads is given by the names of variables: by position, as
-    far as all before it are simple, and by keyword. None stands for a constant."""
+    """The variables passed to a call of what instruction `i` loads: by position, up to the first
+    complex argument, and by keyword. None stands for a constant."""
     given: list[Load] = []
     keywords: tuple[str, ...] = ()
     constant: Any = ()
@@ -281,8 +281,8 @@ def _position(one: dis.Instruction) -> Position | None:
 
 
 def comprehensions(found: Flow) -> dict[str, list[Position]]:
-    """From Python 3.12 a comprehension is part of the code around it: its variable -> where that
-    one is meant."""
+    """From Python 3.12 on, a comprehension is part of the code around it: its variable -> where the
+    name means it."""
     out: dict[str, list[Position]] = {}
     for one in found.instructions:
         if one.opname == "LOAD_FAST_AND_CLEAR" and (where := _position(one)) is not None:

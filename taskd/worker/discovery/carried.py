@@ -2,7 +2,7 @@
 
 Searches once, at the ends of two early attempts, for tensors that live through both and are written
 in place, results whose graph reaches back into an earlier attempt, and loaders that the script
-advances itself. After a repair these are arbitrary on the survivors and new on a replacement; each
+advances itself. After a repair these are arbitrary on the survivors and new on a replacement. Each
 warning names the variable.
 """
 
@@ -82,8 +82,8 @@ class Watch:
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:
-    """Look at all live objects. `protected`: tensors that are recorded or made again; what shares
-    their memory counts as protected."""
+    """Look at all live objects. `protected`: tensors that are recorded or made again; tensors that
+    share their memory count as protected."""
     known = {_memory(t) for t in protected}
     seen = Glance(node=_node())
     for value in gc.get_objects():
@@ -133,7 +133,7 @@ def compare(
         if (
             value is not None
             and (node := _graph(value)) is not None
-            # made since: what an earlier step has made and is only held reaches nowhere
+            # made since: an older tensor that is only held reaches nowhere
             and node._sequence_nr() > before.node
             and _oldest(node) <= before.node
         ):

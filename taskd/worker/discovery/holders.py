@@ -1,10 +1,10 @@
-"""Numbers in what holds the protected objects: Accelerate's `Accelerator.step`, whether its
+"""Numbers in objects that hold the protected ones: Accelerate's `Accelerator.step`, whether its
 GradientState synchronizes, the counters of a library's trainer.
 
 Such an object has no state_dict(), and its numbers decide what the next step does. So the numbers
-and flags among its attributes are recorded once they have changed, and those of the objects of the
-same library that it has in its attributes. A number that never changes (a descriptor, a process's
-id) stays each process's own.
+and flags among its attributes are recorded once they have changed, also in objects of the same
+library that it refers to. A number that never changes (a descriptor, a process id) stays as it is
+in each process.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Numbers:
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         for name, (attributes, start) in self._holders.items():
-            # what had not changed by then is as in the beginning
+            # attributes that had not changed by then are as in the beginning
             for key, value in (start | values.get(name, {})).items():
                 if type(attributes.get(key)) in _NUMBERS and attributes[key] != value:
                     attributes[key] = value
 
 
 def find(protected: Iterable[Any], libraries: list[Root]) -> list[Root]:
-    """(name, object) of what holds one of `protected`, and of its library's objects inside."""
+    """(name, object) of each holder of one of `protected`, and of its library's objects inside."""
     known = {id(value) for value in protected}
     found: dict[int, Root] = {}
     for name, holder in libraries:

@@ -102,7 +102,7 @@ class Analysis(Variables):
         return carried, touched
 
     def reads_of(self, function: Any) -> frozenset[Key]:
-        """What a call of `function` may read of what outlives it, before it assigns it."""
+        """The variables outliving a call of `function` that it may read before it assigns them."""
         called = self._called(function)
         return called.reads if called is not None else frozenset()
 
@@ -146,7 +146,7 @@ class Analysis(Variables):
         return known.get(0, set())
 
     def summary(self, scope: Scope) -> Summary:
-        """What a call of this function does to what outlives it."""
+        """The effect of a call of this function on variables that outlive it."""
         which = (
             id(scope.code),
             tuple(id(cell) for cell in scope.cells.values()),
@@ -299,7 +299,7 @@ class Analysis(Variables):
         code = value.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         bound = dict(zip(names[: code.co_argcount], first, strict=False))
-        # each way of calling a function is looked at by itself: not too many
+        # each way of calling a function is analyzed separately: not too many
         if scope is not None and found is not None and len(self._summaries) < FUNCTIONS // 2:
             given, named = bytecode.arguments(found, at)
             positions = zip(names[len(first) : code.co_argcount], given, strict=False)

@@ -2,8 +2,8 @@
 
 `liveness.py` finds them in the bytecode of the loop that asks for the first attempt, before that
 attempt begins: a prefetched batch, a running mean, the best loss so far. They are read and written
-where they are (a frame, a module, a closure, an object of the script), so the script notices
-nothing. What cannot be recorded is named.
+in place (a frame, a module, a closure, an object of the script), so the script does not notice.
+Variables that cannot be recorded are named in the log.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ _CONSTANT = (
 
 @dataclass
 class Place:
-    """A variable. `code`: of the frame whose local variable it is, else `get` and `put` reach it.
-    `inside`: the loop does not assign it, but may change what it holds; `unbound`: it had no value
-    as the loop began."""
+    """A variable. `code`: the code of the frame, if it is a local variable; else `get` and `put`
+    reach it. `inside`: the loop does not assign it, but may change what it holds; `unbound`: it had
+    no value as the loop began."""
 
     name: str
     variable: str
@@ -138,7 +138,7 @@ class LoopVariables:
                 if not place.inside:
                     log.info("also protected: %s (%s)", place.name, place.where)
             self._say(named)
-        # a later loop also finds what an earlier one has left in variables that carry nothing
+        # a later loop also finds leftovers of an earlier one in variables that carry nothing
         self._places = [place for place in places if place.name in self._names]
 
     def __bool__(self) -> bool:
@@ -203,7 +203,8 @@ class LoopVariables:
     # -- looking -----------------------------------------------------------------------------------
 
     def _search(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
-        """What is restored, and a sentence for what is carried and is not. Raises Unknown."""
+        """The variables to restore, and a sentence for each carried one that cannot be. Raises
+        Unknown."""
         places: dict[str, Place] = {}
         named: list[str] = []
         ranges: set[str] = set()
@@ -247,7 +248,7 @@ class LoopVariables:
                     named.append(f"{name} ({where}): {CALLS}")
                     continue
                 try:
-                    # what is this long already is data that the script reads
+                    # a container this long is data that the script reads
                     most = ITEMS if inside else LONGEST
                     recordable(None if unbound else value, most, most)
                 except NotRecordable as error:
@@ -264,7 +265,8 @@ class LoopVariables:
 
 
 def rehearse() -> None:
-    """Called by the zygote: Python makes code faster as it runs, and a fork inherits that."""
+    """Called by the zygote to warm up: Python specializes code as it runs, and forks inherit
+    that."""
     code = Analysis.carried.__code__
     analysis = Analysis(lambda space: False, lambda value: False)
     analysis.carried(Scope(code, {}, {}, 0), len(code.co_code) // 2)
@@ -274,7 +276,7 @@ _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class _Own:
-    """What is the script's own."""
+    """Decides which modules and objects are the script's own."""
 
     def __init__(self) -> None:
         self._known: dict[str, bool] = {}

@@ -1,4 +1,4 @@
-"""What belongs to the user's program, rather than to what is installed: files and modules."""
+"""Distinguishes files and modules of the user's program from installed ones."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def own_modules() -> list[tuple[str, dict[str, Any]]]:
 
 
 def new_modules() -> list[tuple[str, Any]]:
-    """All modules; in a fork those that the zygote had not loaded. To look at the others again
-    would copy the memory that they are in."""
+    """All modules; in a fork only those that the zygote had not loaded. Touching the others would
+    copy the memory pages that they share with it."""
     # without bytecode, so that no thread imports meanwhile
     later = list(itertools.takewhile(_last.__ne__, reversed(sys.modules)))
     return [(name, sys.modules.get(name)) for name in reversed(later)]

@@ -1,9 +1,9 @@
-"""Finds objects that belong to the training of what was given to `protect` but were not given.
+"""Finds objects that take part in the training but were not given to `protect`.
 
 A forgotten scheduler silently changes the numbers after a repair. So taskd searches what the script
 can reach (`reach.py`) for objects that drive or follow the protected ones, and protects them under
 the script's names. A replacement cannot find an object that no name reaches: then the job is not
-protected, and the text says what to give.
+protected, and the log names what to pass to `protect`.
 """
 
 from __future__ import annotations
@@ -194,8 +194,8 @@ def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: F
 
 
 def _parts(value: Any) -> set[int]:
-    """The ids of `value` and its parts, not of all that it leads to: a hook or a trainer leads to
-    everything."""
+    """The ids of `value` and its parts, not of everything reachable: from a hook or a trainer
+    everything is."""
     if isinstance(value, torch.nn.Module):
         return {id(part) for part in value.modules()}
     held = reach.find(

@@ -1,5 +1,5 @@
-"""Ways of training in parallel whose state cannot be brought back, by private names of torch that
-tests/worker/test_parallel.py compares with the installed one."""
+"""Detects parallel training whose state cannot be restored, by private names of torch;
+tests/worker/test_parallel.py compares these with the installed torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCALIZED = "_localize_dtensor"
 
 
 def reason(modules: Iterable[torch.nn.Module]) -> str | None:
-    """Why modules or schedules of this process cannot be brought back, or None."""
+    """Why modules or schedules of this process cannot be restored, or None."""
     modules = list(modules)
     for root in modules:
         for name, module in root.named_modules():
@@ -35,7 +35,7 @@ def reason(modules: Iterable[torch.nn.Module]) -> str | None:
         return f"torch {torch.__version__} lacks {', '.join(missing)}"
     if schedules.began():
         return (
-            f"a pipeline has made a step already, and torch {torch.__version__} does not tell"
+            f"a pipeline has made a step already, and torch {torch.__version__} does not show"
             " which shapes its stages were given: call taskd.protect() before the first step"
         )
     return None

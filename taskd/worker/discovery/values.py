@@ -76,7 +76,7 @@ def _not(kind: type) -> Any:
 
 
 def describes_itself(value: Any) -> bool:
-    """Whether `like` makes it again from what was recorded alone."""
+    """Whether `like` can make it again from its record alone."""
     kind = type(value)
     if kind is torch.Tensor:
         return value.device.type == "cpu" and not value.requires_grad
@@ -109,7 +109,7 @@ def is_same(present: Any, recorded: Any) -> bool:
 
 
 def like(present: Any, recorded: Any) -> Any:
-    """A new object with what was recorded, of the kind and on the device of `present`."""
+    """A new object with the recorded value, of the kind and on the device of `present`."""
     if isinstance(recorded, torch.Tensor):
         made = recorded.clone()
         if isinstance(present, torch.Tensor):
@@ -127,8 +127,8 @@ def like(present: Any, recorded: Any) -> Any:
 
 
 def into(present: Any, recorded: Any) -> Any:
-    """Put what was recorded into `present` if it is of that kind, since others may refer to it;
-    returns what to use from now on."""
+    """Put the recorded value into `present` if it is of that kind, since others may refer to it;
+    returns the object to use from now on."""
     kind = type(present)
     if isinstance(recorded, torch.Tensor):
         if kind is torch.Tensor and present.shape == recorded.shape and not present.requires_grad:

@@ -1,10 +1,10 @@
 """Finds the whole tensors in the parts that ranks have, and the name of each in a checkpoint.
 
-A tensor has one name on all ranks that share it, and ranks with equal tensors are replicas. Where
-ranks mean different tensors by one name (the optimizer state of the stages of a pipeline goes by
-number, replicas may differ), the names of that object begin with the rank: `rank-2.optimizer…`.
-Buffers differ under DDP by design: one rank's are taken, as torch does. A tensor of which a part
-is lost with its rank's record is left out: torch would load it silently, with garbage in the gap.
+A tensor has one name on all ranks that share it, and ranks with equal tensors are replicas. If
+ranks use one name for different tensors (pipeline stages number their optimizer state alike,
+replicas may differ), the names of that object begin with the rank: `rank-2.optimizer…`. Buffers
+differ under DDP by design: one rank's are saved, as torch does. A tensor of which a part is lost
+with its rank's record is left out: torch would load it silently, with garbage in the gap.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ class Found:
 def from_replicas(
     members: list[Member], sets: dict[int, int]
 ) -> tuple[list[Member], dict[int, int]]:
-    """Give each member what only the record of one of its replicas has. `sets`: rank -> replica
-    set, of the members that have one. Returns also which rank's record has the state of each."""
+    """Give each member the state that only the record of one of its replicas has. `sets`: rank ->
+    replica set, for members that have one. Also returns the rank whose record has the state of each
+    set."""
     whole: dict[int, Member] = {}
     for member in members:
         if member.rank in sets and all(p.buffer or p.private for p in member.parts):
@@ -117,12 +118,12 @@ def _bytes(member: Member, part: Part) -> memoryview:
     return memoryview(own)[part.at : part.at + part.nbytes]
 
 
-# the tensors that ranks mean by a name, by number: the parts that make up each
+# the tensors that go by this name, by number: the parts that make up each
 Numbered = list[dict[Sizes, Source]]
 
 
 class _Named:
-    """All that ranks mean by one name."""
+    """All tensors that go by one name on some rank."""
 
     def __init__(self, path: Path, parts: list[tuple[Member, Part]], first: int) -> None:
         self.path = path
@@ -148,9 +149,9 @@ class _Named:
                 content = (member.rank, part.at) if own else _content(member, part)
                 chunks.setdefault(part.offsets, Source(member.rank, part, content))
         self.different: Numbered = []
-        self.number: dict[int, int] = {}  # rank -> which of `different` it has a part of
+        self.number: dict[int, int] = {}  # rank -> the one of `different` that it has a part of
         self.complete: list[bool] = []
-        # the complete ones first: what is left of another may be a replica's
+        # the complete ones first: remains of another may belong to a replica
         for (_, _, size), (ranks, chunks) in sorted(
             shared.items(), key=lambda item: (not _whole(item[0][2], item[1][1]), min(item[1][0]))
         ):
@@ -186,7 +187,7 @@ def _place(owner: str, named: list[_Named], found: Found) -> None:
     ambiguous = any(len(name.different) > 1 for name in named if not name.buffer)
     prefixes: list[tuple[Path, int | None]] = [((), None)]
     if ambiguous:
-        # ranks that mean the same by every name
+        # ranks that agree on every name
         alike: dict[Any, int] = {}
         ranks = sorted({rank for name in named for rank in name.number})
         for rank in ranks:

@@ -2,7 +2,7 @@
 
 Saving a dump also writes `index` beside `state/`: each replicated tensor's name and size, and its
 file and place in it. torch saves a tensor as a zip archive whose only stored member is its memory;
-only that is read. What a rank has for itself is in its record, what a replica set has in the record
+only that is read. A rank's private state is in its record, the state of a replica set in the record
 of one of its ranks.
 """
 

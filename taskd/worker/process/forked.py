@@ -1,4 +1,4 @@
-"""What the zygote of torch's ranks imports, and how a fork of it becomes one."""
+"""The imports of the zygote of torch's ranks, and how its fork becomes a rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs the user's script in a forked rank, and in a replacement up to its predecessor's position.
 
 A replacement's script requests process groups that its peers have long left;
-worker/set_up/functions.py has what it gets instead. The code is that of the start
+worker/set_up/functions.py provides substitutes. It runs the code that the first process loaded
 (worker/set_up/imports.py).
 """
 
@@ -30,7 +30,7 @@ def active() -> bool:
 def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
     taskd's frames. `groups`: the script uses torch's process groups."""
-    # so that the stacks of one that hangs in its set-up can be read
+    # so that stacks can be read if it hangs in its set-up
     stacks.offer(Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]))
     try:
         if groups:

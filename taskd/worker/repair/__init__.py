@@ -1,1 +1,1 @@
-"""Carries out the manager's orders until the loop goes on."""
+"""Carries out the manager's orders until the loop continues."""

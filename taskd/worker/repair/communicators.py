@@ -23,7 +23,7 @@ from taskd.worker.communication.groups import Group
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.interception import suspended
 
-AT_ONCE = 16  # groups that connect side by side: each waits for other ranks most of the time
+AT_ONCE = 16  # groups that connect concurrently: each waits for other ranks most of the time
 DIGEST = 16  # bytes of what a group is compared by
 
 
@@ -64,7 +64,7 @@ class Communicators:
         self._before = groups.mark()
 
     def attempt_failed(self) -> None:
-        """Groups that the attempt has made will be made again."""
+        """Drop the groups that the attempt has made: they will be made again."""
         groups.go_back(self._before)
 
     def rebuild(
@@ -77,9 +77,8 @@ class Communicators:
         device: torch.device,
     ) -> None:
         """Put backends of `generation` into all groups; all ranks call this. Raises what the
-        collective library raises, within about `limit` seconds, and at once when an interruption
-        newer than `built_at` is asked for. Raises Mismatch where a member of a group does not have
-        it."""
+        collective library raises, within about `limit` seconds, or at once for an interruption
+        newer than `built_at`. Raises Mismatch if a member of a group does not have it."""
         with suspended():
             self._rebuild(generation, host, port, built_at, limit, device)
 
@@ -124,9 +123,10 @@ class Communicators:
     def _renew_others(
         self, others: list[Group], connect: Callable[[], dist.Store], generation: int
     ) -> None:
-        """Side by side. Every thread takes its groups in the order of their names, as on all other
-        ranks, so the first group that is not connected yet has all of its members at work. Each
-        has a connection to the store of its own: one that waits for a key holds it."""
+        """Connect the groups concurrently. Every thread handles its groups in the order of their
+        names, as on all other ranks, so all members of the first unconnected group are connecting
+        it. Each thread has its own connection to the store, since waiting for a key blocks the
+        connection."""
         count = min(AT_ONCE, len(others))
         if not count:
             return
@@ -143,7 +143,7 @@ class Communicators:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
-        its collectives send nothing and wait for no rank. The real one takes its place again,
+        its collectives send nothing and wait for no rank. Afterwards the real one is back,
         untouched."""
         with groups.aside(self.rank, self.world_size):
             yield

@@ -4,7 +4,7 @@ libtaskd replaces a failed page that lies wholly in tensor memory by a clean one
 execution continues with zeros, and the attempt will not commit. This module decides what those
 zeros hit. Training state is restored from a replica. Gradients, activations and the collective
 library's buffers are made again when the step is repeated. Any other tensor from before the attempt
-(a data set, a table of the script's own) is lost: then the process cannot go on.
+(a data set, a table of the script's own) is lost: then the process cannot continue.
 """
 
 from __future__ import annotations

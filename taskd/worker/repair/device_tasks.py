@@ -20,7 +20,7 @@ log = logging.getLogger("taskd.worker")
 
 
 class Tested(Protocol):
-    """What of taskd.devices.Device tasks need; see there."""
+    """The part of taskd.devices.Device that tasks need."""
 
     def switch_nics(self, ranks: Sequence[int], backup: Sequence[bool]) -> bool: ...
 
@@ -31,8 +31,8 @@ Task = to_rank.SwitchNics | to_rank.StressTest
 
 
 def carry_out(agent: AgentClient, device: Tested, order: Task) -> None:
-    """Do the task and tell its results, if it is for this rank. What the device raises is a result
-    too."""
+    """Carry out the task and report its results, if it is for this rank. An exception of the device
+    is a result too."""
     if results := _results(device, agent.rank, order):
         agent.report(from_rank.TaskDone, order.task, results)
 

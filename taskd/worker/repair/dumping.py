@@ -1,8 +1,8 @@
 """Saves a job's training state as it ends (a dump), and loads it when a job begins from one.
 
-What is equal on all ranks is in the memory of the rank that saves; parts that each rank has for
-itself (shards, stages) are in the records that the agents have put into the dump before, those of
-dead ranks included. So no rank waits for another.
+The saving rank has the replicated state in memory; private parts (shards, stages) are in the
+records that the agents have put into the dump before, including those of dead ranks. So no rank
+waits for another.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ log = logging.getLogger("taskd.worker")
 
 
 def state_dict(state: TrainingState) -> dict[str, Any]:
-    """The state as the script knows it: name given to protect() -> that object's state_dict(). Not
-    what taskd has found in torch, under names in parentheses: that is in the records."""
+    """The state as the script knows it: name given to protect() -> that object's state_dict().
+    State that taskd found in torch, under names in parentheses, is not included: it is in the
+    records."""
     objects = {**state.modules, **state.optimizers, **state.small}
     return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
 
@@ -57,9 +58,9 @@ def record(rank: ProtectedRank, order: to_rank.RecordState) -> None:
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
-    """Write the state to `work`, which has the records. What is equal on all ranks, and what this
-    rank has for itself, is that of the step in memory. Raises OSError, also for a full disk, and
-    then leaves nothing behind."""
+    """Write the state to `work`, which has the records. This rank's memory holds the replicated
+    state, and its private state, of the step. Raises OSError, also for a full disk, and then leaves
+    nothing behind."""
     place = work / dumps.STATE
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -212,8 +213,8 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
 
 
 def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[int, int]) -> None:
-    """Load the state of this rank's replica set, which is in the record of one of its ranks. The
-    ranks have to compare what they have afterwards. Raises dumps.BadDump, BadRecord, OSError."""
+    """Load the state of this rank's replica set from the record of one of its ranks. Afterwards the
+    ranks have to compare their state. Raises dumps.BadDump, BadRecord, OSError."""
     rank = sets.get(held.replica_set)
     if rank is None or rank not in found.ranks:
         raise dumps.BadDump(f"{found.path} has no state of replica set {held.replica_set}")
@@ -228,7 +229,8 @@ def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[
 
 
 def compared(state: TrainingState, step: int, held: Entry) -> Entry:
-    """The record of a rank whose set's state is loaded, once ranks have found who has the same."""
+    """The record of a rank whose set's state is loaded, once the ranks have found their
+    replicas."""
     return replace(
         held,
         structure=state.structure(),

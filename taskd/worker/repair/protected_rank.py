@@ -1,4 +1,4 @@
-"""A rank's process as a repair finds it: what it protects, and where that is recorded."""
+"""A rank's process under repair: the state it protects, and where that is recorded."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from taskd.worker.state.training_state import TrainingState
 
 @dataclass(kw_only=True)
 class ProtectedRank:
-    """`node`: the lowest rank of this node. `verifies`: TASKD_VERIFY, compare what was restored
-    (verify.py). `start`: gives what this process knows of the start of a step that was not recorded
-    whole."""
+    """`node`: the lowest rank of this node. `verifies`: TASKD_VERIFY, check restored state
+    (verify.py). `start`: returns what this process remembers of the start of a step without a whole
+    record."""
 
     rank: int
     communicators: Communicators
@@ -47,9 +47,8 @@ class ProtectedRank:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 
     def lay_out_buckets(self, entry: Entry) -> Entry:
-        """Make DDP's buckets anew, as `entry` has them. Returns it with the orders that the ranks
-        agree on. Collectives; raises RuntimeError where the ranks' orders have different
-        lengths."""
+        """Make DDP's buckets again, as in `entry`. Returns it with the orders that the ranks agree
+        on. Collectives; raises RuntimeError where the ranks' orders have different lengths."""
         entry = replace(entry, orders=buckets.agreed(self.state.ddps, entry.orders, self.place()))
         with scratch():
             for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
@@ -57,9 +56,9 @@ class ProtectedRank:
         return entry
 
     def put(self, entry: Entry, only_memory: bool = False) -> None:
-        """Put this rank's private state back as `entry` has it, but for the structure and the order
-        of buckets, which are in place. `only_memory`: only tensors, where their memory was lost.
-        Raises RuntimeError if the record is of another model."""
+        """Restore this rank's private state from `entry`, except the structure and the order of
+        buckets, which are in place. `only_memory`: only tensors whose memory was lost. Raises
+        RuntimeError if the record is of another model."""
         put_tensors(entry, self.state)
         self.gradients.restore(entry.gradients, entry.skipped)
         if only_memory:

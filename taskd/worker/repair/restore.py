@@ -1,7 +1,7 @@
 """Puts a rank's state back to the start of a step.
 
-The private state comes from the rank's own record; what ranks have in common stays in memory, or
-comes from the node's stripes, from a replica, or from a dump, as the manager's plan says.
+The private state comes from the rank's own record; the replicated state stays in memory, or comes
+from the node's stripes, a replica or a dump, according to the manager's plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from taskd.worker.state.memory import checksum, put_tensors
 
 
 class Restorer:
-    """Carries out a rank's part of the manager's plans, and knows what that has made of its memory.
+    """Carries out a rank's part of the manager's plans, and tracks the state of its memory.
     `accepted`: how many lost memory pages have been repaired. `before`: called with the step that
     memory is about to be restored to."""
 
@@ -45,7 +45,7 @@ class Restorer:
         self._touched = self._rewound = False
 
     def report(self, position: Callable[[], tuple[Position, str]]) -> tuple[Position, str]:
-        """What `position` gives, for the manager: with the step that memory was restored to."""
+        """The result of `position` for the manager, with the step that memory was restored to."""
         lost, self._damaged = damage.damaged() != self._damaged, damage.damaged()
         at, unfit = position()
         self._stands = at.step
@@ -54,8 +54,8 @@ class Restorer:
         return at, unfit
 
     def restore(self, plan: Plan) -> tuple[Resumed, str]:
-        """Put the state of the plan's step in place; returns the checksum of what ranks have in
-        common, too. Raises RuntimeError, and what collectives raise."""
+        """Put the state of the plan's step in place; also returns the checksum of the replicated
+        state. Raises RuntimeError, and what collectives raise."""
         self.before(plan.step)
         resumed = self._restore(plan)
         digest = checksum(self._rank.state.replicated)
@@ -70,7 +70,7 @@ class Restorer:
         rank, state = self._rank, self._rank.state
         kind, entry = self._record(plan)
         # code between two steps has run here and will not run again; an earlier record would undo
-        # it. A process that has not begun the step takes only lost memory from the record
+        # it. A process that has not begun the step restores only lost memory from the record
         before = kind != FINAL and plan.step == self._stands and not self._rewound
         self._touched, self._clean = True, None
         if rank.rank not in plan.keep:
@@ -127,8 +127,8 @@ def from_dump(rank: ProtectedRank, step: int, kind: int, entry: Entry) -> Resume
 
 
 def for_dump(rank: ProtectedRank, step: int, stripes: bool) -> tuple[int, Entry] | None:
-    """Put the state at the start of `step` in memory, for a dump: what this rank's record has, and,
-    with `stripes`, what those have. Returns kind and content of the record, None where it has none.
+    """Put the state at the start of `step` in memory for a dump: from this rank's record and, with
+    `stripes`, from the stripes. Returns kind and content of the record, None if there is none.
     Raises RuntimeError, OSError."""
     found = rank.entries.read(step)
     entry = None if found is None else records.decode(found[1], rank.entries.seal, step)

@@ -1,8 +1,8 @@
 """What a rank does from an interruption until it trains again: report, rebuild, restore, resume.
 
-The rank's main thread executes the orders that the agent relays. An order that a newer interruption
-has overtaken is dropped, and the next round's orders follow. All state is in place and its checksum
-reported before any rank resumes.
+The rank's main thread executes the orders that the agent relays. An order overtaken by a newer
+interruption is dropped; the next round's orders follow. Before any rank resumes, all state is in
+place and its checksum reported.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class RepairSession(ProtectedRank):
         paused: bool = False,
     ) -> Outcome:
         """Execute orders until one ends the wait. `position`: gives this rank's position and why
-        its process cannot go on ("": it can); None in a replacement, which has nothing to report.
-        `release`: return Released once no step before this one will be repeated. `on_formed`:
-        called once the first communicators exist. `paused`: paused on request, without a fault."""
+        its process cannot continue ("": it can); None in a replacement, which has nothing to
+        report. `release`: return Released once no step before this one will be repeated.
+        `on_formed`: called once the first communicators exist. `paused`: paused on request, without
+        a fault."""
         waits = _Waits(release, on_formed, paused, self.built_at)
         self._position = position
         self.restorer.begin()
@@ -172,7 +173,7 @@ class RepairSession(ProtectedRank):
         self.agent.report(from_rank.RankInterrupted, interruption, at, unfit)
 
     def attempt_failed(self) -> None:
-        """Clear what the failed attempt has left in groups and wrappers."""
+        """Clear leftovers of the failed attempt in groups and wrappers."""
         self.communicators.attempt_failed()
         fsdp2.reset(self.state.modules.values())
 

@@ -1,4 +1,4 @@
-"""A forward of which only the shapes are wanted: nothing else of it may stay."""
+"""A forward that is run only for its shapes, without side effects."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from taskd.worker.state.training_state import TrainingState
 
 @contextmanager
 def unchanged(state: TrainingState, random: RandomState) -> Iterator[None]:
-    """Afterwards buffers, attributes and random numbers are what they were before; DDPs do not
-    communicate inside."""
+    """Restore buffers, attributes and random numbers afterwards; inside, DDPs do not
+    communicate."""
     modules = [m for root in state.modules.values() for m in root.modules()]
     kept = [
         (m, {k: (b, b.detach().clone()) for k, b in m._buffers.items() if b is not None})

@@ -73,7 +73,7 @@ class Forward:
         found = pair(plan)
         if found is None or rank.rank not in found or not rank.state.modules:
             return
-        if rank.pipelines:  # each stage is another module, and waits for the one before
+        if rank.pipelines:  # each stage is another module, and waits for the previous one
             return
         self._given, self._had = found
         self._name, module = next(iter(rank.state.modules.items()))

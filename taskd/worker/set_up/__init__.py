@@ -1,1 +1,1 @@
-"""What a rank's first process learns and loads, given again to its replacement."""
+"""Replays to a replacement what the rank's first process learned and loaded."""

@@ -1,5 +1,5 @@
-"""The calls of a rank's set-up, one by one: noted with what they return in the rank's first
-process, answered from these notes in a replacement. `interception.py` brings them here.
+"""The calls of a rank's set-up: recorded with their results in the rank's first process, and
+answered from that record in a replacement. `interception.py` routes them here.
 
 Private names of torch are those of communication/groups.py, and the methods in values.FILLING.
 """
@@ -52,9 +52,9 @@ class _Pending(NamedTuple):
 
 
 class SetUp:
-    """This process's. `mode`: what is done with a call; `failed`: how the set-up differed. `rest`:
-    what followed the last pass is being given again; `asks`: behind that, peers may have got
-    further than this rank's previous process."""
+    """This process's set-up. `mode`: how calls are handled; `failed`: how the set-up differed.
+    `rest`: results recorded after the last pass are being replayed; `asks`: after these, peers may
+    have got further than this rank's previous process."""
 
     def __init__(self) -> None:
         self.mode = OFF
@@ -73,8 +73,8 @@ class SetUp:
 
     @property
     def gives(self) -> bool:
-        """Whether a call gets what it got before. Between passes the previous process may have got
-        less far than its peers: from there on the calls are made."""
+        """Whether calls get recorded results. Between passes the previous process may have been
+        behind its peers: from its end on the calls are really made."""
         if self.mode == GIVE and self.rest and not self.results.left:
             self.mode, self.rest = RECORD, False
         return self.mode == GIVE
@@ -87,8 +87,8 @@ class SetUp:
             self._forget_peers()
 
     def between(self) -> None:
-        """A pass is over. What is learnt now is kept as it comes: a process that ends here cannot
-        be asked later."""
+        """A pass is over. Results are now written at once: a process that ends here cannot be asked
+        later."""
         self.mode = GIVE if self.rest else RECORD
 
     # -- calls -------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class SetUp:
             self._pending[id(work)] = _Pending(work, results)
 
     def over(self, work: Any) -> None:
-        """A work that may be one of ours is over."""
+        """Note that a work, perhaps one of ours, is over."""
         pending = self._pending.pop(id(work), None)
         for result, outputs in pending.results if pending is not None else ():
             result.unknown = ""
@@ -241,7 +241,7 @@ class SetUp:
             self._filled.append((result, storages))
 
     def settle(self, protected: Iterable[torch.Tensor] = ()) -> None:
-        """The set-up is over, or goes on after protect(). Results that filled `protected` tensors
+        """The set-up is over, or continues after protect(). Results that filled `protected` tensors
         are not needed."""
         for pending in list(self._pending.values()):
             if pending.work.is_completed():
@@ -263,8 +263,8 @@ class SetUp:
         self._filled.clear()
 
     def begin_loop(self, calls: bool) -> None:
-        """Forget what a replacement makes itself: it is back where a loop of calls reads the
-        step."""
+        """Forget the results that a replacement computes itself, from where a loop of calls reads
+        the step."""
         made, mark, self.mark, self.asks = self.results.made, self.mark, None, False
         self._forget_peers()
         if calls and mark is not None:
@@ -272,13 +272,13 @@ class SetUp:
             self._kept = -1
 
     def _keep_soon(self) -> None:
-        """Keep what is new, in at most a twentieth of the time."""
+        """Write new results, in at most a twentieth of the time."""
         if self.mode == RECORD and (began := time.monotonic()) >= self._keep_from:
             self.keep()
             self._keep_from = time.monotonic() + 20 * (time.monotonic() - began)
 
     def keep(self) -> None:
-        """Write what is new where a replacement finds it."""
+        """Write new results where a replacement finds them."""
         self._keep_from = 0.0
         if len(self.results.made) == self._kept:
             return
@@ -295,7 +295,7 @@ class SetUp:
     # -- giving again ------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """What the rank's previous process has kept."""
+        """Load the results of the rank's previous process."""
         try:
             data = _start_record().read().get(SETUP)
             if data is not None:
@@ -308,7 +308,8 @@ class SetUp:
         return self._same(self.results.next, wanted)
 
     def _same(self, take: Callable[[Call], Got], wanted: Call) -> Got:
-        """What `take` gives for a call. Raises NotTheSame, at every later call too."""
+        """The result of `take` for a call. Raises NotTheSame, and does so again at every later
+        call."""
         self.check()
         try:
             return take(wanted)
@@ -322,14 +323,14 @@ class SetUp:
             raise NotTheSame(str(self.failed))
 
     def _known(self, wanted: Result) -> Result | None:
-        """What a call gets without being made; None: it is made."""
+        """The recorded result of a call; None if it has to be made."""
         if self.gives:
             return self._take(wanted)
         return self._same(self._of_peers, wanted) if self.asks else None
 
     def note_peers(self) -> None:
-        """What ranks of this node have got by now. None of them makes a call before this one takes
-        part in the repair: what they get later, this rank gets with them."""
+        """Note the results that ranks of this node have by now. None of them makes a call before
+        this rank joins the repair: later results they get together."""
         if "TASKD_VAULT" in os.environ:
             self._records = [
                 (start, held) for start in others(*us()) if (held := start.hold()) is not None
@@ -341,14 +342,14 @@ class SetUp:
         self._records, self._peers = [], []
 
     def _of_peers(self, wanted: Result) -> Result | None:
-        """What the call gave ranks of this node that left it before this rank's previous process
-        ended in it."""
+        """The result that the call gave to ranks of this node that had left it when this rank's
+        previous process ended in it."""
         while self._records:
             start, held = self._records.pop()
             peer = Results()
             try:
                 peer.load(start.read(held).get(SETUP, b""))
-            except msgspec.DecodeError:  # it has kept nothing
+            except msgspec.DecodeError:  # it has written nothing
                 continue
             self._peers.append(peer)
         for peer in self._peers:

@@ -1,12 +1,12 @@
-"""The collectives of a rank's set-up: recorded in its first process, given again to a replacement.
+"""The collectives of a rank's set-up: recorded in its first process, replayed to a replacement.
 
-A replacement runs the script's set-up when its peers have long left it. Its process groups are of
-torch's fake backend, with the names, ranks and backends that the script asked for; its collectives
-and its calls of stores return at once what they returned to the rank's first process. When the loop
-is reached, the real communicators replace the fake groups.
+A replacement runs the script's set-up long after its peers. Its process groups use torch's fake
+backend, with the names, ranks and backends that the script asked for; its collectives and store
+calls return at once what they returned to the rank's first process. When the loop is reached, the
+real communicators replace the fake groups.
 
-Between the passes of a loop the same holds: what the first process learns there, by an evaluation
-for example, a replacement gets when it passes that place.
+The same holds between the passes of a loop: what the first process learns there, in an evaluation
+for example, a replacement gets at the same place.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def settle(protected: Iterable[torch.Tensor]) -> None:
 
 
 def step_asked() -> None:
-    """The script reads `job.step`: if it goes on with job.call, its loop begins here."""
+    """The script reads `job.step`: if it continues with job.call, its loop begins here."""
     if now.mode == RECORD:
         now.mark = len(now.results.made)
 
@@ -83,8 +83,8 @@ def stop(calls: bool) -> None:
 
 
 def left_to_framework() -> None:
-    """A framework repairs its ranks by handlers, and knows in its set-up that a process is a
-    replacement: which collectives to leave out is its affair. What others made before is given."""
+    """Leave the set-up to a framework that repairs its ranks through handlers: it knows that the
+    process is a replacement, and which collectives to leave out. Earlier results are replayed."""
     if now.mode == GIVE:
         now.theirs = True
     elif now.mode == RECORD:
@@ -92,7 +92,7 @@ def left_to_framework() -> None:
 
 
 def again() -> None:
-    """A pass is over: what the script learns until the next one begins is recorded."""
+    """A pass is over: record what the script learns until the next one begins."""
     if now.mode == OFF and "TASKD_VAULT" in os.environ and not now.results.full:
         now.between()
         install()
@@ -122,8 +122,8 @@ def plan(text: str) -> None:
 
 
 def stand_in() -> None:
-    """Until `real()`, give what the rank's first process got, and make every group of this process
-    with torch's fake backend. Idempotent."""
+    """Until `real()`, replay the results of the rank's first process, and make every group with
+    torch's fake backend. Idempotent."""
     if now.mode == GIVE:
         return
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
@@ -135,7 +135,7 @@ def stand_in() -> None:
 
 
 def reload() -> None:
-    """The rank's previous process has gone on meanwhile: read what it has kept since."""
+    """Read the results that the rank's previous process, still running, has written since."""
     if now.mode == GIVE:
         now.load()
 
@@ -146,7 +146,7 @@ def check() -> None:
 
 
 def real() -> None:
-    """From now on groups and collectives are real ones."""
+    """Make groups and collectives real from now on."""
     if now.mode == GIVE:
         now.note_peers()
         now.mode = OFF

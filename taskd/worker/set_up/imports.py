@@ -1,5 +1,5 @@
-"""Has Python load what the predecessor of this rank has loaded (`sources.py`), and notes what it
-loads beyond that.
+"""Makes Python load the sources that this rank's predecessor loaded (`sources.py`), and notes new
+ones.
 
 Needs nothing of taskd but `records`: it begins before the script, or with its `import taskd`.
 """
@@ -32,8 +32,8 @@ _DECODER = msgspec.msgpack.Decoder(Kept)
 
 
 def begin(late: bool = False) -> Sources:
-    """From now on, note what this rank loads, and load what its predecessor did. `late`: the script
-    runs already."""
+    """Note what this rank loads from now on, and load what its predecessor did. `late`: the script
+    is already running."""
     global _sources
     if _sources is None:
         replaces = os.environ.get("TASKD_INCARNATION", "0") != "0"
@@ -67,7 +67,7 @@ def us() -> tuple[Path, int, int]:
 
 
 def _record() -> Kept:
-    """What the predecessor has loaded, and beside it what other ranks of the node have."""
+    """The sources that the predecessor, and other ranks of the node, have loaded."""
     kept = _read(Start(*us())) or Kept()
     for start in others(*us()):
         if (other := _read(start)) is not None:
@@ -115,7 +115,7 @@ class _Finder:
 
 
 def _install(sources: Sources) -> None:
-    """Classes' methods are replaced, so that it counts for whoever loads a file, by any finder."""
+    """Replace methods of classes, so that every load of a file is covered, with any finder."""
     get_code, get_zipped = SourceFileLoader.get_code, zipimport.zipimporter.get_code
     find_spec = FileFinder.find_spec
 
@@ -161,8 +161,8 @@ _plain_command_line = multiprocessing.spawn.get_command_line
 
 
 def _command_line(**arguments: Any) -> list[str]:
-    """As multiprocessing starts a process by "spawn"; where files have changed, one that loads what
-    this rank has loaded."""
+    """multiprocessing's command line for "spawn"; if files have changed, one that loads the sources
+    that this rank has loaded."""
     command = _plain_command_line(**arguments)
     if _sources is not None and "-c" in command and _sources.changed():
         at = command.index("-c") + 1
@@ -171,7 +171,7 @@ def _command_line(**arguments: Any) -> list[str]:
 
 
 def spawned() -> None:
-    """In such a process, before anything of the script is loaded."""
+    """Set up a spawned process before it loads anything of the script."""
     sources = Sources(_record(), _say)
     _install(sources)
     run_path = runpy.run_path

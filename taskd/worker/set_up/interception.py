@@ -2,8 +2,8 @@
 groups of a replacement have no peers.
 
 All calls from Python go through the methods of ProcessGroup, Work and Store, which are replaced
-while a set-up runs; collectives that torch makes in C++ (DDP's of parameters) compute what a
-repair restores. Private names of torch for this are in this file and in
+while a set-up runs; collectives that torch makes in C++ (DDP's broadcast of parameters) compute
+state that a repair restores. Private names of torch for this are in this file and in
 communication/groups.py; tests/worker/test_set_up.py compares them with the installed torch.
 """
 
@@ -71,7 +71,7 @@ def _active() -> bool:
 
 
 def _answers() -> bool:
-    """Whether calls are noted, or answered from what has been noted."""
+    """Whether calls are recorded, or answered from the record."""
     return _active() and not now.theirs
 
 
@@ -154,7 +154,7 @@ def uninstall() -> None:
 
 @contextmanager
 def suspended() -> Iterator[None]:
-    """Inside, taskd's own collectives are neither recorded nor given again."""
+    """Inside, taskd's own collectives are neither recorded nor replayed."""
     global _suspended
     _suspended += 1
     try:
@@ -234,8 +234,8 @@ def _no_store(kind: type) -> type:
 
 
 def places() -> list[tuple[dict[str, Any], str]]:
-    """Where modules have what a replacement gets instead, by name: (the module's names, the name).
-    Other modules of torch's, some 1,500, use the attributes of these."""
+    """Where the functions to replace are: (the module's dict, the name). Some 1,500 other modules
+    of torch use the attributes of these."""
     wanted = {id(value) for value in _originals()}
     found = list(_known)
     for name, module in project.new_modules():
@@ -248,7 +248,7 @@ def places() -> list[tuple[dict[str, Any], str]]:
 
 
 def rehearse() -> None:
-    """Called by the zygote: a fork looks at modules that came later only."""
+    """Called by the zygote to warm up: a fork then examines only modules that were loaded later."""
     global _known
     _known = places()
     install()  # torch makes its operators as they are asked for

@@ -1,9 +1,9 @@
-"""What the collectives of a rank's set-up returned, in order, so that a replacement that runs the
-set-up again gets the same.
+"""The results of the collectives of a rank's set-up, in order, for a replacement that runs the
+set-up again.
 
-A replacement is alone when it runs the script's set-up: its peers have long left it. Each of its
-calls must be the one that its predecessor made there; any other has no result, and ends the rank by
-name. The order counts for each *channel*: a process group, or the stores.
+A replacement runs the script's set-up alone, long after its peers. Each of its calls must match its
+predecessor's; any other has no result, and ends the rank with an error that names it. Order matters
+within each *channel*: a process group, or the stores.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 # One result above SMALL bytes counts against LARGE_LIMIT, one below against SMALL_LIMIT: a model
 # that rank 0 sends parameter by parameter must not crowd out the number of steps that follows.
 SMALL, SMALL_LIMIT, LARGE_LIMIT = 64 << 10, 32 << 20, 64 << 20
-# calls; a script that is never protected, or trains before it is, makes them without an end
+# calls; a script that is never protected, or trains before it is, never stops making them
 CALLS = 20_000
 LOOPS = "the job's loops"  # a channel
 REMEDY_LOOP = (
@@ -52,8 +52,8 @@ class NotTheSame(RuntimeError):
 
 class Result(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     """One call and what it returned. `detail`: its root, peer or key. `data`: the bytes of the
-    tensors that it filled, None if they are not known; `unknown` says why. `restored`: these are
-    training state, which a repair restores. `answer`: what it returned itself."""
+    tensors that it filled, None if they are not known; `unknown` says why. `restored`: the bytes
+    are training state, which a repair restores. `answer`: its return value."""
 
     channel: str
     call: str
@@ -106,7 +106,7 @@ class Results:
         return fits
 
     def drop(self, result: Result) -> None:
-        """What `result` filled is restored anyway."""
+        """Drop the bytes of `result`: a repair restores them."""
         if result.data is not None and (size := sum(map(len, result.data))) > SMALL:
             self._large -= size
         result.data, result.unknown, result.restored = None, "", True
@@ -133,8 +133,8 @@ class Results:
         return self._known(wanted, found)
 
     def take_broadcast(self, channel: str) -> bytes:
-        """What the next call on `channel`, which must be a broadcast, filled, whatever its root and
-        size. Raises NotTheSame."""
+        """The bytes that the next call on `channel`, which must be a broadcast, filled, whatever
+        its root and size. Raises NotTheSame."""
         wanted = Result(channel, "broadcast", "", [])
         found = self._next(wanted)
         if found.call != "broadcast":
@@ -156,9 +156,9 @@ class Results:
         return found
 
     def of_peer(self, wanted: Result, peer: Results) -> Result | None:
-        """What the next call gave a peer that got further than this rank's previous process; None
-        if it has not got to its end either. Raises NotTheSame where this rank's part in it is not
-        what the peer got."""
+        """The result of the next call for a peer that got further than this rank's previous
+        process; None if the peer has not completed it either. Raises NotTheSame if this rank's
+        result would differ from the peer's."""
         if wanted.call in BY_TWO:
             return None
         ours, theirs = (
@@ -182,12 +182,12 @@ class Results:
 
     @property
     def left(self) -> bool:
-        """Whether there is something that has not been given again."""
+        """Whether any result has not been replayed yet."""
         return len(self.made) > sum(self._given.values())
 
     def come_back(self, between: bool) -> None:
-        """This process is where the previous one was: forget what has not been given again, which
-        it makes itself. `between`: but for what followed the last pass."""
+        """This process has reached the place of the previous one: forget the results not replayed,
+        which it computes itself. `between`: except those after the last pass."""
         count, made, rest = dict(self._given), list[Result](), list[Result]()
         for result in self.made:
             if count.get(result.channel, 0) > 0:
@@ -197,7 +197,7 @@ class Results:
                     rest.clear()
             else:
                 rest.append(result)
-        # what was under way there is made, or a peer has it
+        # calls that were under way there are made, or a peer has their results
         over = takewhile(lambda result: result.unknown != PENDING, rest)
         self._hold(made + (list(over) if between else []))
 

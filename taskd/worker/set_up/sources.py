@@ -1,10 +1,10 @@
-"""The code of the start: what a rank has loaded from outside the installed packages, kept for its
-replacement. `imports.py` is how Python loads it.
+"""The sources that a rank has loaded from outside the installed packages, kept for its replacement.
+`imports.py` makes Python load them.
 
-A rank's process notes each source at the moment in which Python loads it, and each module that it
-has found, or not found. The record (`taskd/records/start.py`) outlives it. A replacement runs the
-script again; the n-th load of a file gets what the n-th load before got, and a module is found
-where it was. Where the disk still says the same, Python loads it as ever, from its cache.
+A rank's process notes each source when Python loads it, and each module that it has found or not
+found. The record (`taskd/records/start.py`) outlives it. A replacement runs the script again: the
+n-th load of a file gets what the original n-th load got, and modules are found where they were.
+Files that have not changed are loaded as usual, from Python's cache.
 
 Installed packages, taskd and compiled modules are not kept, nor is what a script opens itself.
 """
@@ -117,7 +117,7 @@ class Sources:
         self.grown = True
 
     def _use(self, path: str, text: bytes, disk: bytes | None) -> None:
-        """`text` is loaded in place of what the disk has: tracebacks and inspect show it too."""
+        """Load `text` in place of the file on disk; tracebacks and inspect show it too."""
         lines = importlib.util.decode_source(text).splitlines(keepends=True)
         linecache.cache[path] = (len(text), None, lines, path)
         what = "changed" if disk is not None else "removed"
@@ -194,8 +194,8 @@ class Sources:
     # -- what is there already ---------------------------------------------------------------------
 
     def note_loaded(self) -> None:
-        """Note what this process has loaded before anybody noted it. Raises SystemExit if that is
-        not what its predecessor had: it cannot be taken back."""
+        """Note what this process loaded before noting began. Raises SystemExit if it differs from
+        what its predecessor had: a load cannot be undone."""
         self.note_main()
         for module in list(sys.modules.values()):
             if isinstance(spec := getattr(module, "__spec__", None), ModuleSpec):

@@ -1,5 +1,5 @@
-"""What of a call of the set-up is compared and kept: its group, its root or peer, the tensors that
-it fills."""
+"""The properties of a set-up call that are compared and kept: its group, its root or peer, the
+tensors that it fills."""
 
 from __future__ import annotations
 

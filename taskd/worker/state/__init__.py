@@ -1,1 +1,1 @@
-"""What is restored: the training state, a rank's own, and how they are recorded."""
+"""The state to restore, replicated and private, and how it is recorded."""

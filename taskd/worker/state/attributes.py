@@ -1,10 +1,10 @@
 """Records modules' extra state, and plain attributes that change in training (a counter, a running
 mean).
 
-Such attributes are not buffers, so no state_dict has them. What a module's author put into `self`
-is compared with its value at `protect`. Once something has changed, all plain attributes of the
-module are recorded together: a flag without the cache that it describes is worse than neither.
-torch's own modules keep no state this way.
+Such attributes are not buffers, so no state_dict has them. Attributes that a module's author put
+into `self` are compared with their values at `protect`. Once something has changed, all plain
+attributes of the module are recorded together: a flag without the cache that it describes is worse
+than neither. torch's own modules keep no state this way.
 """
 
 from __future__ import annotations

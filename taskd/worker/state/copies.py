@@ -13,8 +13,8 @@ from taskd.core.snapshots import SLOTS
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
 
-# Longer than the 5 s after which the agent lets ranks go on without copies: only a note or an
-# acknowledgment that was lost takes this long, and must not hold the rank forever.
+# Longer than the 5 s after which the agent lets ranks continue without copies: only a lost note or
+# acknowledgment takes this long, and it must not block the rank forever.
 AGAIN_MS = 6000
 
 Note = tuple[int, int, int]  # kind, number and step of a record
@@ -23,11 +23,12 @@ log = logging.getLogger("taskd.worker")
 
 
 class Copies:
-    """A pipe to the agent, which does the rest. An agent that begins to copy takes all records that
-    exist, so what was written before needs no note."""
+    """A pipe to the agent, which does the rest. When an agent begins to copy, it reads all existing
+    records, so earlier ones need no note."""
 
     def __init__(self, directory: Path, local_rank: int, incarnation: int = 0) -> None:
-        # higher than all of the processes before: what keepers have of those lets no rank go on
+        # higher than those of all previous processes, whose records on keepers must not let this
+        # rank continue
         self._local_rank, self._number = local_rank, incarnation << 32
         # notes of records that the agent has not been sent
         self._unsent: deque[Note] = deque(maxlen=SLOTS)
@@ -55,8 +56,8 @@ class Copies:
             os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
 
     def wait(self, built_at: int) -> bool:
-        """Until the newest record is kept elsewhere, if that is asked for; False when an
-        interruption newer than `built_at` is."""
+        """Wait until the newest record is kept on another node, if the agent requires that; False
+        on an interruption newer than `built_at`."""
         if self._unsent and slot.copying():  # copying began meanwhile, or again
             self._notify()
         number = self._sent[1] if self._sent is not None else 0

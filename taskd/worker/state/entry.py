@@ -30,7 +30,7 @@ class Entry:
     see training/batches.py. `settings`, `structure`: see training_state.py. `orders`, `synced`: per
     DDP, see communication/buckets.py. `skipped`: parameters, see gradients.py. `mark`: see
     replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters and
-    optimizer state, None in a record that stays in its process, where they are untouched. `every`:
+    optimizer state, None in a record that never leaves its process, which still has them. `every`:
     steps between two whole records, see training/pace.py. `calls`: the loop calls job.call;
     `committed`: what code between the calls has changed, as it was before, see training/calls.py.
     `draws`, `origins`: of job.iterate, see training/draws.py. `plan`: of the pass, see

@@ -1,4 +1,4 @@
-"""FSDP2 (`fully_shard`): what it keeps of a failed step.
+"""FSDP2 (`fully_shard`): drops what it keeps of a failed step.
 
 Between two steps every parameter is sharded. An attempt that fails in its forward or backward
 leaves some gathered, gradients half reduced and callbacks queued; all of that is dropped here.
@@ -88,7 +88,7 @@ def reset(modules: Iterable[torch.nn.Module]) -> None:
 
 
 def settle(modules: Iterable[torch.nn.Module]) -> None:
-    """Between two steps: shard what an evaluation has left gathered."""
+    """Reshard, between two steps, parameters that an evaluation has left gathered."""
     for module in _fsdp(modules):
         module.reshard()
 

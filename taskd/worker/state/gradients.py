@@ -7,9 +7,9 @@ restored on every rank.
 
 The usual script leaves gradients behind too, but clears them before it computes new ones: recording
 those would cost a copy of the model at each step. So gradients *used* by an optimizer's update are
-recorded only until the script is seen to put other tensors in their place (`zero_grad()` sets None
-by default). From then on each update and each interruption checks that assumption: if the script
-does continue with one of these gradients, the step that used it is not offered for repetition
+recorded only until the script is seen to replace them by other tensors (`zero_grad()` sets None by
+default). From then on each update and each interruption checks that assumption: if the script does
+continue with one of these gradients, the step that used it is not offered for repetition
 (`broken`), and from the next step on they are recorded again. A replacement gets zeros in their
 place, so that its check works too.
 

@@ -1,4 +1,4 @@
-"""What a step is computed from, kept so that the step can be repeated.
+"""Keeps the inputs of a step, so that the step can be repeated.
 
 Some scripts change a batch in place. Copies of its tensors are kept at the first steps; if none has
 been changed by then, later ones are only compared before they are used again.

@@ -174,9 +174,9 @@ def is_generator(value: Any) -> bool:
 
 
 def place(loader: Any) -> bytes:
-    """The counters of a loader and its samplers (`epoch`, `iteration`), which a replacement lacks,
-    since it has not iterated the earlier passes; and its own state. torch's loaders have none
-    between two passes: they would begin one to tell it."""
+    """The counters of a loader and its samplers (`epoch`, `iteration`), which a replacement lacks
+    because it has not iterated the earlier passes; and its own state. torch's loaders have none
+    between two passes: asking for it would begin one."""
     counters = [_atoms(value) for value in _around(loader) if _counts(value)]
     return plain.encode([counters, b"" if isinstance(loader, DataLoader) else state(loader)])
 
@@ -240,8 +240,8 @@ def _is_object(value: Any) -> bool:
 
 
 def fingerprint(batch: Any) -> int:
-    """A number that tells batches apart, made from shapes and from samples of host tensors' memory.
-    Takes some microseconds."""
+    """A fingerprint of a batch, from shapes and samples of host tensors' memory. Takes some
+    microseconds."""
     value = 0
     for tensor in tensors(batch, 0):
         shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()

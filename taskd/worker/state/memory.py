@@ -1,4 +1,4 @@
-"""Tensors of a rank as bytes: taken, put back, compared, summed up."""
+"""A rank's tensors as bytes: gathered, restored, compared, checksummed."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ def decode(found: Any) -> list[Part]:
 
 
 def mismatch(mine: Iterable[Part], theirs: Iterable[Part]) -> str | None:
-    """In words, the first tensor of which a rank does not have here what it had when `theirs` was
-    written, or None."""
+    """Describe the first tensor of which this rank has another part than when `theirs` was written,
+    or None."""
     here, there = ({p.key: p for p in parts} for parts in (mine, theirs))
     for key in (*there, *(k for k in here if k not in there)):
         one, other = there.get(key), here.get(key)
@@ -142,7 +142,7 @@ def mismatch(mine: Iterable[Part], theirs: Iterable[Part]) -> str | None:
 
 
 def values(parts: Iterable[Part]) -> list[Part]:
-    """Those that a process has before it conforms to a record: parameters."""
+    """The parts that a process has before it conforms to a record: parameters."""
     return [p for p in parts if not p.buffer and p.key[2] in ("", LOOSE)]
 
 

@@ -1,11 +1,11 @@
 """Finds which ranks have the same state, and checks whether they still do.
 
-What differs when the first communicators exist is kept per rank, or, where each rank has a replica
-all the same (HSDP, data parallel beside tensor parallel), by replica sets (core/replica_sets.py).
-State may begin to differ later: under LocalSGD, in a part of the model whose gradients are not
-reduced, in optimizer state that the first update makes. So the ranks compare again after a few
-early updates, and each record has a mark of the replicated state that is checked after a restore:
-no rank trains on a replica's state that differs from its own.
+State that differs once the first communicators exist is kept per rank or, if each rank still has a
+replica (HSDP, data parallel with tensor parallel), per replica set (core/replica_sets.py). State
+may begin to differ later: under LocalSGD, in a part of the model whose gradients are not reduced,
+in optimizer state that the first update makes. So the ranks compare again after a few early
+updates, and each record has a mark of the replicated state that is checked after a restore: no rank
+trains on a replica's state that differs from its own.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Replicas:
 
 @dataclass(frozen=True)
 class Difference:
-    """What ranks have to do as their state differs: keep the rows at `apart` per rank, and count
-    on `replicas` for the others. `members`: of this rank's replica set."""
+    """How ranks handle a difference in their state: keep the rows at `apart` per rank, and rely on
+    `replicas` for the others. `members`: of this rank's replica set."""
 
     apart: list[int]
     replicas: Replicas
@@ -71,8 +71,8 @@ class Difference:
 
 
 def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
-    """Compare what is replicated; None: nothing has changed, or a rank has lost what it holds and
-    is about to be repaired. All ranks find the same. `node`: the lowest rank of this node.
+    """Compare the replicated state; None: nothing has changed, or a rank has lost its memory and is
+    about to be repaired. All ranks get the same result. `node`: the lowest rank of this node.
     Collectives."""
     if world_size == 1:
         return None

@@ -23,9 +23,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def like(pattern: Any, part: torch.Tensor, laid_out: str = "") -> torch.Tensor:
-    """A sharded tensor laid out like `pattern`, or as `laid_out` says (see `otherwise`), of which
-    this rank's part is `part`; `part` itself where `pattern` is an ordinary tensor. Raises
-    ValueError where the part does not fit."""
+    """A sharded tensor with this rank's part `part`, laid out like `pattern`, or by `laid_out` (see
+    `otherwise`); `part` itself if `pattern` is an ordinary tensor. Raises ValueError where the part
+    does not fit."""
     if not is_sharded(pattern):
         return part
     if part.shape != local(pattern).shape and not laid_out:

@@ -38,7 +38,7 @@ class SmallState:
 
     def leave(self, value: Any) -> None:
         """Leave `value`, if it is one of the small objects, to the loop that iterates over it: it
-        has fetched ahead of what a record says."""
+        has fetched further ahead than a record shows."""
         small = self._given.small
         for name in [name for name, held in small.items() if held is value]:
             del small[name]

@@ -188,7 +188,7 @@ class TrainingState:
         self._small_state.add(name, value)
 
     def leave(self, value: Any) -> None:
-        """The loop itself puts `value` to its place, see `SmallState.leave`."""
+        """Leave positioning `value` to the loop, see `SmallState.leave`."""
         self._small_state.leave(value)
 
     def settings(self) -> bytes:
@@ -220,7 +220,7 @@ class TrainingState:
 
     @property
     def scattered(self) -> bool:
-        """Whether this rank's memory does not hold the state of all ranks."""
+        """Whether this rank's memory lacks state of other ranks."""
         return self.sharded or bool(self.apart or self.replicas.local)
 
     def names(self) -> list[tuple[Key, int]]:
@@ -237,7 +237,7 @@ class TrainingState:
 
     def structure(self) -> bytes:
         """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
-        where no rank has everything also what this one has."""
+        if no rank has everything, also this rank's parts."""
         found = parts.encode(self.parts(), self.groups()) if self.scattered else None
         return structure.describe(self._given, self.apart, self.replicas, found)
 

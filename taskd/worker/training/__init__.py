@@ -1,1 +1,1 @@
-"""The loop: attempts, what is recorded at which step, batches that come again."""
+"""The loop: attempts, what is recorded at which step, batches that are handed out again."""

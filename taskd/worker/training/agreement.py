@@ -1,4 +1,4 @@
-"""What ranks compare at the ends of some steps, and agree on there."""
+"""Comparisons and agreements between ranks at the ends of some steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = logging.getLogger("taskd.worker")
 
 
 class Agreement:
-    """The other ranks' part in what this one records: the loop that they run, the state that they
-    have, how often it is recorded."""
+    """What this rank's records depend on from others: the loop that they run, their state, how
+    often it is recorded."""
 
     def __init__(self, session: RepairSession, cursor: Cursor, recorder: Recorder) -> None:
         self._session, self._cursor, self._recorder = session, cursor, recorder
@@ -27,9 +27,9 @@ class Agreement:
         self._repaired = step
 
     def compare(self, step: int) -> None:
-        """At the ends of some steps, counted from the start and from the last repair: is what was
-        the same on all ranks still so? At the end of a pass's first step: do they run the same
-        loop? Raises what a collective raises, and Refused."""
+        """At the ends of some steps, counted from the start and from the last repair, check that
+        replicated state is still equal; at the end of a pass's first step, that ranks run the same
+        loop. Raises what a collective raises, and Refused."""
         session = self._session
         size = session.communicators.world_size
         if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, size)):
@@ -43,7 +43,8 @@ class Agreement:
         found = replicas.compare(state, session.rank, session.node, size)
         if found is None or slot.interruption() > session.built_at:
             return
-        # two comparisons had found them equal: before, a difference may be the script's way
+        # two comparisons had found them equal; before that, a difference may be intended by the
+        # script
         if self._repaired > 1:
             names = [".".join(str(part) for part in key if part != "") for key, _ in state.names()]
             raise Refused(
@@ -59,7 +60,7 @@ class Agreement:
         self._recorder.lay_out()
 
     def _agree_on_pace(self) -> None:
-        """How many steps apart the whole state is recorded from now on."""
+        """Agree on how many steps apart the whole state is recorded from now on."""
         session, pace = self._session, self._recorder.pace
         if not pace.chosen or not session.state.shards:
             return

@@ -175,7 +175,7 @@ class Attempts:
         return False
 
     def refused(self, error: RuntimeError) -> None:
-        """Going on would give other numbers: the job ends with the reason."""
+        """End the job with the reason: continuing would give other numbers."""
         text = str(error)[:2000]
         self._session.agent.report(from_rank.RankRaised, self.step, text, refused=True)
         self.abandoned = True

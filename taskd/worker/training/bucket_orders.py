@@ -17,7 +17,7 @@ class BucketOrders:
         self.present: list[list[int] | None] = [None] * len(ddps)
 
     def attempt_begins(self) -> None:
-        """What an attempt before it left half done of a backward does not count."""
+        """Discard a backward that an earlier attempt left unfinished."""
         for ready in self._ready:
             if ready.listening:
                 ready.again()
@@ -31,7 +31,7 @@ class BucketOrders:
                 buckets.mark_next_layout(self._ddps[i])
 
     def put(self, orders: list[list[int] | None]) -> None:
-        """Go on from the orders that a record has."""
+        """Continue from the orders in a record."""
         self.present = orders
         for order, ready in zip(orders, self._ready, strict=True):
             ready.put(order)

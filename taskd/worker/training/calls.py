@@ -1,10 +1,10 @@
 """Loops that call a function for each step: `job.call(train_step, ...)`.
 
-A call is an attempt that is repeated before it returns. When all ranks go back a step, the call
-before is repeated first, with its own arguments; its result is dropped, since it has been returned
-already. What the script does between two calls runs once: its effect on protected state is put
-back from this rank's record. A replacement has not made the calls before; it runs what comes before
-its first call again, from the state at the last commit.
+A call is an attempt that is repeated before it returns. When all ranks go back a step, the previous
+call is repeated first, with its own arguments; its result, already returned, is dropped. The
+script's code between two calls runs once: its effect on protected state is restored from this
+rank's record. A replacement has not made the earlier calls; it runs the code before its first call
+again, from the state at the last commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the script's loop is, as records have it."""
+"""The position of the script's loop, as kept in records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`job.iterate(source)`: batches that an attempt draws by itself, the same ones if it is repeated.
+"""`job.iterate(source)`: batches that an attempt draws itself, and gets again if it is repeated.
 
-What was drawn is kept by *section*: inside an attempt at a step, or between two attempts. A section
-that runs again gets the same batches, and the generators' states that followed each. A replacement
-begins its source where the previous process was, and compares the batch before that place.
+Drawn batches are kept by *section*: inside an attempt at a step, or between two attempts. A section
+that runs again gets the same batches, with the generators' states after each. A replacement begins
+its source where the previous process was, and compares the batch before that place.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Drawn(Iterator[Any]):
 
     def _fetch(self) -> _Item:
         before = self._random.snapshot()
-        # of a source that has not begun, the beginning is known
+        # if the source has not begun, its beginning is known
         state = loading.state(self._source) if self.iterator is not None else b""
         try:
             value = next(self._open())
@@ -144,7 +144,7 @@ class Drawn(Iterator[Any]):
             self._random.put(present)
 
     def _goes_on(self, way: str) -> bool:
-        """Begin behind the batch before the place; whether it is that batch."""
+        """Begin at the place; return whether the batch before it is the same."""
         source = self._source
         if way == loading.WHOLE and self.iterator is source:
             return False  # it cannot begin anew
@@ -185,7 +185,7 @@ class Draws:
         return drawn
 
     def let_go(self) -> None:
-        """No step is repeated any more."""
+        """Release all batches: no step will be repeated."""
         for drawn in self._all:
             drawn.keeps = False
 

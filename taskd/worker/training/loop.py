@@ -161,8 +161,8 @@ class Loop:
             raise error
 
     def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
-        """Find what the loop that asks for an attempt carries on; `function`: what it gives to
-        job.call. Raises Refused if that is not restored and TASKD_CARRIED=refuse."""
+        """Find the variables that the loop around this attempt carries; `function`: the one given
+        to job.call. Raises Refused if that is not restored and TASKD_CARRIED=refuse."""
         session = self.session
         try:
             session.variables.attach(function)
@@ -325,7 +325,7 @@ class Loop:
                     f" step {self._loads_from}: it is replaced"
                 )
             elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
-                # this process cannot go back there; the coordinator replaces it with one that can
+                # this process cannot go back; the coordinator replaces it with one that can
                 raise RuntimeError(
                     f"step {resumed.step} must be repeated, but its loop was left with break before"
                     " all ranks had committed it"
@@ -377,7 +377,7 @@ class Loop:
         self.recorder.keep_entry(step, kind, entry)
 
     def come_back(self) -> Resumed | None:
-        """Announce a replacement and take part in its repair: see `Rejoin.announce`."""
+        """Announce a replacement and join its repair: see `Rejoin.announce`."""
         resumed = self.rejoin.announce()
         if resumed is not None:
             set_up.came_back(between=resumed.kind == PASS_END)

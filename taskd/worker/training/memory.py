@@ -1,4 +1,4 @@
-"""The memory of what is protected: its tensors, and the ranges in which a lost page is noticed."""
+"""The protected memory: its tensors, and the ranges in which a lost page is noticed."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def tensors(session: RepairSession) -> Iterator[torch.Tensor]:
 
 
 def lay_out(session: RepairSession) -> None:
-    """The tensors are others, or others are replicated: register where they are, and divide them
-    into stripes."""
+    """Register the addresses of tensors and divide them into stripes, after tensors, or which of
+    them are replicated, have changed."""
     state = session.state
     if session.device.device.type == "cpu":
         damage.register(

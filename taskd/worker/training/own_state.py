@@ -64,8 +64,8 @@ class OwnState:
         return self._untouched(self._step)
 
     def note(self, step: int, mark: int | None = None) -> None:
-        """Parameters and optimizer state are now those of the start of `step`. `mark`: of the
-        replicated ones, where it is known."""
+        """Note that parameters and optimizer state are those of the start of `step`. `mark`: of the
+        replicated ones, if known."""
         self._versions, self._step = self._state.versions(), step
         self._mark = replicas.mark(self._state.replicated_rows, step) if mark is None else mark
         if self._state.shards:

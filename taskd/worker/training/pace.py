@@ -1,8 +1,9 @@
 """How often a rank records its whole state.
 
-What exists once (shards) is copied at every step where that is cheap, else at every k-th, with k
-such that copying takes at most 1 % of the time. After a death all ranks go back to the last step
-that every rank has recorded. The two newest are kept, since ranks do not record at the same moment.
+State without a replica (shards) is copied at every step if that is cheap, else at every k-th, with
+k chosen so that copying takes at most 1 % of the time. After a death all ranks go back to the last
+step that every rank has recorded. The two newest are kept, since ranks do not record at the same
+moment.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Pace:
         self._next, self.every = step, every
 
     def begin_pass(self, step: int) -> None:
-        """What is before `step` is over on all ranks."""
+        """Forget steps before `step`, which are over on all ranks."""
         self._next = min(self._next, step)
 
     # -- how many steps apart ----------------------------------------------------------------------

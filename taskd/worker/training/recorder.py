@@ -1,11 +1,11 @@
-"""What a rank records, and when: at the start of an attempt, at its end, and where it waits for the
+"""Records a rank's state: at the start of an attempt, at its end, and where it waits for the
 others.
 
 At the start of an attempt the private state is recorded as final and this rank's stripe of the
 replicated state copied; at its end (commit) the private state again, provisionally: code between
-two steps may still change it. Where that is expensive it is done at every k-th step only
-(pace.py); at the others this process remembers what is small, which is enough for a step that
-is repeated while its parameters are untouched.
+two steps may still change it. Where that is expensive, it happens only at every k-th step
+(pace.py); at the others this process remembers the small state, which suffices to repeat a step
+whose parameters are untouched.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from taskd.worker.training.pace import Pace
 
 
 class Recorder:
-    """`cursor`, `batches`, `draws`: where the script's loop is, which the loop says. `pace`: at
-    which steps the whole state is recorded. `starts`: of job.call, what is known of the starts of
-    steps. `drifted`: steps whose start is not what was recorded at the commit before."""
+    """`cursor`, `batches`, `draws`: the position of the script's loop, set by the loop. `pace`: at
+    which steps the whole state is recorded. `starts`: the known starts of steps of job.call.
+    `drifted`: steps whose start differs from the record of the previous commit."""
 
     def __init__(
         self, session: RepairSession, cursor: Cursor, batches: Batches, draws: Draws
@@ -46,7 +46,7 @@ class Recorder:
         self.starts: dict[int, Entry] = {}
         self._began = 0.0  # the last attempt
         self._spent = 0.0  # on recording at the last commit
-        # step, and what code before it, but after the last commit, has changed, as it was
+        # step, and the old values of what code between the last commit and it has changed
         self._committed = (-1, b"")
         self.drifted: set[int] = set()
         self._structure = b""
@@ -67,8 +67,8 @@ class Recorder:
         self.keep_entry(0, PASS_END, replace(self._entry(0, PASS_END, own, left), pass_number=-1))
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
-        """`step` begins; False when its record cannot be trusted. `before` and `after`: the random
-        numbers' states around the fetching of its batch, the same where there is none."""
+        """Record the start of `step`; False if the record cannot be trusted. `before`, `after`: the
+        generators' states around the fetch of its batch, equal if there is none."""
         session, began = self._session, time.monotonic()
         self.refresh()
         oldest = self.pace.oldest(step)
@@ -107,13 +107,13 @@ class Recorder:
         return True
 
     def collect(self, step: int) -> Own:
-        """The attempt before `step` has ended well: what is this rank's own."""
+        """Collect this rank's own state after the attempt before `step` has succeeded."""
         random = self._session.random.snapshot()
         self.refresh()
         return self._collect(random, step, self.pace.every == 1)
 
     def commit(self, step: int, own: Own) -> None:
-        """What `collect` found is the start of `step`."""
+        """Record the result of `collect` as the start of `step`."""
         self._orders.committed()
         self._left = self._session.gradients.committed()
         if own.shards is not None:
@@ -129,27 +129,27 @@ class Recorder:
         self.note_memory(step, own.mark)
 
     def before_calls(self, step: int) -> None:
-        """The script's loop begins: what it changes from here to its first call is noticed."""
+        """Notice, from the start of the script's loop, what it changes before its first call."""
         if self._last is None:
             self._last, self._left = self.collect(step), self._session.gradients.now()
 
     def wait(self, step: int, kind: int) -> None:
-        """What is done before `step` has been done: this rank is PAUSED, or waits at PASS_END until
-        the others have committed the step before."""
+        """Record that all work before `step` is done: this rank is PAUSED, or waits at PASS_END
+        until the others have committed the previous step."""
         session = self._session
         own, left = self._collect(session.random.snapshot(), step), session.gradients.now()
-        # after the end of a pass no step before it is repeated: there this record must be
+        # after the end of a pass no step before it is repeated, so this record must exist
         if kind == PASS_END or not damage.spoiled():
             self._note_drift(step, self._unchanged(own, left))
             self.keep_entry(step, kind, self._entry(step, kind, own, left))
 
     def end_pass(self) -> None:
-        """What the script changes until the next pass is no drift."""
+        """Do not count changes by the script before the next pass as drift."""
         self._last = None
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
-        """A repair, or a dump, has put this rank to the start of `step`, as `entry` has it where
-        its state was lost."""
+        """Start over from `step`, after a repair or a dump; `entry`: its record, where state was
+        lost."""
         self._last, self._left = None, NOTHING
         if self._start is not None and self._start[0] > step:
             self._start = None
@@ -174,7 +174,7 @@ class Recorder:
             self.lay_out()
 
     def lay_out(self) -> None:
-        """The tensors are others, or others are replicated."""
+        """Lay out memory again: tensors, or which of them are replicated, have changed."""
         self._structure = self._session.state.structure()
         memory.lay_out(self._session)
 
@@ -187,21 +187,21 @@ class Recorder:
         return last is not None and left.same(self._left) and self._own.same(own, last)
 
     def _note_drift(self, step: int, same: bool) -> None:
-        """User code between two steps may have changed what was recorded at the last commit."""
+        """Note whether user code between two steps has changed what the last commit recorded."""
         if (last := self._last) is not None and not same:
             self.drifted = drifting(self.drifted, step)
             if self._cursor.calls:
                 self._committed = (step, plain.encode((last.random, last.settings, last.draws)))
 
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
-        """Keep what is small of the start of a step in this process."""
+        """Remember the small state of the start of a step in this process."""
         self._start = (step, kind, entry) if entry.shards is None else None
         if self._cursor.calls and kind == FINAL:
             kept = {s: e for s, e in self.starts.items() if s >= oldest}
             self.starts = kept | {step: replace(entry, shards=None)}
 
     def start(self, step: int) -> tuple[int, Entry] | None:
-        """Kind and content of what this process knows of the start of the current step."""
+        """Kind and content of the remembered start of the current step."""
         found = self._start
         return (found[1], found[2]) if found is not None and found[0] == step else None
 

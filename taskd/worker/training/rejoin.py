@@ -70,8 +70,8 @@ class Rejoin:
         self.target, self.calls = entry.pass_number, entry.calls
 
     def announce(self) -> Resumed | None:
-        """Announce this replacement and take part in the repair; None: it belongs in a later pass.
-        Raises RuntimeError if the repair was given up."""
+        """Announce this replacement and join the repair; None: it belongs in a later pass. Raises
+        RuntimeError if the repair was given up."""
         session = self._session
         session.agent.report(from_rank.RankReady)
         while isinstance(outcome := session.wait_for_orders(None), TakenUp):
@@ -132,8 +132,8 @@ class Rejoin:
         session.random.put(entry.pass_random)
         loading.put_place(loader, entry.loader)
         before = entry.fetch or entry.random
-        # a batch loaded by a worker process depends on what that process loaded before, and what a
-        # loader's own state means is known to it alone; else a batch depends only on the step's
+        # a batch loaded by a worker process depends on what that process loaded before, and only
+        # the loader knows what its own state means; otherwise a batch depends only on the step's
         # random numbers
         moved = way == loading.MOVED
         look_back = (
@@ -142,7 +142,7 @@ class Rejoin:
             and (moved or loading.has_workers(loader))
         )
         state, then = plain.decode(entry.place) if moved else (b"", b"")
-        # loaders that agree on random numbers at the start of a pass (Accelerate's) would address
+        # loaders that agree on random numbers at the start of a pass (Accelerate's) would contact
         # peers that did so long ago
         patience = LOADING if way == loading.WHOLE else 0.0
         with session.communicators.aside(), self._patience.extended(patience):
