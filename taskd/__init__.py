@@ -119,7 +119,7 @@ def once(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Resul
 
         start = taskd.once(load)
     """
-    if not os.environ.get("TASKD_VAULT"):
+    if not os.environ.get("TASKD_SHARED_DIR"):
         return function(*args, **kwargs)
     from taskd.worker.set_up import functions as set_up
 
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'taskd' has no attribute {name!r}")
 
 
-if os.environ.get("TASKD_VAULT"):  # a rank under an agent, which needs the reason of its end
+if os.environ.get("TASKD_SHARED_DIR"):  # a rank, whose agent needs the reason for its end
     from taskd import raised
 
     raised.offer()

@@ -58,7 +58,7 @@ def leave(text: str) -> None:
     _left = True
     if not is_rank():
         return
-    path = _path(Path(os.environ["TASKD_VAULT"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
+    path = _path(Path(os.environ["TASKD_SHARED_DIR"]), os.environ["TASKD_LOCAL_RANK"], os.getpid())
     data = text.encode(errors="replace")
     if len(data) > LIMIT:
         data = data[: LIMIT // 4] + b"\n  [...]\n" + data[-3 * LIMIT // 4 :]

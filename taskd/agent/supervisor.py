@@ -245,7 +245,7 @@ def make_epoch(
         for local, environment in environments.items():
             environment.update(
                 TASKD_PAGE=str(directory / "page"),
-                TASKD_VAULT=str(directory),
+                TASKD_SHARED_DIR=str(directory),
                 TASKD_SLOT=str(local),
                 TASKD_LOCAL_RANK=str(local),
                 TASKD_INCARNATION="0",

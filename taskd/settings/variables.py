@@ -308,8 +308,12 @@ TASKD_AGENT = Parameter(
     " nothing there.",
 )
 TASKD_PAGE = Parameter("TASKD_PAGE", kinds.text("a file"), None, "none", "The state page's file.")
-TASKD_VAULT = Parameter(
-    "TASKD_VAULT", kinds.text("a directory"), None, "none", "The directory of entries and stripes."
+TASKD_SHARED_DIR = Parameter(
+    "TASKD_SHARED_DIR",
+    kinds.text("a directory"),
+    None,
+    "none",
+    "The directory of records and stripes.",
 )
 TASKD_SLOT = Parameter(
     "TASKD_SLOT",
@@ -389,6 +393,13 @@ SECTIONS = (
     Section(
         "Set by the agent for its ranks",
         "Do not set these yourself. They are listed to help read `ps` output or a core dump.",
-        (TASKD_AGENT, TASKD_PAGE, TASKD_VAULT, TASKD_SLOT, TASKD_LOCAL_RANK, TASKD_INCARNATION),
+        (
+            TASKD_AGENT,
+            TASKD_PAGE,
+            TASKD_SHARED_DIR,
+            TASKD_SLOT,
+            TASKD_LOCAL_RANK,
+            TASKD_INCARNATION,
+        ),
     ),
 )

@@ -95,7 +95,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         state.small[holders.NAME] = numbers
     if pipelines:
         state.small["(pipeline schedules)"] = pipelines
-    vault = Path(os.environ["TASKD_VAULT"])
+    shared = Path(os.environ["TASKD_SHARED_DIR"])
     local_rank, local_size = (
         int(os.environ["TASKD_LOCAL_RANK"]),
         int(os.environ["LOCAL_WORLD_SIZE"]),
@@ -105,9 +105,9 @@ def _protect(objects: dict[str, Any]) -> Job:
         agent=agent,
         communicators=communicators,
         state=state,
-        stripes=Stripes(vault, local_rank, local_size) if settings.stripes(os.environ) else None,
-        entries=Entries(vault, local_rank, agent.rank),
-        copies=Copies(vault, local_rank, agent.incarnation),
+        stripes=Stripes(shared, local_rank, local_size) if settings.stripes(os.environ) else None,
+        entries=Entries(shared, local_rank, agent.rank),
+        copies=Copies(shared, local_rank, agent.incarnation),
         random=RandomState(_device(state)),
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
@@ -122,7 +122,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     session.random.watch([*state.generators.values(), *found.generators.values()])
     sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))
     job = Job(session)
-    stacks.offer(vault, local_rank)
+    stacks.offer(shared, local_rank)
     answers = Answers(
         progress=lambda: (job.position, job.collectives()),
         inject=partial(injection.carry_out, job),

@@ -40,7 +40,7 @@ def process():
 
 def started(agent, process):
     order = SimpleNamespace(
-        rank=0, incarnation=1, environment={"TASKD_VAULT": str(agent.epoch.directory)}
+        rank=0, incarnation=1, environment={"TASKD_SHARED_DIR": str(agent.epoch.directory)}
     )
     agent.processes.started(order, process)
 

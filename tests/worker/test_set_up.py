@@ -43,7 +43,7 @@ def run(tmp_path):
     def run(body: str, incarnation: int = 0, init: str = INIT) -> subprocess.CompletedProcess[str]:
         env = {
             **os.environ,
-            "TASKD_VAULT": str(tmp_path),
+            "TASKD_SHARED_DIR": str(tmp_path),
             "TASKD_LOCAL_RANK": "0",
             "RANK": "0",
             "WORLD_SIZE": "1",
@@ -243,7 +243,11 @@ def test_what_peers_got_before_the_repair_is_given_and_what_they_get_later_is_no
 ):
     """They get that with this rank."""
     sealed.write_key(tmp_path, b"k" * sealed.KEY_BYTES, "job")
-    for name, value in (("TASKD_VAULT", str(tmp_path)), ("TASKD_LOCAL_RANK", "0"), ("RANK", "0")):
+    for name, value in (
+        ("TASKD_SHARED_DIR", str(tmp_path)),
+        ("TASKD_LOCAL_RANK", "0"),
+        ("RANK", "0"),
+    ):
         monkeypatch.setenv(name, value)
     peer, start = Results(), Start(tmp_path, 1, 1)
     peer.add(Result("process group 0", "allreduce", "", [], [b"1"]))

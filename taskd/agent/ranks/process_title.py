@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOM = " " * 4096  # an argument of the zygote; longer command lines are cut
 # entries of a rank's environment that together name its process
-MARKS = ("TASKD_VAULT", "TASKD_LOCAL_RANK", "TASKD_INCARNATION")
+MARKS = ("TASKD_SHARED_DIR", "TASKD_LOCAL_RANK", "TASKD_INCARNATION")
 # a variable of the zygote's, with room for the marks
 SPARE = "TASKD_SPARE", " " * 512
 # fields of /proc/PID/stat after the name: proc(5) counts them as 48 to 51

@@ -104,7 +104,9 @@ class RankProcesses:
         been ordered since, or the launcher is about to stop."""
         epoch = self.node.epoch
         rank = epoch.find(order.rank) if epoch else None
-        ours = epoch is not None and order.environment.get("TASKD_VAULT") == str(epoch.directory)
+        ours = epoch is not None and order.environment.get("TASKD_SHARED_DIR") == str(
+            epoch.directory
+        )
         if (
             rank is None
             or not ours

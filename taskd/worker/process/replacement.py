@@ -31,7 +31,7 @@ def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
     taskd's frames. `groups`: the script uses torch's process groups."""
     # so that stacks can be read if it hangs in its set-up
-    stacks.offer(Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]))
+    stacks.offer(Path(os.environ["TASKD_SHARED_DIR"]), int(os.environ["TASKD_LOCAL_RANK"]))
     try:
         if groups:
             from taskd.worker.set_up import functions as set_up

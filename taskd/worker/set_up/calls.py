@@ -331,7 +331,7 @@ class SetUp:
     def note_peers(self) -> None:
         """Note the results that ranks of this node have by now. None of them makes a call before
         this rank joins the repair: later results they get together."""
-        if "TASKD_VAULT" in os.environ:
+        if "TASKD_SHARED_DIR" in os.environ:
             self._records = [
                 (start, held) for start in others(*us()) if (held := start.hold()) is not None
             ]

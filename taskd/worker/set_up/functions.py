@@ -40,7 +40,7 @@ def begin() -> None:
 
 def record() -> None:
     """Record from now on, in a rank's first process. Idempotent."""
-    if now.mode != OFF or "TASKD_VAULT" not in os.environ:
+    if now.mode != OFF or "TASKD_SHARED_DIR" not in os.environ:
         return
     if dist.is_available() and dist.is_initialized():
         now.results.missed = groups.Renewals().begun()
@@ -76,7 +76,7 @@ def stop(calls: bool) -> None:
     if now.mode == RECORD:
         now.settle()
         now.begin_loop(calls)
-        if "TASKD_VAULT" in os.environ:
+        if "TASKD_SHARED_DIR" in os.environ:
             now.keep()
         now.mode = OFF
         uninstall()
@@ -93,7 +93,7 @@ def left_to_framework() -> None:
 
 def again() -> None:
     """A pass is over: record what the script learns until the next one begins."""
-    if now.mode == OFF and "TASKD_VAULT" in os.environ and not now.results.full:
+    if now.mode == OFF and "TASKD_SHARED_DIR" in os.environ and not now.results.full:
         now.between()
         install()
 
@@ -128,14 +128,14 @@ def stand_in() -> None:
         return
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # registers the backend
     now.mode = GIVE
-    if "TASKD_VAULT" in os.environ:
+    if "TASKD_SHARED_DIR" in os.environ:
         now.load()
     install()
     without_peers()
 
 
 def reload() -> None:
-    """Read the results that the rank's previous process, still running, has written since."""
+    """Read the results that the rank's previous process has written meanwhile."""
     if now.mode == GIVE:
         now.load()
 

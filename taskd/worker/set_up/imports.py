@@ -63,7 +63,7 @@ def us() -> tuple[Path, int, int]:
     """The agent's directory, the local rank, the rank: torch and msrun have their own names for
     it."""
     rank = os.environ.get("RANK") or os.environ["RANK_ID"]
-    return Path(os.environ["TASKD_VAULT"]), int(os.environ["TASKD_LOCAL_RANK"]), int(rank)
+    return Path(os.environ["TASKD_SHARED_DIR"]), int(os.environ["TASKD_LOCAL_RANK"]), int(rank)
 
 
 def _record() -> Kept:

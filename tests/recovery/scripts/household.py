@@ -49,7 +49,7 @@ if "plain" in kinds:
 if "session" in kinds:
     note("session", subprocess.Popen(SLEEP, start_new_session=True).pid)
 if "free" in kinds:
-    clean = {k: v for k, v in os.environ.items() if k != "TASKD_VAULT"}
+    clean = {k: v for k, v in os.environ.items() if k != "TASKD_SHARED_DIR"}
     note("free", subprocess.Popen(SLEEP, start_new_session=True, env=clean).pid)
 if "daemon" in kinds:
     pid = os.fork()

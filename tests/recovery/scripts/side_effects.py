@@ -47,7 +47,7 @@ if rank == 0 and not done:
     elif kind == "lock":
         file = open(out / "lock", "w")  # noqa: SIM115
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        clean = {k: v for k, v in os.environ.items() if k != "TASKD_VAULT"}
+        clean = {k: v for k, v in os.environ.items() if k != "TASKD_SHARED_DIR"}
         holder = subprocess.Popen(
             ["sleep", "30"], start_new_session=True, env=clean, pass_fds=[file.fileno()]
         )
