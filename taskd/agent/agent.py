@@ -138,7 +138,7 @@ class Agent(Member):
     def _joined(self, epoch: Epoch) -> from_agent.AgentJoined:
         ranks = list(epoch.ranks.values())
         failed = [r for r in ranks if r.failed]
-        blank = [r for r in ranks if r.blank and not r.failed]
+        stateless = [r for r in ranks if r.stateless and not r.failed]
         waiting = [
             r
             for r in ranks
@@ -154,9 +154,9 @@ class Agent(Member):
             joined=tuple(r.number for r in ranks if r.joined),
             waiting=tuple(r.number for r in waiting) if epoch.protected else (),
             dead=tuple(r.number for r in failed),
-            new=tuple(r.number for r in blank),
-            ready=tuple(r.number for r in blank if r.ready),
-            left=tuple(r.left for r in (*failed, *blank)),
+            new=tuple(r.number for r in stateless),
+            ready=tuple(r.number for r in stateless if r.ready),
+            left=tuple(r.left for r in (*failed, *stateless)),
             generation=epoch.generation if epoch.protected else 0,
             interruption=epoch.interruption,
             agent=self.name,

@@ -158,7 +158,7 @@ class Orders:
     def _resume(self, epoch: Epoch, order: to_rank.Resume) -> None:
         self._member.protect(epoch)
         for rank in epoch.ranks.values():
-            rank.blank = False
+            rank.stateless = False
         self._standby.moved()
         self._member.send_to_ranks(epoch, order)
 

@@ -104,7 +104,7 @@ class Standby:
                 epoch.pipes[local],
                 max(incarnation - 1, 0),
                 joined=not restart,
-                blank=not restart,
+                stateless=not restart,
             )
         return epoch
 

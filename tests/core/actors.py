@@ -43,7 +43,7 @@ class Rank:
     process: object = field(default_factory=object, repr=False)
     alive: bool = True
     mode: str = SETUP
-    blank: bool = False  # a replacement without state
+    stateless: bool = False  # a replacement without state
     step: int = 0
     stage: int = COMPUTING
     entered: bool = False  # its part of the step is done, it waits in the collective

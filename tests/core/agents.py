@@ -153,7 +153,7 @@ class Agents(Part):
                 and not rank.spoiled
             ):
                 rank.mode, rank.interrupted = TRAINING, command.interruption
-                rank.told = rank.blank = rank.deaf = False
+                rank.told = rank.stateless = rank.deaf = False
                 self.world.training.begin(rank)
 
     def leave(self, rank: Rank, interruption: int) -> None:
@@ -167,7 +167,7 @@ class Agents(Part):
                 or interruption <= rank.built_at
             ):
                 return
-            if rank.blank:  # it has nothing to report, but leaves its collective
+            if rank.stateless:  # it has nothing to report, but leaves its collective
                 rank.interrupted, rank.rebuilding = interruption, 0
                 return
             paused = node.pause is not None and rank.step >= node.pause
@@ -207,7 +207,7 @@ class Agents(Part):
         if incarnation <= rank.incarnation:
             return
         node = self.world.nodes[rank.node]
-        fresh = Rank(rank.number, rank.node, incarnation, blank=True, begun=True)
+        fresh = Rank(rank.number, rank.node, incarnation, stateless=True, begun=True)
         stays = {name: getattr(rank, name) for name in ("left", "record", "replica_set")}
         # what its device has asked for stays: another process does not make it a better one
         fresh.evidence.update({word: rank.evidence[word] for word in OF_THE_DEVICE})
@@ -266,14 +266,14 @@ class Agents(Part):
         if self.likely(0.02):
             self.world.training.die(rank, "was killed by SIGKILL")
         # or a replacement lost a page and has not reported it
-        elif self.likely(0.03) or (rank.blank and rank.spoiled):
+        elif self.likely(0.03) or (rank.stateless and rank.spoiled):
             rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)
         elif self.likely(0.005):
             rank.mode = HUNG
         else:
             rank.step, rank.stage = command.plan.step, COMPUTING
-            rank.clean, rank.blank, rank.spoiled = True, False, False
+            rank.clean, rank.stateless, rank.spoiled = True, False, False
             digest = "ffff" if self.likely(0.002) else f"{rank.replica_set}-{command.plan.step}"
             rank.evidence[f"digest {digest}"] += 1
             self.tell(rank, from_rank.RankRestored, command.generation, digest)

@@ -43,8 +43,8 @@ class Cluster(Part):
     def announcement(self, node: Node) -> from_agent.AgentJoined:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if not r.alive and not r.quit]
-        new = [r for r in node.ranks if r.alive and r.blank]
-        living = [r for r in node.ranks if r.alive and not r.blank]
+        new = [r for r in node.ranks if r.alive and r.stateless]
+        living = [r for r in node.ranks if r.alive and not r.stateless]
         held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
         return from_agent.AgentJoined(
             node.number,
@@ -108,7 +108,7 @@ class Cluster(Part):
     def vanish(self, node: Node) -> None:
         node.gone = True
         for rank in node.ranks:
-            rank.record = rank.record if rank.blank or not rank.alive else self.kept(rank)
+            rank.record = rank.record if rank.stateless or not rank.alive else self.kept(rank)
             rank.alive = False
 
     def has_records(self, order: to_agent.TakeOver, node: Node) -> bool:

@@ -15,7 +15,7 @@ class Handover(Part):
         for number, former in list(world.formers.items()):
             node, agent = world.nodes[number], former.assignee
             taken = node.agent == agent and not node.gone
-            if taken and all(r.alive and not r.blank for r in node.ranks):
+            if taken and all(r.alive and not r.stateless for r in node.ranks):
                 world.counts["standby keeps the node"] += 1
                 node.former = former.node["agent"]
                 continue

@@ -203,7 +203,7 @@ class Invariants:
             assert command.interruption == job.interruption
             assert job.ranks[command.rank].alive
             assert command.rank not in incident.evicted
-            assert not rank.blank
+            assert not rank.stateless
             whole = isinstance(command, to_rank.SaveState) and rank.whole == command.step
             if not command.stripes and rank.alive and not rank.spoiled and not whole:
                 assert rank.position().clean == command.step, (
@@ -261,7 +261,7 @@ class Invariants:
             # or it waits for a replacement that only the previous manager knew of, or for a rank
             # that one has paused at a boundary that this one does not know
             waited_for = any(
-                not r.alive or r.blank or (r.mode == PAUSED and k.pause.step is None)
+                not r.alive or r.stateless or (r.mode == PAUSED and k.pause.step is None)
                 for r in self.world.ranks
             )
             assert self.world.jam or waited_for, "this collective would have ended"
@@ -320,7 +320,7 @@ class Invariants:
             assert idles or rank.mode in ("hung", "looping"), f"{rank} is not hung"
         elif command.reason.startswith("silent in INTERRUPT"):
             # an earlier manager may have ordered a replacement, which has nothing to report
-            assert rank.mode in ("hung", "looping") or rank.deaf or rank.blank, (
+            assert rank.mode in ("hung", "looping") or rank.deaf or rank.stateless, (
                 f"{rank} was not silent"
             )
             assert rank.slow <= world.now or rank.deaf, f"{rank} was in user code, within its limit"
@@ -343,7 +343,7 @@ class Invariants:
             assert said["digest ffff"]
         elif "silent since" in command.reason:
             # or it hangs since a resumption that the incident did not outlive
-            assert rank.blank or rank.mode in ("hung", "looping"), f"{rank} is not silent"
+            assert rank.stateless or rank.mode in ("hung", "looping"), f"{rank} is not silent"
         else:
             assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), (
                 command

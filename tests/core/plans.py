@@ -50,7 +50,7 @@ class Plans:
         for number in plan.keep:
             rank = ranks[number]
             if rank.alive and rank.incarnation == newest[number]:
-                assert rank.spoiled or (rank.position().clean == plan.step and not rank.blank)
+                assert rank.spoiled or (rank.position().clean == plan.step and not rank.stateless)
 
     def _is_somewhere(self, step: int) -> bool:
         """Whether, for each replica set, a living rank's memory or a node's stripes hold the state

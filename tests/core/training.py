@@ -45,20 +45,20 @@ class Training(Part):
         if not rank.alive or rank.mode == ENDED:
             return
         node = self.world.nodes[rank.node]
-        if not rank.blank:
+        if not rank.stateless:
             at = rank.position() if node.protected else None
             rank.left = at.but(clean=None) if at else None
             rank.record = self.world.cluster.kept(rank) if at else rank.record
         rank.alive, rank.died = False, self.world.now
         self.counts["deaths"] += 1
-        told = None if rank.blank and self.chance.random() < 0.5 else rank.left
+        told = None if rank.stateless and self.chance.random() < 0.5 else rank.left
         self.tell(rank, from_agent.RankDied, cause, told)
         self._others_lose_collectives()
 
     def quit(self, rank: Rank) -> None:
         """Exit the script in the middle of its loop."""
         node = self.world.nodes[rank.node]
-        if not rank.alive or rank.blank or rank.mode != TRAINING or not node.protected:
+        if not rank.alive or rank.stateless or rank.mode != TRAINING or not node.protected:
             return
         at = rank.position()
         rank.left, rank.record = at.but(clean=None), self.world.cluster.kept(rank)
@@ -120,7 +120,7 @@ class Training(Part):
         """Whether all ranks have entered the collective."""
         return not (self.world.jam and rank.step >= self.world.jam_from) and all(
             o.alive
-            and not o.blank
+            and not o.stateless
             and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
             for o in self.world.ranks
         )

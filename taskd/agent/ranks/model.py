@@ -38,7 +38,7 @@ class Rank:
     channel: socket.socket | None = None  # to its training thread
     control_thread: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
-    blank: bool = False  # its process is a replacement that does not have its state yet
+    stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state
     handlers: bool = False  # its framework repairs itself, see from_rank.RankJoined

@@ -55,7 +55,7 @@ class RankProcesses:
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         rank.raised = rank.killed = ""
-        rank.blank, rank.ready, rank.restored = True, False, 0
+        rank.stateless, rank.ready, rank.restored = True, False, 0
         try:
             epoch.page.reset(rank.local)
         # its last process was killed and is still dying; 5 s is far more than a thread needs
