@@ -227,7 +227,7 @@ GROUPS = (
           "taskd.devices."),
     Group("Use the functions of the MindCluster guides", "taskd/api/__init__.py", ()),
     Group("Errors", "taskd/worker/state/given.py", ("UnsupportedState",)),
-    Group("", "taskd/protocol/operator_line.py", ("ControlError", "NoManager", "NoAnswer")),
+    Group("", "taskd/protocol/operator_connection.py", ("ControlError", "NoManager", "NoAnswer")),
 )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from taskd.agent.orders import Orders
 from taskd.agent.ranks.children import Children
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch
-from taskd.agent.ranks.rank_lines import RankLines
+from taskd.agent.ranks.rank_connections import RankConnections
 from taskd.agent.ranks.rank_monitor import RankMonitor, node_progress
 from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
@@ -64,7 +64,7 @@ class Agent(Member):
             self.monitor,
             lambda rank: self.standby.died(rank),
         )
-        self.lines = RankLines(
+        self.connections = RankConnections(
             self,
             self.deaths,
             self.replacements,
@@ -74,7 +74,7 @@ class Agent(Member):
             f"taskd-{os.getpid()}-{uuid.uuid4().hex[:12]}",
         )
         self.processes = RankProcesses(
-            self, self.children, self.deaths, self.replacements, self.lines
+            self, self.children, self.deaths, self.replacements, self.connections
         )
         self.standby = Standby(self, self.processes, self.monitor)
         self.orders = Orders(
@@ -97,7 +97,7 @@ class Agent(Member):
         for rank in epoch.ranks.values():
             if rank.process is None:
                 self.processes.start(rank)
-        self.lines.process_known()
+        self.connections.process_known()
         self.announce()
 
     # -- sending -----------------------------------------------------------------------------------

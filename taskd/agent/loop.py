@@ -83,7 +83,7 @@ class Loop:
         for link in managers.links:
             poller.register(link.socket, zmq.POLLIN)
             poller.register(link.monitor, zmq.POLLIN)
-        poller.register(agent.lines.listener.fileno(), zmq.POLLIN)
+        poller.register(agent.connections.listener.fileno(), zmq.POLLIN)
         poller.register(agent.mailbox.fileno(), zmq.POLLIN)
         if agent.device_info.descriptor >= 0:
             poller.register(agent.device_info.descriptor, zmq.POLLIN)
@@ -92,9 +92,9 @@ class Loop:
             poller.register(zygote.socket.fileno(), zmq.POLLIN)
         watched: dict[int, Rank] = {}
         for rank in epoch.ranks.values() if epoch else ():
-            for line in (rank.channel, rank.control_thread):
-                if line is not None:
-                    watched[line.fileno()] = rank
+            for connection in (rank.channel, rank.control):
+                if connection is not None:
+                    watched[connection.fileno()] = rank
             if rank.pidfd is not None and rank.over is None:
                 watched[rank.pidfd] = rank
         for fd in watched:
@@ -107,9 +107,9 @@ class Loop:
                 if fd == rank.pidfd:
                     agent.deaths.ended(epoch, rank, exit_code(fd, rank.process))
                 else:
-                    agent.lines.hear(epoch, rank, fd)
-        if agent.lines.listener.fileno() in ready:
-            agent.lines.accept()
+                    agent.connections.hear(epoch, rank, fd)
+        if agent.connections.listener.fileno() in ready:
+            agent.connections.accept()
         if zygote is not None and zygote.socket.fileno() in ready:
             agent.replacements.hear()
         managers.read_monitors()

@@ -71,7 +71,7 @@ class Supervisor:
         adopt_orphans()
         self._end_children()
         agent.drop_epochs()
-        common = {"TASKD_AGENT": agent.lines.name, **self._places, **self._preloading()}
+        common = {"TASKD_AGENT": agent.connections.name, **self._places, **self._preloading()}
         agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
     def _end_children(self) -> None:
@@ -170,7 +170,7 @@ class Supervisor:
         agent.device_info.close()
         self._end_children()
         agent.drop_epochs()
-        agent.lines.listener.close()
+        agent.connections.listener.close()
 
     # -- the launcher's questions ------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from taskd.manager import whereabouts
 from taskd.messages import from_operator, to_operator
 from taskd.protocol import addresses, secret
 from taskd.protocol.addresses import Address
-from taskd.protocol.operator_line import NoManager, OperatorLine
+from taskd.protocol.operator_connection import NoManager, OperatorConnection
 
 
 class _Elsewhere(Exception):
@@ -35,14 +35,14 @@ class Asking:
 
     def _open(self, address: Address) -> None:
         self._address = address
-        self._line = OperatorLine(address, self._keys, self._job)
+        self._connection = OperatorConnection(address, self._keys, self._job)
 
     def ask(
         self, message: from_operator.FromOperator, request: str, timeout: float
     ) -> to_operator.Answer | to_operator.Overview:
         """The answer to `message`. Raises ControlError, NoAnswer and NoManager."""
         try:
-            answer = self._line.ask(message, request, timeout, self._late)
+            answer = self._connection.ask(message, request, timeout, self._late)
             if isinstance(answer, to_operator.NotInCharge):
                 self._look_elsewhere()
                 raise NoManager(
@@ -55,15 +55,15 @@ class Asking:
             self._waits(
                 f"the manager in charge is at {addresses.text(found.place)}: the request goes there"
             )
-            self._line.close()
+            self._connection.close()
             self._open(found.place)
-            answer = self._line.ask(message, request, timeout)
+            answer = self._connection.ask(message, request, timeout)
             if isinstance(answer, to_operator.NotInCharge):
                 raise NoManager("no manager is in charge: an election is under way") from None
         return answer
 
     def close(self) -> None:
-        self._line.close()
+        self._connection.close()
 
     def _late(self, connected: bool) -> None:
         """The answer is late: say what it waits for. Nobody there: look for another manager."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from taskd.api.asking import Asking
 from taskd.messages import from_operator, to_operator, to_rank
-from taskd.protocol.operator_line import ControlError, NoAnswer, NoManager
+from taskd.protocol.operator_connection import ControlError, NoAnswer, NoManager
 
 __all__ = ["Control", "ControlError", "NoAnswer", "NoManager"]
 

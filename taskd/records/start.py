@@ -26,8 +26,8 @@ log = logging.getLogger("taskd.records")
 CODE = "code"  # the sources that the rank has loaded, see worker/set_up/sources.py
 SETUP = "setup"  # results of the collectives of its set-up
 
-# bytes; a keeper takes messages of up to 1 GiB (agent/copies/keeper_line.py), and this many would
-# be sent for a second or more before the entries behind them
+# bytes; a keeper takes messages of up to 1 GiB (agent/copies/keeper_connection.py), and sending
+# this many delays the records behind them by a second or more
 MOST = 512 << 20
 NAMES = 64 << 10  # bytes; of the sections
 

@@ -15,7 +15,7 @@ import pytest
 
 from taskd.agent.agent import Agent
 from taskd.agent.ranks.model import Epoch, Rank
-from taskd.agent.ranks.rank_lines import belongs
+from taskd.agent.ranks.rank_connections import belongs
 from taskd.agent.ranks.watchdog import Limits
 from taskd.cython_api.page import Page
 from taskd.messages import codec, from_rank
@@ -48,7 +48,7 @@ class Process:
             "-S",
             "-c",
             CALL,
-            agent.lines.name,
+            agent.connections.name,
             codec.encode(hello).hex(),
             *([str(user)] if user else []),
         ]
@@ -74,7 +74,7 @@ def agent(tmp_path):
             number, number, None, None, os.open(os.devnull, os.O_RDONLY)
         )
     yield made
-    made.lines.listener.close()
+    made.connections.listener.close()
     for rank in made.epoch.ranks.values():
         rank.forget_process()
     page.close()
@@ -98,8 +98,8 @@ def process(agent):
 
 def accept(agent, caller):
     caller.call()
-    assert select.select([agent.lines.listener], [], [], 20.0)[0]
-    agent.lines.accept()
+    assert select.select([agent.connections.listener], [], [], 20.0)[0]
+    agent.connections.accept()
 
 
 def test_a_rank_that_connects_before_its_launcher_has_handed_it_over(agent, process):
@@ -113,7 +113,7 @@ def test_a_rank_that_connects_before_its_launcher_has_handed_it_over(agent, proc
     one.process = SimpleNamespace(pid=os.getpid() + 1_000_000)
     assert zero.channel is None
     agent.adopt(epoch)
-    agent.lines.process_known()
+    agent.connections.process_known()
     assert zero.channel is not None and one.channel is None
 
 
@@ -129,10 +129,10 @@ def test_a_rank_speaks_for_itself_and_nobody_else_does(agent, process, wrapped, 
     assert zero.channel is not None and one.channel is None
     liar, second = process(0, control_thread=True), process(1, control_thread=True)
     accept(agent, liar)
-    assert zero.control_thread is None
+    assert zero.control is None
     one.process = second.popen
     accept(agent, second)
-    assert one.control_thread is not None
+    assert one.control is not None
 
 
 def test_a_replacement_may_call_before_it_is_known_which_process_it_is(agent, process):
@@ -141,10 +141,10 @@ def test_a_replacement_may_call_before_it_is_known_which_process_it_is(agent, pr
     agent.replacements.zygote = SimpleNamespace(pid=os.getpid())  # both are its children
     accept(agent, liar)
     accept(agent, mine)
-    assert zero.channel is None and len(agent.lines._early) == 2
+    assert zero.channel is None and len(agent.connections._early) == 2
     zero.process = mine.popen  # the zygote has said so
-    agent.lines.process_known()
-    assert zero.channel is not None and not agent.lines._early
+    agent.connections.process_known()
+    assert zero.channel is not None and not agent.connections._early
     assert peer(zero.channel) == mine.popen.pid
 
 
@@ -155,7 +155,7 @@ def test_nobody_waits_in_a_replacements_place_but_what_the_zygote_has_forked(age
     agent.replacements.zygote = None
     second = process(0)
     accept(agent, second)
-    assert agent.epoch.ranks[0].channel is None and not agent.lines._early
+    assert agent.epoch.ranks[0].channel is None and not agent.connections._early
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
@@ -200,17 +200,17 @@ while done < int(sys.argv[3]):
 def test_a_flood_by_another_user_is_a_few_lines(agent, process, caplog):
     """And the job's own trouble has its line meanwhile."""
     calls = 20_000
-    command = [sys.executable, "-S", "-c", FLOOD, agent.lines.name, "65534", str(calls)]
+    command = [sys.executable, "-S", "-c", FLOOD, agent.connections.name, "65534", str(calls)]
     flood = subprocess.Popen(command, stdout=subprocess.PIPE)
     flood.stdout.readline()
     zero, _ = agent.epoch.ranks.values()
     liar, accepted = process(0), 0
     zero.process = SimpleNamespace(pid=os.getpid() + 1_000_000)
     liar.call()
-    while select.select([agent.lines.listener], [], [], 0.0 if flood.poll() is not None else 20.0)[
-        0
-    ]:
-        agent.lines.accept()
+    while select.select(
+        [agent.connections.listener], [], [], 0.0 if flood.poll() is not None else 20.0
+    )[0]:
+        agent.connections.accept()
         accepted += 1
     assert flood.wait(20.0) == 0 and accepted == calls + 1
     by_strangers = [r.getMessage() for r in caplog.records if "by another user" in r.getMessage()]

@@ -141,12 +141,12 @@ def test_what_a_connection_loses_is_sent_again(nodes, monkeypatch):
     here.write(0, 1, PROVISIONAL, b"one")
     until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
     (keeper,) = here.records.copying._keepers
-    real = keeper.line.send
+    real = keeper.connection.send
     lost = []
-    keeper.line.send = lost.append
+    keeper.connection.send = lost.append
     here.write(0, 2, PROVISIONAL, b"two")
     until(lambda: (2, 2) in kept(there.fetch(1, there.records.address)))
-    assert len(lost) == 1 and keeper.active and keeper.line.send != real
+    assert len(lost) == 1 and keeper.active and keeper.connection.send != real
     until(lambda: not here.records.copying.waiting)
     monkeypatch.setattr("taskd.agent.copies.copying.PATIENCE", 0.2)
     there.records.keeping._job = "another"  # it takes nothing any more
@@ -170,12 +170,12 @@ def test_a_record_is_kept_once_both_keepers_have_it(nodes, monkeypatch):
     monkeypatch.setattr("taskd.agent.copies.copying.PATIENCE", 0.2)
     until(lambda: [k.active for k in here.records.copying._keepers] == [True, False])
     # another one takes its place, and gets what there is; the first goes on with its connection
-    line = here.records.copying._keepers[0].line
+    connection = here.records.copying._keepers[0].connection
     third = nodes(3)
     here.records.keep_at([first.records.address, third.records.address])
     until(lambda: {(2, 1), (2, 2)} <= set(kept(third.fetch(1, third.records.address))))
     until(lambda: not here.records.copying.waiting)
-    assert here.records.copying._keepers[0].line is line
+    assert here.records.copying._keepers[0].connection is connection
     here.records.keep_at([])  # no node is left to keep them
     until(lambda: not here.records.copying.active)
 

@@ -57,12 +57,12 @@ def test_no_entry_is_acknowledged_without_the_start_record_before_it(nodes):
     here.write(0, 1, FINAL, b"one")
     until(lambda: kept_steps(there) and not here.records.copying.waiting)
     (keeper,) = here.records.copying._keepers
-    real, lost = keeper.line.send, []
+    real, lost = keeper.connection.send, []
 
     def lossy(data: bytes) -> None:
         (real if lost else lost.append)(data)
 
-    keeper.line.send = lossy
+    keeper.connection.send = lossy
     Start(here.epoch.directory, 0, 2).write({"code": b"print(1)"})
     here.write(0, 2, FINAL, b"two")
     until(lambda: (2, 2) in kept_steps(there) and not here.records.copying.waiting)

@@ -27,7 +27,7 @@ def agent(tmp_path):
     made.epoch.ranks[0].incarnation = 1
     made.context = SimpleNamespace(subprocess_handlers={0: "torch's own"})
     yield made
-    made.lines.listener.close()
+    made.connections.listener.close()
     page.close()
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from taskd.agent.copies.keeper_line import KeeperLine
+from taskd.agent.copies.keeper_connection import KeeperConnection
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.core.snapshots import START
 from taskd.messages import between_agents, codec
@@ -40,8 +40,8 @@ class _Keeper:
     `tried`: when all records were last sent; `active`: whether ranks wait for it. `starts`: local
     rank -> numbers of the start record last sent to it, and of the one that it has."""
 
-    def __init__(self, address: tuple[str, int], line: KeeperLine) -> None:
-        self.address, self.line = address, line
+    def __init__(self, address: tuple[str, int], connection: KeeperConnection) -> None:
+        self.address, self.connection = address, connection
         self.kept: dict[int, int] = {}
         self.starts: dict[int, tuple[int, int]] = {}
         self.unanswered: float | None = None
@@ -53,7 +53,7 @@ class _Keeper:
 class Copying:
     """Used by one thread. `dial`: connects to a keeper."""
 
-    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperLine]) -> None:
+    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperConnection]) -> None:
         self._job, self._dial = job, dial
         self._keepers: list[_Keeper] = []
         self._epoch: Epoch | None = None
@@ -77,7 +77,7 @@ class Copying:
     def _reduce(self, keepers: list[_Keeper]) -> None:
         for keeper in self._keepers:
             if keeper not in keepers:
-                keeper.line.close()
+                keeper.connection.close()
         self._keepers = keepers
 
     def keep_at(self, addresses: Sequence[tuple[str, int]]) -> None:
@@ -136,8 +136,8 @@ class Copying:
     @property
     def sources(self) -> list[Any]:
         """What to poll for reading."""
-        lines = [keeper.line.socket for keeper in self._keepers]
-        return [*lines, *([self._pipe] if self._pipe >= 0 else [])]
+        sockets = [keeper.connection.socket for keeper in self._keepers]
+        return [*sockets, *([self._pipe] if self._pipe >= 0 else [])]
 
     @property
     def waiting(self) -> bool:
@@ -147,7 +147,7 @@ class Copying:
         if self._pipe in ready:
             self._forward()
         for keeper in self._keepers:
-            if keeper.line.socket in ready:
+            if keeper.connection.socket in ready:
                 self._acknowledged(keeper)
         self._judge(time.monotonic())
 
@@ -197,7 +197,7 @@ class Copying:
             if keeper.unanswered is None:
                 keeper.unanswered = time.monotonic()
             keeper.size += len(data)
-            keeper.line.send(data)
+            keeper.connection.send(data)
 
     def _send_start(self, epoch: Epoch, rank: Rank, keepers: list[_Keeper]) -> None:
         """Send the record of the rank's start to the keepers that were not sent the current one."""
@@ -219,7 +219,7 @@ class Copying:
         for keeper in behind:
             keeper.starts[local] = number, keeper.starts.get(local, (0, 0))[1]
             keeper.size += len(data)
-            keeper.line.send(data)
+            keeper.connection.send(data)
 
     @staticmethod
     def _start(epoch: Epoch, rank: Rank) -> start.Start:
@@ -246,7 +246,7 @@ class Copying:
         return self._entries[local][1]
 
     def _acknowledged(self, keeper: _Keeper) -> None:
-        for message in keeper.line.received():
+        for message in keeper.connection.received():
             epoch = self._epoch
             if epoch is None or epoch.dropped or not isinstance(message, between_agents.Kept):
                 continue
@@ -296,8 +296,8 @@ class Copying:
                     self._sent,
                     keeper.kept,
                 )
-                keeper.line.close()
-                keeper.line = self._dial(keeper.address)
+                keeper.connection.close()
+                keeper.connection = self._dial(keeper.address)
                 self._send_all(epoch, [keeper])
             late = now - keeper.unanswered > PATIENCE
             if not late or not keeper.active:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taskd.agent.copies.keeper_line import KeeperLine
+from taskd.agent.copies.keeper_connection import KeeperConnection
 from taskd.core.snapshots import KINDS, START
 from taskd.messages import between_agents, codec
 from taskd.records.sealed import BadRecord
@@ -32,15 +32,15 @@ class _Fetch:
     then: Then
     deadline: float
     asked: float = 0.0  # when the last one was
-    # what has arrived over each line
-    lines: dict[KeeperLine, list[between_agents.Keep]] = field(default_factory=dict)
+    # what has arrived over each connection
+    connections: dict[KeeperConnection, list[between_agents.Keep]] = field(default_factory=dict)
     best: list[between_agents.Keep] | None = None
 
 
 class Fetching:
     """Used by one thread. `dial`: connects to a keeper."""
 
-    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperLine]) -> None:
+    def __init__(self, job: str, dial: Callable[[tuple[str, int]], KeeperConnection]) -> None:
         self._job, self._dial = job, dial
         self._fetches: dict[int, _Fetch] = {}  # by node
 
@@ -60,10 +60,10 @@ class Fetching:
         """Ask the next agent, or finish if none is left to answer."""
         fetch = self._fetches[node]
         if fetch.addresses:
-            line = self._dial(fetch.addresses.pop(0))
-            fetch.lines[line], fetch.asked = [], time.monotonic()
-            line.send(codec.encode(between_agents.Fetch(self._job, node)))
-        elif not fetch.lines:
+            connection = self._dial(fetch.addresses.pop(0))
+            fetch.connections[connection], fetch.asked = [], time.monotonic()
+            connection.send(codec.encode(between_agents.Fetch(self._job, node)))
+        elif not fetch.connections:
             self._finish(node)
 
     def _finish(self, node: int) -> None:
@@ -76,7 +76,7 @@ class Fetching:
     @property
     def sources(self) -> list[Any]:
         """What to poll for reading."""
-        return [line.socket for fetch in self._fetches.values() for line in fetch.lines]
+        return [c.socket for fetch in self._fetches.values() for c in fetch.connections]
 
     @property
     def waiting(self) -> bool:
@@ -85,9 +85,9 @@ class Fetching:
     def turn(self, ready: dict[Any, int]) -> None:
         now = time.monotonic()
         for node, fetch in list(self._fetches.items()):
-            for line in [line for line in fetch.lines if line.socket in ready]:
+            for connection in [c for c in fetch.connections if c.socket in ready]:
                 if self._fetches.get(node) is fetch:
-                    self._arrived(node, fetch, line)
+                    self._arrived(node, fetch, connection)
             if self._fetches.get(node) is not fetch:
                 continue
             if now > fetch.deadline:
@@ -96,13 +96,13 @@ class Fetching:
             elif fetch.addresses and now > fetch.asked + NEXT:
                 self._ask(node)
 
-    def _arrived(self, node: int, fetch: _Fetch, line: KeeperLine) -> None:
-        for message in line.received():
+    def _arrived(self, node: int, fetch: _Fetch, connection: KeeperConnection) -> None:
+        for message in connection.received():
             if isinstance(message, between_agents.Keep):
-                fetch.lines[line].append(message)
+                fetch.connections[connection].append(message)
             elif isinstance(message, between_agents.Fetched):
-                found = fetch.lines.pop(line)
-                line.close()
+                found = fetch.connections.pop(connection)
+                connection.close()
                 # messages that did not fit into the queue are missing; incomplete records are of no
                 # use
                 if len(found) == message.count:
@@ -126,8 +126,8 @@ class Fetching:
 
 
 def _close(fetch: _Fetch) -> None:
-    for line in fetch.lines:
-        line.close()
+    for connection in fetch.connections:
+        connection.close()
 
 
 def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:

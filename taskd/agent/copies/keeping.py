@@ -13,7 +13,7 @@ from typing import Any
 
 import zmq
 
-from taskd.agent.copies.keeper_line import MAX_BYTES
+from taskd.agent.copies.keeper_connection import MAX_BYTES
 from taskd.agent.copies.permits import Permits
 from taskd.core.snapshots import KINDS, START
 from taskd.logs import Drops

@@ -17,7 +17,7 @@ import zmq
 
 from taskd.agent.copies.copying import Copying
 from taskd.agent.copies.fetching import Fetching, Then
-from taskd.agent.copies.keeper_line import MAX_BYTES, KeeperLine
+from taskd.agent.copies.keeper_connection import MAX_BYTES, KeeperConnection
 from taskd.agent.copies.keeping import Keeping
 from taskd.agent.ranks.model import Epoch
 from taskd.logs import Drops
@@ -47,8 +47,8 @@ class Records:
         manager, in this object's thread; the answer arrives through `permit`. Raises OSError."""
         context: zmq.Context[Any] = zmq.Context()
 
-        def dial(address: tuple[str, int]) -> KeeperLine:
-            return KeeperLine(context, address, keys, identity)
+        def dial(address: tuple[str, int]) -> KeeperConnection:
+            return KeeperConnection(context, address, keys, identity)
 
         self._context = context
         drops = Drops(log)

@@ -36,7 +36,7 @@ class Rank:
     stacks: int  # read end of its pipe, see stacks.py
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
-    control_thread: socket.socket | None = None  # to the thread that answers while it trains
+    control: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
     stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
@@ -64,10 +64,10 @@ class Rank:
 
     def forget_process(self) -> None:
         """Close what belongs to the present process."""
-        for line in (self.channel, self.control_thread):
-            if line is not None:
-                line.close()
-        self.channel = self.control_thread = None
+        for connection in (self.channel, self.control):
+            if connection is not None:
+                connection.close()
+        self.channel = self.control = None
         if self.pidfd is not None:
             os.close(self.pidfd)
         self.pidfd = None

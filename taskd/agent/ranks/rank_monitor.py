@@ -256,10 +256,10 @@ class RankMonitor:
     @staticmethod
     def ask(rank: Rank, message: Any) -> bool:
         """Send to the rank's control thread; False if no thread reads it."""
-        if rank.control_thread is None:
+        if rank.control is None:
             return False
         try:
-            rank.control_thread.send(codec.encode(message))
+            rank.control.send(codec.encode(message))
         except OSError:  # dying, or stopped for so long that its socket is full
             return False
         return True

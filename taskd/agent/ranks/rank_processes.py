@@ -17,7 +17,7 @@ from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank, pidfd
 from taskd.agent.ranks.processes import Forked, Handler, signal_group
-from taskd.agent.ranks.rank_lines import RankLines
+from taskd.agent.ranks.rank_connections import RankConnections
 from taskd.agent.ranks.replacements import Order, Replacements
 
 log = logging.getLogger("taskd.agent")
@@ -29,7 +29,7 @@ class RankProcesses:
     children: Children
     deaths: Deaths
     replacements: Replacements
-    lines: RankLines
+    connections: RankConnections
 
     def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         """Kill the process of that incarnation, but no later one."""
@@ -144,7 +144,7 @@ class RankProcesses:
         rank.process, rank.pidfd = process, pidfd(process.pid)
         what = f"replacement {rank.incarnation}" if rank.incarnation else "its first process"
         log.info("rank %d: %s is pid %d", rank.number, what, process.pid)
-        self.lines.process_known()
+        self.connections.process_known()
 
     def forked_ended(self, process: Forked, status: int) -> None:
         epoch = self.node.epoch

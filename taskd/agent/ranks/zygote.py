@@ -33,17 +33,17 @@ GOING = 10.0
 
 
 def main() -> None:
-    line = socket.socket(fileno=int(sys.argv[1]))
-    line.set_inheritable(False)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)
     die_with_parent(True)
     launcher = os.pidfd_open(os.getppid())
     ranks = importlib.import_module(sys.argv[2])
     ranks.warm()
     gc.collect()
     gc.freeze()  # a child must not write to every page by collecting inherited garbage
-    line.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
+    connection.send(msgpack.packb({"ready": len(os.listdir("/proc/self/task"))}))
     die_with_parent(False)  # from here on the zygote detects that itself, and kills the ranks too
-    request = serve(line, launcher)
+    request = serve(connection, launcher)
     if request is not None:
         become_rank(request)
         ranks.run(request["command"], launcher)
@@ -57,11 +57,11 @@ def die_with_parent(yes: bool) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL if yes else 0)
 
 
-def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
+def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
     """Fork a rank for each request; in the child, return the request. `launcher`: its pidfd; when
     it is killed, the ranks are killed too, whatever they are doing."""
     children: dict[int, int] = {}  # pidfd -> pid
-    ours = line.fileno()
+    ours = connection.fileno()
     poll = select.poll()
     for fd in (ours, launcher):
         poll.register(fd, select.POLLIN)
@@ -75,13 +75,13 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
             _, status = os.waitpid(pid, 0)
             os.close(fd)
             with contextlib.suppress(OSError):
-                line.send(
+                connection.send(
                     msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
                 )
         if ours not in ready:
             continue
         try:
-            data = line.recv(1 << 20)
+            data = connection.recv(1 << 20)
         except OSError:
             data = b""
         if not data:
@@ -90,7 +90,7 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
         go, start = os.pipe()
         pid = os.fork()
         if pid == 0:
-            line.close()
+            connection.close()
             for fd in (*children, start):
                 os.close(fd)
             # this zygote was killed before it reported us: another process has been started instead
@@ -102,7 +102,7 @@ def serve(line: socket.socket, launcher: int) -> dict[str, Any] | None:
         fd = os.pidfd_open(pid)
         children[fd] = pid
         poll.register(fd, select.POLLIN)
-        line.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
+        connection.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
         os.write(start, b"x")
         os.close(start)
     if select.select([launcher], [], [], GOING)[0]:

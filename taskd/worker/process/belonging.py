@@ -47,10 +47,10 @@ def outlive_nobody(channel: Channel) -> None:
     launcher = _launcher()
     if launcher is None:
         return
-    lines = select.poll()
-    lines.register(channel, select.POLLIN)
-    lines.register(launcher, select.POLLIN)
-    if any(fd == launcher for fd, _ in lines.poll()):
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    poll.register(launcher, select.POLLIN)
+    if any(fd == launcher for fd, _ in poll.poll()):
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -14,7 +14,7 @@ from taskd.protocol.keys import Identity, Keys
 MAX_BYTES = 1 << 30  # of a record, which includes module buffers
 
 
-class KeeperLine:
+class KeeperConnection:
     def __init__(
         self, context: zmq.Context[Any], address: tuple[str, int], keys: Keys, identity: Identity
     ) -> None:

@@ -26,7 +26,7 @@ class NoAnswer(ControlError):
     """The manager did not answer in time."""
 
 
-class OperatorLine:
+class OperatorConnection:
     """A connection to the manager at `address`. Not thread-safe."""
 
     def __init__(self, address: Address, keys: Keys, job: str) -> None:

@@ -34,12 +34,12 @@ class Caller:
     """A connection whose first message is `hello`. `pid` comes from the kernel; 0 for a process
     that is invisible from here."""
 
-    line: socket.socket
+    connection: socket.socket
     pid: int
     hello: from_rank.Hello
 
 
-class RankLines:
+class RankConnections:
     """`name`: of the socket, in the abstract namespace."""
 
     def __init__(
@@ -90,7 +90,7 @@ class RankLines:
             # it connects a second time, before its first end was read
             rank.channel.close()
             rank.channel = None
-        if (rank.channel if first else rank.control_thread) is not None:
+        if (rank.channel if first else rank.control) is not None:
             raise codec.BadMessage(f"rank {hello.rank} is connected already")
         zygote = self._replacements.zygote
         forked = zygote is not None and belongs(caller.pid, zygote.pid)
@@ -104,11 +104,11 @@ class RankLines:
                 " started by it"
             )
         if not first:
-            rank.control_thread = caller.line
+            rank.control = caller.connection
             if self._node.profile:
                 self._monitor.ask(rank, to_rank.Profile(self._node.profile))
             return
-        rank.channel = caller.line
+        rank.channel = caller.connection
         threading.Thread(
             target=self._deaths.watch,
             args=(epoch, rank, rank.incarnation, rank.pid),
@@ -124,7 +124,7 @@ class RankLines:
             try:
                 self._admit(caller)
             except codec.BadMessage as error:
-                self._refuse(caller.line, error)
+                self._refuse(caller.connection, error)
 
     def _refuse(self, connection: socket.socket, why: Exception) -> None:
         kind = "a connection to the agent's socket"
@@ -134,24 +134,24 @@ class RankLines:
         connection.close()
 
     def hear(self, epoch: Epoch, rank: Rank, fd: int) -> None:
-        line = next(
-            (c for c in (rank.channel, rank.control_thread) if c is not None and c.fileno() == fd),
+        connection = next(
+            (c for c in (rank.channel, rank.control) if c is not None and c.fileno() == fd),
             None,
         )
-        if line is None:
+        if connection is None:
             return
         try:
-            data = line.recv(codec.MAX_BYTES)
+            data = connection.recv(codec.MAX_BYTES)
         except BlockingIOError:
             return
         except OSError:
             data = b""
         if not data:
-            if line is rank.channel:
+            if connection is rank.channel:
                 rank.channel = None
             else:
-                rank.control_thread = None
-            line.close()
+                rank.control = None
+            connection.close()
             return
         try:
             message = codec.FROM_RANK.decode(data)
@@ -196,18 +196,18 @@ class RankLines:
             self._node.report(message)
 
 
-def identify(line: socket.socket, limit: float) -> Caller:
+def identify(connection: socket.socket, limit: float) -> Caller:
     """Identify a caller within `limit` seconds. Raises Stranger, BadMessage for a message that is
     no hello, and OSError."""
     pid, uid, _ = struct.unpack(
-        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     if uid != os.getuid():
         raise Stranger(f"a process of user {uid}")
-    line.settimeout(limit)
-    hello = codec.HELLO.decode(line.recv(codec.MAX_BYTES))
-    line.setblocking(False)
-    return Caller(line, pid, hello)
+    connection.settimeout(limit)
+    hello = codec.HELLO.decode(connection.recv(codec.MAX_BYTES))
+    connection.setblocking(False)
+    return Caller(connection, pid, hello)
 
 
 def belongs(pid: int, ancestor: int) -> bool:
@@ -222,10 +222,10 @@ def belongs(pid: int, ancestor: int) -> bool:
     return False
 
 
-def closed(line: socket.socket) -> bool:
+def closed(connection: socket.socket) -> bool:
     """Whether the other end is closed, and everything from it was read."""
     try:
-        return not line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return False
     except OSError:
