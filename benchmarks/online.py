@@ -31,7 +31,7 @@ from figures import Figures, ms, spread, summary
 from jobs import Run
 from records import at_random, monotonic
 
-from taskd.agent.ranks.watchdog import Limits
+from taskd.agent.ranks.watchdog import HangLimits
 from taskd.control import Control
 
 
@@ -118,7 +118,7 @@ def hang(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     rank, known = dice.randrange(run.world), len(run.incidents())
     fault = faults.make(run, control, "stop", rank, dice)
     time.sleep(0.1)  # until it has stopped and its last write is visible
-    view, limits = run.page.read(rank), Limits()
+    view, limits = run.page.read(rank), HangLimits()
     assert limits.least is not None
     limit = view.heartbeat_ns + round(max(limits.factor * view.usual_ns, limits.least * 1e9))
     incident, step = run.incident(known + 1), run.usual(fault.at)

@@ -42,7 +42,7 @@ if api.LocalElasticAgent is not TaskdElasticAgent:
 """
 
 
-class Refused(ValueError):
+class NotPatchable(ValueError):
     """The file must not or cannot be changed; the text says why."""
 
 
@@ -71,11 +71,11 @@ class Reading:
 
 def find(site: Path | None = None) -> Path:
     """Find torch/distributed/run.py of the torch in the directory `site` (a site-packages), by
-    default this Python's. Imports nothing. Raises Refused."""
+    default this Python's. Imports nothing. Raises NotPatchable."""
     if site is None:
         spec = importlib.util.find_spec("torch")
         if spec is None or not spec.submodule_search_locations:
-            raise Refused(
+            raise NotPatchable(
                 f"{sys.executable} has no torch: install it, or name the directory that holds it"
                 " with --torch"
             )
@@ -84,7 +84,7 @@ def find(site: Path | None = None) -> Path:
 
 
 def status(path: Path) -> Reading:
-    """Read the file. Raises Refused, also if the import cannot be inserted."""
+    """Read the file. Raises NotPatchable, also if the import cannot be inserted."""
     source = _content(path)
     patched(source)
     return read(source)
@@ -92,8 +92,8 @@ def status(path: Path) -> Reading:
 
 def install(path: Path, site: Path | None = None) -> bool:
     """Insert the import and verify that it works; False: it was already there and works. `site`:
-    prepended to the module path for the verification. Raises Refused, and NotVerified, after which
-    the file is as it was before."""
+    prepended to the module path for the verification. Raises NotPatchable, and NotVerified, which
+    leaves the file as it was before."""
     before = _content(path)
     after = patched(before)
     if after == before:
@@ -111,7 +111,7 @@ def install(path: Path, site: Path | None = None) -> bool:
 
 
 def remove(path: Path) -> Reading:
-    """Remove taskd's and sed's lines; returns what was there. Raises Refused."""
+    """Remove taskd's and sed's lines; returns what was there. Raises NotPatchable."""
     found = read(_content(path))
     if found.installed:
         _replace(path, found.plain)
@@ -146,15 +146,16 @@ def why_not(path: Path, site: Path | None) -> str | None:
 
 
 def read(source: bytes) -> Reading:
-    """Find the known lines. Raises Refused if the rest is not torchrun, or imports taskd too."""
+    """Find the known lines. Raises NotPatchable if the rest is not torchrun, or
+    imports taskd too."""
     lines = source.splitlines(keepends=True)
     bare = [line.rstrip(b"\r\n") for line in lines]
     plain = b"".join(li for li, text in zip(lines, bare, strict=True) if text not in (OURS, SED))
     functions = {n.name for n in _parse(plain).body if isinstance(n, ast.FunctionDef)}
     if missing := [f"{name}()" for name in ("main", "run") if name not in functions]:
-        raise Refused(f"it is not torchrun: it defines no {' and no '.join(missing)}")
+        raise NotPatchable(f"it is not torchrun: it defines no {' and no '.join(missing)}")
     if b"taskd" in plain:
-        raise Refused(
+        raise NotPatchable(
             "it names taskd in a line that neither `taskd patch` nor the documented sed put there:"
             " remove it by hand"
         )
@@ -162,7 +163,7 @@ def read(source: bytes) -> Reading:
 
 
 def patched(source: bytes) -> bytes:
-    """`source` with OURS once and without sed's lines. Raises Refused."""
+    """`source` with OURS once and without sed's lines. Raises NotPatchable."""
     plain = read(source).plain
     lines = plain.splitlines(keepends=True)
     for node in _parse(plain).body:
@@ -173,7 +174,7 @@ def patched(source: bytes) -> bytes:
             made = b"".join(lines)
             _parse(made)
             return made
-    raise Refused("it has no `import os` at its top level: it is not the documented run.py")
+    raise NotPatchable("it has no `import os` at its top level: it is not the documented run.py")
 
 
 def _parse(source: bytes) -> ast.Module:
@@ -182,29 +183,29 @@ def _parse(source: bytes) -> ast.Module:
             warnings.simplefilter("ignore")  # about torch's source, not about taskd
             return ast.parse(source)
     except (SyntaxError, ValueError) as error:
-        raise Refused(f"it is not valid Python: {error}") from None
+        raise NotPatchable(f"it is not valid Python: {error}") from None
 
 
 def _content(path: Path) -> bytes:
     site = path.parents[2]
     if (straight := site.resolve() / path.relative_to(site)).resolve() != straight:
-        raise Refused(
+        raise NotPatchable(
             f"it is a link to {straight.resolve()}, which others may use: name that directory"
             " with --torch"
         )
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Refused(f"it cannot be read: {error.strerror}") from None
+        raise NotPatchable(f"it cannot be read: {error.strerror}") from None
 
 
 def _replace(path: Path, new: bytes) -> None:
     """Replace the file's content: a concurrent import reads the old text or the new one. Raises
-    Refused; the old file stays."""
+    NotPatchable; the old file stays."""
     found = path.stat()
     if not found.st_mode & 0o222:
         mode = stat.S_IMODE(found.st_mode)
-        raise Refused(f"it is read-only (mode {mode:04o}): chmod u+w {path}")
+        raise NotPatchable(f"it is read-only (mode {mode:04o}): chmod u+w {path}")
     fresh = path.with_name(".run.py.taskd")
     try:
         fresh.write_bytes(new)
@@ -216,7 +217,7 @@ def _replace(path: Path, new: bytes) -> None:
             compiled.unlink(missing_ok=True)
     except OSError as error:
         fresh.unlink(missing_ok=True)
-        raise Refused(
+        raise NotPatchable(
             f"it cannot be replaced: {error.strerror}: run this as the user who installed torch,"
             " or where the image is built"
         ) from None

@@ -24,7 +24,7 @@ from taskd.agent.ranks.rank_connections import RankConnections
 from taskd.agent.ranks.rank_monitor import RankMonitor, node_progress
 from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
-from taskd.agent.ranks.watchdog import Limits, Watchdog
+from taskd.agent.ranks.watchdog import HangLimits, Watchdog
 from taskd.agent.standby import Standby
 from taskd.cython_api import slot
 from taskd.messages import from_agent, from_rank
@@ -41,7 +41,7 @@ class Agent(Member):
         keys: Keys,
         job: str,
         manager_wait: float,
-        limits: Limits,
+        limits: HangLimits,
         unprotected: bool,
         device_info: DeviceInfo | None = None,
     ) -> None:

@@ -54,7 +54,7 @@ class Orders:
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
             to_rank.Profile: self._profile,
-            to_agent.Refused: self._refused,
+            to_agent.RegistrationRefused: self._refused,
         }
         self._of_the_ranks: dict[type, Callable[[Epoch, Any], None]] = {
             to_rank.Interrupt: self._interruption,
@@ -142,7 +142,7 @@ class Orders:
         if self._member.records is not None:
             self._member.records.permit(order)
 
-    def _refused(self, order: to_agent.Refused) -> None:
+    def _refused(self, order: to_agent.RegistrationRefused) -> None:
         epoch = self._member.epoch
         if epoch is not None:
             self._manager_watch.leave_unprotected(

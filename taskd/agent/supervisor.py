@@ -17,7 +17,7 @@ from taskd.agent.loop import Loop
 from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
 from taskd.agent.ranks.processes import adopt_orphans
 from taskd.agent.ranks.replacements import runs_python
-from taskd.agent.ranks.watchdog import Limits
+from taskd.agent.ranks.watchdog import HangLimits
 from taskd.agent.standby import Order
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
@@ -49,7 +49,7 @@ class Supervisor:
             keys,
             settings.job(environ),
             settings.manager_wait(environ),
-            Limits(least=settings.hang_limit(environ)),
+            HangLimits(least=settings.hang_limit(environ)),
             unprotected,
             device_info.make(environ),
         )

@@ -43,6 +43,6 @@ def command(install: bool, remove: bool, status: bool, site: Path | None) -> Non
             click.echo(f"{folder}: {'' if alias.ours(folder) else 'not '}taskd's")
             if not alias.ours(folder):
                 raise SystemExit(1)
-    except (alias.Refused, OSError) as error:
+    except (alias.ForeignPackage, OSError) as error:
         click.echo(f"refused: {error}", err=True)
         raise SystemExit(2) from None

@@ -52,7 +52,7 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
             click.echo(f"{path}: {done}, and verified by importing it")
             return
         found = patching.remove(path) if remove else patching.status(path)
-    except patching.Refused as error:
+    except patching.NotPatchable as error:
         if as_json:
             said = {
                 "file": path and str(path),

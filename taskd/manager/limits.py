@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Limits:
+class ManagerLimits:
     """The manager's limits, in seconds."""
 
     # an agent sends a heartbeat every 3 s; protocol.pings detects a cut connection long before

@@ -136,7 +136,7 @@ class Membership:
             check_agent(event.agent, origin.envelope)
             check_registration(event, origin.envelope.sender, self._settings.nodes)
         except Dropped as reason:
-            self._out.reply(origin.route, to_agent.Refused(str(reason)))
+            self._out.reply(origin.route, to_agent.RegistrationRefused(str(reason)))
             raise
         self._applicants[event.agent] = _Applicant(origin, event)
         self._now = now
@@ -327,7 +327,7 @@ class Membership:
     def _refuse(self, command: c.Refuse) -> None:
         log.warning("node %d is refused: %s", command.node, command.reason)
         if (applicant := self._applicants.pop(command.agent, None)) is not None:
-            self._out.reply(applicant.origin.route, to_agent.Refused(command.reason))
+            self._out.reply(applicant.origin.route, to_agent.RegistrationRefused(command.reason))
 
     def _fence(self, command: to_agent.Fence) -> None:
         """Notify the agent, and ignore its process from now on."""

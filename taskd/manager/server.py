@@ -38,7 +38,7 @@ from taskd.manager.history.journal import Journal
 from taskd.manager.history.observers import Observers
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.incoming import Incoming
-from taskd.manager.limits import Limits
+from taskd.manager.limits import ManagerLimits
 from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Accepted, Operators
@@ -72,7 +72,7 @@ class Server:
     host: str
     port: int
     journal: Journal
-    limits: Limits = field(default_factory=Limits)
+    limits: ManagerLimits = field(default_factory=ManagerLimits)
     successor: bool = False  # another manager was in charge of this job before
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1

@@ -43,7 +43,7 @@ class RegisterAgain(Message, frozen=True):
     """Orders an agent that the manager does not know to register again."""
 
 
-class Refused(Message, frozen=True):
+class RegistrationRefused(Message, frozen=True):
     """Refuses the agent's registration. Final."""
 
     reason: Report
@@ -236,7 +236,7 @@ ToAgent = (
     Ack
     | TimeAsked
     | RegisterAgain
-    | Refused
+    | RegistrationRefused
     | UnderWay
     | Claim
     | RosterIs

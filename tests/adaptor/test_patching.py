@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from taskd.adaptor import patching
-from taskd.adaptor.patching import OURS, SED, Refused, patched, read
+from taskd.adaptor.patching import OURS, SED, NotPatchable, patched, read
 from taskd.cli import main
 from tests.adaptor.torch_copies import FAKE, broken, call, names, run_file
 
@@ -81,7 +81,7 @@ def test_state(source, state):
 
 
 def test_no_line_goes_into_a_text_that_ends_where_the_import_begins():
-    with pytest.raises(Refused, match="no `import os` at its top level"):
+    with pytest.raises(NotPatchable, match="no `import os` at its top level"):
         patched(FAKE.replace(b"import os", b'"""a text\n"""; import os'))
 
 

@@ -16,7 +16,7 @@ import pytest
 from taskd.agent.agent import Agent
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.rank_connections import belongs
-from taskd.agent.ranks.watchdog import Limits
+from taskd.agent.ranks.watchdog import HangLimits
 from taskd.cython_api.page import Page
 from taskd.messages import codec, from_rank
 from taskd.protocol import keys
@@ -66,7 +66,7 @@ class Process:
 
 @pytest.fixture
 def agent(tmp_path):
-    made = Agent(keys.derive(b"tests"), "job", 0.0, Limits(least=None), unprotected=False)
+    made = Agent(keys.derive(b"tests"), "job", 0.0, HangLimits(least=None), unprotected=False)
     page = Page.create(str(tmp_path / "page"), 2)
     made.epoch = made.next = Epoch(0, tmp_path, page)
     for number in (0, 1):

@@ -13,14 +13,14 @@ import pytest
 from taskd.agent.agent import Agent
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.processes import Forked, Handler, Ordered
-from taskd.agent.ranks.watchdog import Limits
+from taskd.agent.ranks.watchdog import HangLimits
 from taskd.cython_api.page import Page
 from taskd.protocol import keys
 
 
 @pytest.fixture
 def agent(tmp_path):
-    made = Agent(keys.derive(b"tests"), "job", 0.0, Limits(least=None), unprotected=False)
+    made = Agent(keys.derive(b"tests"), "job", 0.0, HangLimits(least=None), unprotected=False)
     page = Page.create(str(tmp_path / "page"), 1)
     made.epoch = Epoch(0, tmp_path, page)
     made.epoch.ranks[0] = Rank(0, 0, None, None, os.open(os.devnull, os.O_RDONLY))

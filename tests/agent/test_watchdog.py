@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.agent.ranks.watchdog import Limits, Watchdog
+from taskd.agent.ranks.watchdog import HangLimits, Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 
@@ -51,7 +51,7 @@ def test_limits(seen, limit):
         assert not watchdog.overdue(seen, NOW + limit - 0.001) and watchdog.overdue(
             seen, NOW + limit
         )
-    assert Watchdog(Limits(least=None)).limit(seen) is None
+    assert Watchdog(HangLimits(least=None)).limit(seen) is None
 
 
 def test_a_stopped_rank_is_in_no_first_step():

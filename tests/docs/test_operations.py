@@ -40,9 +40,9 @@ def test_the_table_says_what_the_ladder_chooses():
 def test_the_limits_are_those_of_the_code():
     from taskd.agent.manager import successor
     from taskd.core.settings import Settings
-    from taskd.manager.limits import Limits
+    from taskd.manager.limits import ManagerLimits
     from taskd.protocol import pings
 
     assert f"after {successor.FIRST:g} s, the second {successor.NEXT:g} s later" in TEXT
-    assert f"for {pings.noticed(2):g} s, and once more for {Limits().probe:g} s" in TEXT
+    assert f"for {pings.noticed(2):g} s, and once more for {ManagerLimits().probe:g} s" in TEXT
     assert Settings(1, 1).reschedule == 270.0

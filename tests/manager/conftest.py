@@ -23,7 +23,7 @@ from taskd.manager.following.sources import Source
 from taskd.manager.history.continuity import Continuity
 from taskd.manager.history.journal import Journal
 from taskd.manager.history.observers import Observers
-from taskd.manager.limits import Limits
+from taskd.manager.limits import ManagerLimits
 from taskd.manager.operators import Accepted
 from taskd.manager.server import Outcome, Server
 from taskd.messages import codec, from_agent, from_rank, to_agent, to_operator, to_rank
@@ -228,7 +228,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
 
     def begin(
         nodes: int = 1,
-        limits: Limits | None = None,
+        limits: ManagerLimits | None = None,
         devices: Devices | None = None,
         accepted: Accepted = EVERYTHING,
         successor: bool = False,
@@ -245,7 +245,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         more |= {"kubernetes": kubernetes, "node_infos": node_infos, "sources": sources}
         more["observers"] = observers
         more = {name: value for name, value in more.items() if value is not None}
-        written = Journal(str(tmp_path / "log"), "job"), limits or Limits()
+        written = Journal(str(tmp_path / "log"), "job"), limits or ManagerLimits()
         server = Server(*given, *written, accepted=accepted, successor=successor, **more)
         running.append(Running(server))
         return running[-1]

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from taskd.history.metrics import endpoint
 from taskd.manager.history import observers
 from taskd.manager.history.observers import Observers
-from taskd.manager.limits import Limits
+from taskd.manager.limits import ManagerLimits
 from taskd.messages import from_agent, from_rank
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -47,7 +47,9 @@ def until(manager, condition):
 
 @pytest.fixture
 def manager(start):
-    running = start(nodes=2, observers=Observers(LOOPBACK), limits=Limits(silence=PATIENCE * 3))
+    running = start(
+        nodes=2, observers=Observers(LOOPBACK), limits=ManagerLimits(silence=PATIENCE * 3)
+    )
     running.wait(lambda: running.server.observers.endpoint.port)
     return running
 

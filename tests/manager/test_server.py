@@ -10,7 +10,7 @@ import pytest
 from taskd.core.coordinator import Coordinator
 from taskd.history.reading import repaired
 from taskd.manager import peers
-from taskd.manager.limits import Limits
+from taskd.manager.limits import ManagerLimits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
 from taskd.messages.values import Position
@@ -90,7 +90,7 @@ def test_a_second_agent_of_a_living_node_is_refused(start):
     second.join()
     first.expect(to_agent.RegisterAgain)  # is it still there?
     first.send(from_agent.Heartbeat(2))
-    assert "--node_rank" in second.expect(to_agent.Refused).reason
+    assert "--node_rank" in second.expect(to_agent.RegistrationRefused).reason
     assert manager.server.members.agents[0].agent == first.incarnation
 
 
@@ -104,7 +104,7 @@ def test_a_second_agent_after_the_first_is_gone_means_the_node_was_lost(start):
 
 
 def test_a_silent_agent_is_lost(start):
-    manager = start(limits=Limits(silence=0.3, look=0.05))
+    manager = start(limits=ManagerLimits(silence=0.3, look=0.05))
     manager.protected(1)
     outcome = manager.outcome()
     assert outcome.ok is False and "node 0" in outcome.reason
@@ -146,7 +146,7 @@ def test_a_registration_that_does_not_fit_is_refused_with_the_reason(
     manager = start()
     agent = manager.agent(node, ranks)
     agent.join(**more)
-    assert word in agent.expect(to_agent.Refused).reason
+    assert word in agent.expect(to_agent.RegistrationRefused).reason
     assert not manager.server.members.agents
 
 
@@ -196,7 +196,7 @@ def test_an_order_that_was_lost_with_a_connection_is_given_again(start):
 
 def test_an_agent_that_never_says_what_it_has_taken_is_given_up(start, monkeypatch, caplog):
     monkeypatch.setattr(peers, "UNHEARD", 1)
-    manager = start(limits=Limits(look=0.05))
+    manager = start(limits=ManagerLimits(look=0.05))
     with caplog.at_level(logging.WARNING, "taskd.manager"):
         manager.protected(1)
         assert not manager.outcome().ok
@@ -245,7 +245,7 @@ def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypat
 
 def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
     with caplog.at_level(logging.WARNING, "taskd.manager"):
-        manager = start(3, limits=Limits(first_warning=0.05))
+        manager = start(3, limits=ManagerLimits(first_warning=0.05))
         manager.wait(lambda: "expected 3 nodes, seen 0" in caplog.text)
     assert "TASKD_PROCESS_ENABLE=on" in caplog.text
 

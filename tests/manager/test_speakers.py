@@ -52,7 +52,7 @@ def test_an_agent_has_no_other_name_than_its_key(start):
     agent = manager.agent()
     agent.join(agent="another")
     manager.dropped("another's name")
-    agent.expect(to_agent.Refused)
+    agent.expect(to_agent.RegistrationRefused)
     assert not manager.server.members.agents
 
 

@@ -20,7 +20,7 @@ from taskd.worker.discovery.loop_variables import RANGES, LoopVariables
 from taskd.worker.discovery.stored_attributes import put_attribute, value_of_attribute
 from taskd.worker.discovery.values import ITEMS, LONGEST, NotRecordable
 from taskd.worker.state import plain
-from taskd.worker.state.given import Refused
+from taskd.worker.state.given import WouldDiverge
 
 
 class Attempt:
@@ -121,7 +121,7 @@ def test_what_is_drawn_from_is_named(caplog, made, named):
     (text,) = warnings(caplog)
     assert text.startswith("not protected: source (line ") and named in text
     assert "of test_loop_variables.py)" in text and "job.iterate(source)" in text
-    with pytest.raises(Refused, match="TASKD_CARRIED=refuse: not protected: source"):
+    with pytest.raises(WouldDiverge, match="TASKD_CARRIED=refuse: not protected: source"):
         loop(Steps(LoopVariables([], refuses=True)), made())
     given = made()
     loop(Steps(LoopVariables([given], refuses=True)), given)
@@ -165,7 +165,7 @@ def test_what_changes_where_a_step_is_committed_is_restored_and_named(caplog):
         "not protected: history",
     ]
     assert all("where attempt.done is true" in text for text in texts)
-    with pytest.raises(Refused, match=r"count \(line .* not committed again.*; history"):
+    with pytest.raises(WouldDiverge, match=r"count \(line .* not committed again.*; history"):
         loop(Steps(LoopVariables([], refuses=True)))
 
 

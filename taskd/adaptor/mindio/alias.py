@@ -24,8 +24,8 @@ alias.become(__name__)
 """
 
 
-class Refused(RuntimeError):
-    """What is there is not ours."""
+class ForeignPackage(RuntimeError):
+    """The package that is installed is not ours."""
 
 
 def become(name: str) -> None:
@@ -42,28 +42,29 @@ def place(site: Path | None = None) -> Path:
 
 
 def install(site: Path | None = None) -> tuple[Path, bool]:
-    """Write the package. Returns its folder, and whether it was not there yet. Raises Refused,
-    OSError."""
+    """Write the package. Returns its folder, and whether it was not there yet. Raises
+    ForeignPackage, OSError."""
     folder = place(site)
     if ours(folder):
         return folder, False
     if folder.exists():
-        raise Refused(f"{folder} is there and not taskd's: uninstall {NAME} first")
+        raise ForeignPackage(f"{folder} is there and not taskd's: uninstall {NAME} first")
     real = _elsewhere()
     if real is not None:
-        raise Refused(f"{NAME} is installed at {real}: uninstall it first")
+        raise ForeignPackage(f"{NAME} is installed at {real}: uninstall it first")
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(FILE)
     return folder, True
 
 
 def remove(site: Path | None = None) -> tuple[Path, bool]:
-    """Remove the package. Returns its folder, and whether it was there. Raises Refused, OSError."""
+    """Remove the package. Returns its folder, and whether it was there. Raises ForeignPackage,
+    OSError."""
     folder = place(site)
     if not folder.exists():
         return folder, False
     if not ours(folder):
-        raise Refused(f"{folder} is not taskd's, and is left alone")
+        raise ForeignPackage(f"{folder} is not taskd's, and is left alone")
     shutil.rmtree(folder)
     return folder, True
 

@@ -19,7 +19,7 @@ WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, slot.DONE})
 
 
 @dataclass(frozen=True)
-class Limits:
+class HangLimits:
     """Limits in seconds. A rank in a step may take `factor` times its usual step, but never less
     than `least` (None: no rank is ever overdue); its first two steps, which may compile, `first`;
     code between two steps, such as an evaluation, `between`."""
@@ -34,7 +34,7 @@ class Limits:
 class Watchdog:
     """Judges ranks by their `View`s; times are of CLOCK_MONOTONIC, in seconds."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: HangLimits = field(default_factory=HangLimits)
     holding: bool = False  # ranks have been ordered to pause before a step
     _floor: float = 0.0
     # when a rank is reported again, by local rank

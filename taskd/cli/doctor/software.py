@@ -153,7 +153,7 @@ def patch(environ: Mapping[str, str], site: Path | None = None) -> Finding:
     try:
         path = patching.find(site)
         found = patching.status(path)
-    except patching.Refused as problem:
+    except patching.NotPatchable as problem:
         if wanted:
             return error(
                 name,

@@ -40,7 +40,7 @@ from taskd.worker.discovery.values import (
     recordable,
 )
 from taskd.worker.discovery.variables import Key, Scope
-from taskd.worker.state.given import Refused
+from taskd.worker.state.given import WouldDiverge
 
 log = logging.getLogger("taskd.worker")
 
@@ -108,7 +108,7 @@ class Place:
 
 class LoopVariables:
     """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
-    what is given to protect(). `refuses`: raise Refused for what cannot be restored."""
+    what is given to protect(). `refuses`: raise WouldDiverge for what cannot be restored."""
 
     def __init__(self, given: Iterable[Any], refuses: bool) -> None:
         """`given`: what the script gave to protect(), restored already."""
@@ -123,7 +123,7 @@ class LoopVariables:
 
     def attach(self, function: Callable[..., Any] | None) -> None:
         """Look at the loop that runs this. `function`: what it calls by job.call. Raises
-        Refused."""
+        WouldDiverge."""
         places: list[Place] = []
         named: list[str] = []
         try:
@@ -148,7 +148,7 @@ class LoopVariables:
         new = [text for text in dict.fromkeys(texts) if text not in self._said]
         self._said |= set(new)
         if new and self._refuses:
-            raise Refused(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
+            raise WouldDiverge(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
         for text in new:
             log.warning("not protected: %s", text)
 

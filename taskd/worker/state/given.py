@@ -18,8 +18,8 @@ class UnsupportedState(RuntimeError):
     """An object given to protect() cannot be carried over; the text names it and the remedy."""
 
 
-class Refused(RuntimeError):
-    """Going on would give other numbers than an undisturbed run: the job ends with the reason."""
+class WouldDiverge(RuntimeError):
+    """Continuing would give other numbers than an undisturbed run: the job ends with the reason."""
 
 
 class NotProtectable(RuntimeError):

@@ -7,7 +7,7 @@ import logging
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import replicas
-from taskd.worker.state.given import Refused
+from taskd.worker.state.given import WouldDiverge
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.recorder import Recorder
 
@@ -29,11 +29,11 @@ class Agreement:
     def compare(self, step: int) -> None:
         """At the ends of some steps, counted from the start and from the last repair, check that
         replicated state is still equal; at the end of a pass's first step, that ranks run the same
-        loop. Raises what a collective raises, and Refused."""
+        loop. Raises what a collective raises, and WouldDiverge."""
         session = self._session
         size = session.communicators.world_size
         if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, size)):
-            raise Refused(f"the ranks run different loops: {differ}")
+            raise WouldDiverge(f"the ranks run different loops: {differ}")
         after = self._repaired >= 0 and replicas.is_due(step - self._repaired)
         if not (replicas.is_due(step) or after):
             return
@@ -47,7 +47,7 @@ class Agreement:
         # script
         if self._repaired > 1:
             names = [".".join(str(part) for part in key if part != "") for key, _ in state.names()]
-            raise Refused(
+            raise WouldDiverge(
                 f"since step {step} at the latest, {found.names(names)}; they were equal before the"
                 f" repair at step {self._repaired}, so something that the script carries from step"
                 " to step was not restored there: see `not protected` and `not seen` in the ranks'"

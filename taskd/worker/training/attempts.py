@@ -23,7 +23,7 @@ from taskd.worker.communication.channel import AgentGone
 from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
-from taskd.worker.state.given import Refused
+from taskd.worker.state.given import WouldDiverge
 from taskd.worker.training.agreement import Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.cursor import Cursor
@@ -80,7 +80,7 @@ class Attempts:
         try:
             if not self._recorder.begin(step, before, after):
                 return False
-        except Refused as refused:
+        except WouldDiverge as refused:
             self.refused(refused)
             raise
         self._next_stamp()
@@ -101,7 +101,7 @@ class Attempts:
         """End the attempt's body; `error`: the exception it raised."""
         try:
             ending = self._ended(error)
-        except Refused as refused:
+        except WouldDiverge as refused:
             self.refused(refused)
             raise
         if ending is Ending.REPEATED:
@@ -168,7 +168,7 @@ class Attempts:
             suspicion.report(self.step, fault)
             return True
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
-        if not isinstance(error, (GeneratorExit, Refused)):
+        if not isinstance(error, (GeneratorExit, WouldDiverge)):
             text = f"{type(error).__name__}: {error}"[:300]
             session.agent.report(from_rank.RankRaised, self.step, text)
         self.abandoned = True

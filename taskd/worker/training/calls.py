@@ -161,7 +161,7 @@ class Calls:
 
     def _meet(self, given: Resumed, call: _Call, clean: bool) -> None:
         """A replacement makes its first call: it must be the one that its predecessor made. Raises
-        Refused, RuntimeError."""
+        WouldDiverge, RuntimeError."""
         session = self._loop.session
         # a job that goes on from a dump may have another end
         ranges = session.variables.ranges if session.agent.incarnation else None

@@ -21,7 +21,7 @@ from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
 from taskd.worker.state import loading
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.given import Refused
+from taskd.worker.state.given import WouldDiverge
 from taskd.worker.training import memory
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.attempts import Attempts
@@ -145,7 +145,7 @@ class Loop:
         return f"{what}, first step {self.start}" if self.start else what
 
     def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
-        """Raises Refused if the step that the repair resumes is not one of a pass over `plan`.
+        """Raises WouldDiverge if the step that the repair resumes is not one of a pass over `plan`.
         `ranges`: LoopVariables.ranges; None: not known yet, or not compared."""
         was = resumed.entry.plan if resumed.entry is not None else ""
         if ranges is None:
@@ -153,7 +153,7 @@ class Loop:
         else:
             plan += ranges
         if was not in ("", plan):
-            error = Refused(
+            error = WouldDiverge(
                 f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"
                 f" {plan!r}. {REMEDY_LOOP}"
             )
@@ -162,11 +162,11 @@ class Loop:
 
     def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
         """Find the variables that the loop around this attempt carries; `function`: the one given
-        to job.call. Raises Refused if that is not restored and TASKD_CARRIED=refuse."""
+        to job.call. Raises WouldDiverge if that is not restored and TASKD_CARRIED=refuse."""
         session = self.session
         try:
             session.variables.attach(function)
-        except Refused as error:
+        except WouldDiverge as error:
             self.attempts.refused(error)
             raise
         if session.variables:
