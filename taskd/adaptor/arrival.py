@@ -1,5 +1,5 @@
 """Handles a launcher started while its job is under way, as schedulers do for a replaced pod: no
-other launcher would meet it."""
+other launcher would join its rendezvous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEXT, AGAIN = 15.0, 0.5  # seconds
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
-# the job's manager is in another place than at first, so that the job is under way
+# the job's manager is not where it was at first, so the job is under way
 has_moved = False
 
 
@@ -68,5 +68,5 @@ def _next_manager(place: Place, keys: Keys, job: str) -> to_agent.UnderWay | Non
         if whereabouts.follow(os.environ, job, keys):
             address = place.manager_before_all_have_met()
             return asking.arrive(address, keys, job, place.node)
-    log.warning("no other manager has taken charge within %.0f s: the job begins anew", NEXT)
+    log.warning("no other manager has taken charge within %.0f s: the job starts over", NEXT)
     return None

@@ -1,5 +1,5 @@
-"""What every launcher does: makes the supervisor of its agent, and finds the manager's address and
-its own machine's."""
+"""Shared by all launchers: makes the supervisor of the agent, and finds the manager's address and
+this machine's."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def supervise(
 
 
 def manager(master: str, here: bool) -> Address:
-    """Where the job's first manager is: beside the host `master`, by the guides, unless it is
-    named. `here`: that host is this machine."""
+    """The address of the job's first manager: on the host `master`, according to the guides, unless
+    it is named. `here`: that host is this machine."""
     host, port = settings.manager_address({**os.environ, "MASTER_ADDR": master})
     if here and not settings.manager_is_named(os.environ):
         host = settings.bind_address(os.environ)

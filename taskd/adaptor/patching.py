@@ -119,8 +119,7 @@ def remove(path: Path) -> Reading:
 
 
 def why_not(path: Path, site: Path | None) -> str | None:
-    """Why a launcher would not have taskd in it, or None; tested in a new interpreter, as the
-    launcher is one."""
+    """Why a launcher would run without taskd, or None; tested in a new interpreter."""
     places = [str(site.resolve())] if site is not None else []
     places += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TASKD_")}

@@ -110,7 +110,7 @@ def read(traceback: str) -> tuple[tuple[tuple[str, int], ...], str]:
 
 
 def how(failure: Failure) -> str:
-    """In which way a rank failed, in words."""
+    """Describe how a rank failed."""
     frames, name = read(failure.traceback)
     where = f", {name} in {frames[-1][0]}, line {frames[-1][1]}" if frames else ""
     status = failure.status

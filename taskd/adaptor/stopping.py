@@ -1,9 +1,9 @@
 """Handles signals to the launcher, so that one ends it cleanly at any moment.
 
-torch raises SignalException wherever its main thread is. Between starting something and recording
-it, that would leave it running; during clean-up, a second signal would interrupt that. So a signal
-is held until what is being started is recorded, and ignored while the launcher cleans up. SIGKILL
-needs none of this.
+torch raises SignalException wherever its main thread is. Between starting a process and recording
+it, that would leave it running; during clean-up, a second signal would interrupt the clean-up. So a
+signal is held until what is being started is recorded, and ignored while the launcher cleans up.
+SIGKILL needs none of this.
 """
 
 from __future__ import annotations

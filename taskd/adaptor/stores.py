@@ -13,9 +13,9 @@ import torch.distributed as dist
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 
-# for launchers to stop their ranks and reach a restart; torch gives ranks 30 s to end
+# for launchers to stop their ranks and begin a restart; torch gives ranks 30 s to end
 MEET = timedelta(seconds=120)
-# an agent's store is there before the order that names it: if it does not answer, its node is lost
+# an agent's store exists before the order that names it: if it does not answer, its node is lost
 CONNECT = timedelta(seconds=10)
 BACKLOG = 4096  # all ranks of a job connect at once
 
@@ -43,8 +43,8 @@ def make(host: str, ports: range | None) -> tuple[Any, Address]:
 
 
 def _libuv_takes_sockets() -> bool:
-    """Whether torch's default server can be given a socket; before 2.8 only its older one can.
-    Nothing but the version tells: trying prints an error."""
+    """Whether torch's default server accepts a socket; before 2.8 only its older one does. Only the
+    version shows this: trying prints an error."""
     return tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 

@@ -205,8 +205,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         return started
 
     def _exit_barrier(self) -> None:
-        """Wait for all nodes by way of the manager: torch waits at a store on node 0, which may be
-        lost, for nodes that may have been replaced."""
+        """Wait for all nodes through the manager: torch would wait at a store on node 0, which may
+        be lost, for nodes that may have been replaced."""
         known = self._restart is not None or self._order is not None
         if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.led):
             self._supervisor.farewell(self._exit_barrier_timeout)
@@ -238,8 +238,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._remaining_restarts = 0
             self._say(why)
         elif self._restart is not None:
-            # torch would have this node's ranks meet the others as at the start, and those
-            # launchers may be gone
+            # torch would start a new rendezvous with the other launchers, which may be gone
             return self._give_up("a rank has failed, unprotected, after all ranks were restarted")
         return result
 
@@ -261,8 +260,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._why = why.partition("\n")[0]
 
     def _stand_down(self) -> RunResult:
-        """End what this standby has prepared, which is not needed; `run` then waits for the next
-        order."""
+        """End this standby's unneeded preparations; `run` then waits for the next order."""
         self._remaining_restarts = 0
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)

@@ -3,7 +3,7 @@ nothing on stdout.
 
 Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4
 another manager is in charge, or the launcher that started this one ended before any agent joined;
-128 + signal when SIGINT or SIGTERM ended it while the job went on.
+128 + signal when SIGINT or SIGTERM ended it while the job continued.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def leave(number: int, _frame: object) -> None:
         got.append(number)
-        server.stop(f"{signal.Signals(number).name} was received; the job goes on")
+        server.stop(f"{signal.Signals(number).name} was received; the job continues")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, leave)

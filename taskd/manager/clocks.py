@@ -1,9 +1,10 @@
-"""How far an agent's clock is from the manager's, and how far off that may be.
+"""Measures the offset of an agent's clock from the manager's, with an error bound.
 
-The manager asks for the time and notes when, on its own clock; the agent answers at once with its
-time; the manager notes when the answer is there. The agent's clock was read at some moment between
-the two, so the middle is wrong by at most half the round trip, whatever the ways took (as in NTP).
-Delays make the bound wider, never wrong. Clocks drift, so the bound also grows with the time since.
+The manager asks for the time and notes its own; the agent answers at once with its time; the
+manager notes when the answer arrives. The agent's clock was read at some moment between the two, so
+their middle is wrong by at most half the round trip, however the delay is split (as in NTP). Delays
+widen the bound; they never invalidate it. Clocks drift, so the bound also grows with the time
+since.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ class Clock:
         return now >= self._next
 
     def ask(self, now: float) -> float:
-        """Note a question; return what it says."""
+        """Note a question; return its time."""
         self._questions += 1
         self._asked, self._next = now, now + (OFTEN if self._questions < FEW else SELDOM)
         return now
 
     def answered(self, asked: float, at: float, now: float) -> bool:
-        """Take an answer that was sent at `at`, on the agent's clock. Returns whether it counts:
-        it answers the last question, and says more than what is known."""
+        """Handle an answer sent at `at` on the agent's clock. Returns whether it counts: it answers
+        the last question and narrows the bound."""
         if asked != self._asked or not 0.0 < asked <= now <= asked + PATIENCE:
             return False
         self._asked = 0.0
@@ -63,9 +64,10 @@ class Clock:
         return True
 
     def ours(self, at: float, now: float) -> float:
-        """A moment of the agent's clock on ours, at most `now`. `now` where nothing is known."""
+        """Convert a time of the agent's clock to ours, at most `now`; `now` if the offset is
+        unknown."""
         return now if self.offset is None or not at else min(at - self.offset.seconds, now)
 
     def bound(self, now: float) -> float | None:
-        """How far off `ours` may be, in seconds; None: `ours` only says when messages arrive."""
+        """How far off `ours` may be, in seconds; None if the offset is unknown."""
         return None if self.offset is None else self.offset.bound_at(now)

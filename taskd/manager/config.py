@@ -101,7 +101,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
         raise BadConfig(errors)
     ladder: tuple[str, ...] = ("exit",)
     if recover is not False and enable is not False and settings.enabled(environ):
-        # fault_recover is given: the job wants repairs, whatever its variables leave open
+        # fault_recover is given: the job wants repairs, unless its variables say otherwise
         asked = recover is True and settings.undecided(environ)
         ladder = settings.ladder_of_run(environ) if asked else settings.ladder_from(environ)
         if not asked and settings.undecided(environ):

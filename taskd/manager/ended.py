@@ -23,7 +23,7 @@ class Ended:
         liveness: LivenessProbe,
         feed: Callable[[e.Event, float], None],
     ) -> None:
-        """`monitor`: tells which descriptors are closed. `feed` gives an event to `core`."""
+        """`monitor`: reports closed descriptors. `feed` passes an event to `core`."""
         self._monitor, self._members, self._voters = monitor, members, voters
         self._liveness, self._feed = liveness, feed
 

@@ -1,4 +1,4 @@
-"""Incoming messages: who sent one, whether that agent may send it, and who handles it."""
+"""Incoming messages: checks the sender and its permission, and dispatches them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Incoming:
         handler(origin, message, now)
 
     def ask_again(self) -> None:
-        """Once in charge, request what was dropped before."""
+        """Once in charge, request the messages dropped before."""
         if self._overheard and self._coordinator.election.in_charge:
             for peer in [p for p in self._members.peers if p.agent in self._overheard]:
                 self._members.ask_again(peer)

@@ -1,4 +1,4 @@
-"""How long the manager waits for what, and where each number comes from."""
+"""The manager's time limits, each with its source."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Finds out whether an agent whose connection has ended is gone, from its machine, which knows at
-once.
+"""Finds out whether an agent whose connection has ended is gone, by asking its machine, which knows
+at once.
 
 A connection ends when the remote process does, and also when something in between resets it. The
 agent listens for other agents' records; if nothing listens on that port any more, its process has
@@ -43,7 +43,7 @@ class LivenessProbe:
         try:
             connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:  # too many open files, when thousands of connections have ended at once
-            return None  # if it does not come back, its silence tells
+            return None  # if it is gone, its silence will show
         code = connection.connect_ex(address)
         if code not in (0, errno.EINPROGRESS):
             connection.close()

@@ -124,7 +124,7 @@ class Membership:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
 
     def acknowledge(self, peer: Peer, number: int) -> None:
-        """The agent has every order up to `number`: send it what is missing."""
+        """The agent has every order up to `number`: send the missing ones."""
         for _, data in peer.outbox.acknowledge(number):
             if not self._out.put(peer.route, data):
                 peer.outbox.in_step = False
@@ -141,8 +141,7 @@ class Membership:
         self._applicants[event.agent] = _Applicant(origin, event)
         self._now = now
         if event.node not in self.agents:
-            # before anything is started there: the registration may be all that a new manager
-            # waits for
+            # before anything else: a new manager may be waiting only for this registration
             applicant = _peer(origin, event.node, now)
             applicant.records, applicant.ranks = event.records, event.ranks
             self._devices.publish(applicant, now)
@@ -186,8 +185,8 @@ class Membership:
     def device_info(
         self, peer: Peer, message: from_agent.DevicesFound | from_agent.DevicesAt, now: float
     ) -> None:
-        """Handle what an agent says of its devices. It speaks for those of its own ranks alone, and
-        needs no permission of an operator's kind: see docs/security.md."""
+        """Handle an agent's report about its devices. It may report only its own ranks' devices,
+        and needs no operator's permission: see docs/security.md."""
         if isinstance(message, from_agent.DevicesAt):
             self._node_infos.at(peer, message, now)
             return
@@ -199,7 +198,7 @@ class Membership:
     def follow_devices(
         self, peer: Peer, found: Sequence[from_agent.DeviceState], now: float
     ) -> None:
-        """Take all that device-info says of an agent's devices."""
+        """Apply device-info for an agent's devices."""
         before = self._devices.against(peer, now)
         self._devices.follow(peer, found, now)
         if peer.agent in self.standbys and before != self._devices.against(peer, now):

@@ -16,14 +16,15 @@ from taskd.manager.membership import Membership
 from taskd.manager.outgoing import Outgoing
 from taskd.messages import from_operator, to_operator, to_rank
 
-# what a site's device monitoring sends
+# requests of a site's device monitoring
 REPORTS = (
     from_operator.ReportCode
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
 )
-# what a manager answers that is not in charge, too: what it knows, and its own files
+# requests answered even by a manager that is not in charge: they concern its own knowledge and
+# files
 ALWAYS = from_operator.StatusAsked | from_operator.OverviewAsked | from_operator.ReleaseDevice
 MOST = 1000  # most requests that wait for an answer
 
@@ -32,8 +33,7 @@ log = logging.getLogger("taskd.manager")
 
 @dataclass(frozen=True)
 class Accepted:
-    """Which requests are accepted of those that can break a healthy job; the others only delay
-    it."""
+    """Which of the requests that can break a healthy job are accepted; all others only delay it."""
 
     injected: bool = False  # test faults, TASKD_FAULT_INJECTION
     reports: bool = False  # REPORTS, TASKD_FAULT_REPORTS

@@ -1,5 +1,4 @@
-"""Who may send what: the agents that the manager knows, and which of their messages it accepts. No
-socket here.
+"""The agents that the manager knows, and which of their messages it accepts. No socket here.
 
 An agent is a process that has a node, or is a standby. The ZeroMQ routing id is only the return
 route, taken from each message. Within one process `seq` grows; a message older than the newest is
@@ -30,7 +29,7 @@ log = logging.getLogger("taskd.manager")
 
 
 class Dropped(ValueError):
-    """This message is rejected; `kind` is what it is counted under."""
+    """This message is rejected, and counted under `kind`."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)

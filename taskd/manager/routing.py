@@ -1,5 +1,5 @@
-"""Hands each command of `core` to what carries it out: agents, operators, the journal, or the
-manager itself."""
+"""Routes each command of `core` to its executor: agents, operators, the journal, or the manager
+itself."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ class Routing:
         kubernetes: KubernetesConnection,
         leave: Callable[[bool | None, str], None],
     ) -> None:
-        """`leave` ends the manager; takes whether the job ended well, None if it goes on, and
+        """`leave` ends the manager; takes whether the job ended well (None if it continues) and
         why."""
         self._job, self._members, self._operators = job, members, operators
         self._out, self._journal_writer, self._leave = out, journal_writer, leave
         self._voters, self._continuity, self._kubernetes = voters, continuity, kubernetes
-        self._placed = False  # it is this manager's address that launchers find
+        self._placed = False  # launchers find this manager's address
         self._routes: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys(TO_ALL, self._to_all),
             **dict.fromkeys(TO_RANK, self._to_rank),
@@ -127,7 +127,7 @@ class Routing:
             self._kubernetes.standby(peer.records[0], command.wanted)
 
     def _keep_switch(self, command: to_agent.KeepSwitch) -> None:
-        """Tell the agents and, for the case that they all end, write it down."""
+        """Notify the agents and, in case all of them end, write it down."""
         if self._continuity is not None:
             self._continuity.keep(recovery_key(self._out.job), command.switches)
         self._to_all(command)
@@ -142,7 +142,7 @@ class Routing:
 
     def _keep_place(self) -> None:
         if self._voters.place[0] in ("0.0.0.0", "::"):
-            return  # nobody can be told where that is
+            return  # its address is of no use to others
         self._placed, address = True, addresses.text(self._voters.place)
         self._kubernetes.in_charge(address, self._job.election.candidate.term)
         if self._continuity is not None:

@@ -1,9 +1,9 @@
 """The manager's loop: one thread, one poller. Messages and timers in, `Coordinator.step`, commands
 out.
 
-The loop waits in its poll, until the next message, deadline or look for silent agents, and for the
-disk when it keeps what the next manager must know (history/continuity.py). No message can end the
-loop: a bad one is dropped and counted, and a defect in handling one is logged with its traceback.
+The loop blocks in its poll, until the next message, deadline or check for silent agents, and on the
+disk when it writes state for the next manager (history/continuity.py). No message can end the loop:
+a bad one is dropped and counted, and a defect in handling one is logged with its traceback.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Server:
     node_infos: NodeInfos = field(default_factory=NodeInfos)
     observers: Observers = field(default_factory=Observers)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
-    continuity: Continuity | None = None  # what the next manager must know
+    continuity: Continuity | None = None  # state for the next manager
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
     accepted: Accepted = field(default_factory=Accepted)  # of operators' requests
     clock: Callable[[], float] = time.monotonic
@@ -208,7 +208,7 @@ class Server:
         return self.outcome
 
     def stop(self, reason: str) -> None:
-        """Leave the loop; the job goes on, and its agents wait for another manager."""
+        """Leave the loop; the job continues, and its agents wait for another manager."""
         self._stopped = reason
         # it has left already, or repeated calls have filled the pipe
         with contextlib.suppress(OSError):
@@ -230,7 +230,7 @@ class Server:
             )
             for peer in self.members.peers:
                 peer.last_heard += late
-            # what arrived meanwhile is read before deadlines are judged
+            # messages that arrived meanwhile are read before deadlines are judged
             self._tick_floor = now + self.limits.stall
         if self._gate.socket in ready:
             self._gate.answer()
@@ -386,7 +386,7 @@ class Server:
         self.drops.add("no key", f"{address} does not use CURVE as agents do", self.clock())
 
     def _safely(self, action: Callable[..., object], *args: Any) -> bool:
-        """Run an action that no message asked for: a defect is logged, and the loop goes on."""
+        """Run an action that no message asked for: a defect is logged, and the loop continues."""
         try:
             action(*args)
         except Exception:

@@ -1,9 +1,8 @@
-"""Lets threads that are started meanwhile wake up a little late, so that they do more at a time.
+"""Lets newly started threads wake up slightly late, so that they do more work per wakeup.
 
 ZeroMQ pings each agent by a timer of its own. With the kernel's usual slack of 50 µs a manager of
-64 agents wakes up 160 times a second for that; with 25 ms, timers that are due within that time go
-off together, and are in phase from then on. Arriving messages are not affected: slack is about
-timers alone.
+64 agents wakes up 160 times a second for that; with 25 ms, timers due within that time fire
+together, and stay in phase. Arriving messages are not affected: slack is about timers alone.
 """
 
 from __future__ import annotations

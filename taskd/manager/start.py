@@ -59,7 +59,7 @@ def make(
     labels = pod_info.read(pod_info.directory(environ))
     sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
     api = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
-    # with the API it is the job's label that counts, and a later manager's pod may have another
+    # with the API the job's label counts, and a later manager's pod may have another
     by_api = api.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
         profile_switch.ProfileSwitch(Path(settings.profiling_switch(environ)), successor)

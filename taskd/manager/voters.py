@@ -104,8 +104,8 @@ class Voters:
 
     def look_for_others(self, connect: Callable[[tuple[str, int]], Link]) -> list[e.OtherManager]:
         """While too few agents are connected, ask wherever another manager may be whether one is in
-        charge of the others. A manager that was stopped, or cut off with its own agent, learns of
-        it in no other way."""
+        charge of the others. A manager that was stopped, or cut off with its own agent, has no
+        other way to learn about it."""
         if not self._election.doubtful:
             self.close()
             return []

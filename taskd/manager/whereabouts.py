@@ -1,10 +1,9 @@
-"""Where the manager in charge is, for launchers and managers that start later.
+"""Finds the manager in charge, for launchers and managers that start later.
 
 Every pod knows the job's first address, that of node 0. Once node 0 has been lost and the manager
-has moved, a pod that replaces it has that address itself, and would begin the job anew beside the
-one that goes on. So the manager in charge leaves its address in continuity.jsonl and, where the
-Kubernetes API is used, in a Lease, and nobody begins before the manager that is named there, if
-any, has been asked.
+has moved, a pod that replaces it has that address itself, and would start the job over beside the
+running one. So the manager in charge leaves its address in continuity.jsonl and, with the
+Kubernetes API, in a Lease; a new launcher or manager first asks the manager named there, if any.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def elsewhere(
     known: Mapping[str, object], environ: Mapping[str, str], job: str, keys: Keys
 ) -> Address | None:
     """The address of a manager of the job that answers on another machine, where the last one in
-    charge was. `known`: what it has left in continuity.jsonl."""
+    charge was. `known`: its entry in continuity.jsonl."""
     written = _answers(known.get(place_key(job)), environ, job, keys)
     return written or _answers(_leased(environ, job), environ, job, keys)
 
@@ -47,7 +46,7 @@ def _leased(environ: Mapping[str, str], job: str) -> object:
 
 def was_elsewhere(environ: Mapping[str, str], job: str) -> bool:
     """Whether the last manager in charge was on another machine, answering or not: the job is under
-    way, or has ended without its manager's knowing."""
+    way, or ended unknown to its manager."""
     if settings.manager_is_named(environ):
         return False
     known = Continuity(settings.log_path(environ)).read().get(place_key(job))
@@ -55,8 +54,8 @@ def was_elsewhere(environ: Mapping[str, str], job: str) -> bool:
 
 
 def in_charge(environ: Mapping[str, str], job: str, keys: Keys, asked: Address) -> Address | None:
-    """The address of the manager in charge, if it answers at another place than `asked`: where the
-    last one in charge was."""
+    """The address of the manager in charge, if it answers where the last one in charge was and that
+    is not `asked`."""
     known = Continuity(settings.log_path(environ)).read().get(place_key(job))
     for left in (known, _leased(environ, job)):
         place = _place(left, asked[1])
@@ -72,19 +71,19 @@ def _answers(known: object, environ: Mapping[str, str], job: str, keys: Keys) ->
 
 
 def _named(known: object, environ: Mapping[str, str]) -> Address | None:
-    """The place that was left, if it is a manager's on another machine."""
+    """The recorded address, if it is a manager's on another machine."""
     place = _place(known, settings.port(environ))
     return None if place is None or addresses.is_here(place[0]) else place
 
 
 def _place(known: object, on: int) -> Address | None:
-    """The place that was left, if it is one that a manager on this port can have."""
+    """The recorded address, if a manager on this port can have it."""
     if not isinstance(known, str):
         return None
     try:
         host, port = settings.manager_address({"TASKD_MANAGER_ADDR": known})
     except BadSetting:
-        log.error("%r is no address of a manager; it is ignored", known)
+        log.error("%r is not a manager's address; ignored", known)
         return None
     # a job's managers have one port: on another one is another job of the same id
     if port != on:
@@ -92,14 +91,14 @@ def _place(known: object, on: int) -> Address | None:
     try:
         socket.getaddrinfo(host, port)
     except (OSError, ValueError, TypeError) as error:  # no name that can be looked up
-        log.error("%r is no address of a manager: %s; it is ignored", known, error)
+        log.error("%r is not a manager's address: %s; ignored", known, error)
         return None
     return host, port
 
 
 def follow(environ: MutableMapping[str, str], job: str, keys: Keys) -> bool:
-    """Have this process and those that it starts use the manager elsewhere, if there is one.
-    Returns whether there is."""
+    """Make this process and its children use the manager elsewhere, if there is one. Returns
+    whether there is."""
     if settings.manager_is_named(environ):
         return False
     known = Continuity(settings.log_path(environ)).read()

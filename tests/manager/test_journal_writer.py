@@ -171,7 +171,7 @@ def test_the_job_begins_joins_and_ends_in_the_journal(start, tmp_path):
 def test_a_manager_that_leaves_says_so(start, tmp_path):
     manager = start(1)
     manager.protected(1)
-    manager.stop("SIGTERM was received; the job goes on")
+    manager.stop("SIGTERM was received; the job continues")
     assert records(tmp_path)[-1].kind == "leave"
 
 

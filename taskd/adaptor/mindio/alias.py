@@ -1,8 +1,8 @@
 """Makes this package importable as `mindio_ttp`, never in place of a real one.
 
-The step writes a package of that name, of one file, which puts the modules here in its place: there
-is one copy of each, under both names, and `mindio_ttp.__path__` is where MindSpore finds the C
-libraries.
+`taskd mindio --install` writes a one-file package of that name, which substitutes the modules here:
+there is one copy of each, under both names, and MindSpore finds the C libraries by
+`mindio_ttp.__path__`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ alias.become(__name__)
 
 
 class ForeignPackage(RuntimeError):
-    """The package that is installed is not ours."""
+    """The package in the way is not ours."""
 
 
 def become(name: str) -> None:

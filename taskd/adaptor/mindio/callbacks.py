@@ -1,9 +1,9 @@
 """The four callbacks by which a program beside the training follows repairs and decides about them,
 as MindCluster does.
 
-taskd's manager decides; the callbacks are told in the documented order. The last strategy that is
-offered is the one that is being carried out: a program that chooses it changes nothing. Choosing
-`dump` or `exit` instead ends the job that way.
+taskd's manager decides; the callbacks are called in the documented order. The last strategy offered
+is the one being carried out: choosing it changes nothing. Choosing `dump` or `exit` instead ends
+the job that way.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Callbacks:
 
     @property
     def offered(self) -> list[str]:
-        """What may be chosen now; the strategy that is carried out comes last."""
+        """The strategies that may be chosen now; the one being carried out comes last."""
         return [s for s in OFFERED if s != self._strategy] + [self._strategy]
 
     @property
     def under_way(self) -> bool:
-        """Whether a repair is."""
+        """Whether a repair is under way."""
         return bool(self._strategy)
 
     # -- told by the thread that carries out orders ------------------------------------------------

@@ -1,5 +1,5 @@
-"""The controller of the interface, in a process of the framework: taskd's manager takes its place,
-so that it only checks its arguments and keeps their order."""
+"""The controller of the interface, in a process of the framework. taskd's manager replaces it, so
+these functions only check their arguments and the order of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exception of the framework means."""
+"""Maps exceptions of the framework to faults."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _registered: dict[str, tuple[ReportState, Handle]] = {}
 
 
 def register(pattern: str, state: str, handle: Handle) -> None:
-    """From now on an exception whose text contains `pattern` is reported as what `handle` returns
-    for the text, if that is the name of a fault: a pattern, or a ReportState. What else it returns
-    is the error code, and `state`, the name of a ReportState, is reported. Raises TypeError,
-    ValueError."""
+    """Report an exception whose text contains `pattern` as what `handle` returns for the text, if
+    that names a fault: a pattern, or a ReportState. Any other result is the error code, and
+    `state`, the name of a ReportState, is reported. Raises TypeError, ValueError."""
     if not isinstance(pattern, str) or not pattern:
         raise ValueError(f"fault_pattern is {pattern!r}; give a text that is not empty")
     if state not in ReportState.__members__:
@@ -68,8 +67,8 @@ def meaning(error: BaseException) -> tuple[ReportState, str]:
 
 
 def refusal(state: ReportState, error: str) -> str:
-    """Why the job ends where only a checkpoint has a state that is right: taskd does not have ranks
-    that run load one, and repairs with what they have in memory."""
+    """Why the job ends if only a checkpoint has a correct state: taskd does not make running ranks
+    load one, but repairs from memory."""
     asked = re.search(r"load ckpt step=(\d+)", error)
     which = f"the checkpoint of step {asked[1]}" if asked else "the last checkpoint"
     if state is ReportState.RS_UCE_CORRUPTED:
@@ -86,7 +85,7 @@ def refusal(state: ReportState, error: str) -> str:
 
 
 def _repairable(text: str) -> bool:
-    """Whether the memory failed after the last update had begun. A text without a time does not
-    say so."""
+    """Whether the memory failed after the last update had begun; False for a text without a
+    time."""
     found = re.search(r"time us=(\d+)", text)
     return found is not None and utils.tft_can_do_uce_repair(int(found[1]))

@@ -1,4 +1,4 @@
-"""What differs between the frameworks that use the interface."""
+"""Differences between the frameworks that use the interface."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def stops_before_dump(environ: Mapping[str, str]) -> bool:
 
 
 def resumes_links() -> bool:
-    """Whether a clean handler can make the links of the present groups work again, as HCCL's can
-    be. Where not (torch with gloo or NCCL), groups are made anew in a retry too."""
+    """Whether a clean handler can make the links of the current groups work again, as with HCCL. If
+    not (torch with gloo or NCCL), a retry also makes new groups."""
     torch = sys.modules.get("torch")
     npu = getattr(torch, "npu", None)
     return torch is None or (npu is not None and bool(npu.is_available()))
 
 
 def settles_late() -> bool:
-    """Whether an update that the framework has told to be over still holds a flag up for a moment,
+    """Whether a flag stays set for a moment after the framework has reported the end of an update,
     in which its handlers refuse: MindSpore's TrainFaultTolerance."""
     return "mindspore" in sys.modules
 
@@ -52,7 +52,7 @@ def choose_device() -> None:
 
 
 def free_memory() -> None:
-    """Let go of the memory of a failed step, on an accelerator."""
+    """Release the memory of a failed step, on an accelerator."""
     torch = sys.modules.get("torch")
     for name in ("npu", "cuda"):
         device = getattr(torch, name, None)
@@ -72,9 +72,9 @@ def sets_up_by_itself() -> None:
 
 
 def before_rebuild(generation: int, store: tuple[str, int]) -> None:
-    """Groups are about to be made anew, the `generation`th time. torch's are named by counting
-    them, and a new process has counted others than the rest. `store`: where ranks meet; the node
-    of MASTER_ADDR may be lost, so torch's env:// is sent there."""
+    """Groups are about to be made again, for `generation`. torch names groups by counting them, and
+    a new process has another count than the rest. `store`: where ranks meet; the node of
+    MASTER_ADDR may be lost, so torch's env:// is redirected there."""
     if "torch" not in sys.modules:
         return
     host, port = store

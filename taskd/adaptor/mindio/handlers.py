@@ -1,4 +1,4 @@
-"""The framework's handlers: what it registers, and how it is called."""
+"""The handlers that a framework registers, and how they are called."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Handler = Callable[..., Any]
 
 
 class Handlers:
-    """By name, each with the context that it was registered with. `args`: what the framework wants
-    to be given, see `tft_set_step_args`."""
+    """By name, each with its registered context. `args`: the arguments set by
+    `tft_set_step_args`."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Handler, Any]] = {}
@@ -70,7 +70,7 @@ class Handlers:
 
 def fitting(function: Handler, given: tuple[Any, ...]) -> Any:
     """Call `function` with as many of the arguments `given` as it takes: versions of the interface
-    differ in how many they give."""
+    differ in their number."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # written in C

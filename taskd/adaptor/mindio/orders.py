@@ -1,8 +1,8 @@
 """Carries out the orders of a repair by calling the framework's handlers.
 
-An order that a newer interruption has overtaken is dropped. The order of the calls is that of the
-interface: stop, clean, then rebuild_group where a process is new, repair on the ranks that copy,
-rollback on all; then training goes on.
+An order overtaken by a newer interruption is dropped. Handlers are called in the interface's
+sequence: stop, clean, then rebuild_group if a process is new, repair on the ranks that copy,
+rollback on all; then training continues.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Orders:
             except Exception:
                 if time.monotonic() >= due:
                     raise
-            # nothing tells that the flag is reset
+            # no event reports that the flag is reset
             with self._rank.changed:
                 self._rank.changed.wait(AGAIN)
 
@@ -182,8 +182,8 @@ class Orders:
         self._agent.report(from_rank.RankRestored, order.generation, "")
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
-        """What this rank's repair handler is given, and whether its model and optimizer have to be
-        made anew: nothing, once, or, on a rank that gives and takes, twice."""
+        """The arguments of this rank's repair handler, and whether its model and optimizer have to
+        be made again: none, one, or two calls on a rank that both sends and receives."""
         me = self._agent.rank
         everybody = sorted({r for _, d, s in plan.optimizers for r in (d, s)})
         gives = [p for p in plan.optimizers if p[2] == me]

@@ -1,5 +1,5 @@
-"""Where the training thread waits in a pause between two updates, and does tasks for its device:
-only there is the device's context, and nothing else uses the device."""
+"""Makes the training thread wait in a pause between two updates, and run tasks for its device: only
+that thread has the device's context, and then nothing else uses the device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Order = to_rank.Pause | to_rank.Continue | to_rank.SwitchNics | to_rank.StressTe
 
 
 class Pausing:
-    """The page says whether there is a pause; the orders, which come after it, when to look at the
-    page again, and what to do meanwhile."""
+    """The page shows whether there is a pause; orders, which arrive later, say when to read the
+    page again and what to do meanwhile."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank, self._agent = rank, rank.agent
@@ -30,7 +30,7 @@ class Pausing:
             self._orders.append(order)
 
     def forget(self) -> None:
-        """A repair begins: what was ordered before it is over."""
+        """A repair begins: drop earlier orders."""
         with self._rank.changed:
             self._orders.clear()
 

@@ -46,7 +46,7 @@ REPORTS = {
 
 
 class Processor(Rank):
-    """What the framework calls. Methods without another remark are the training thread's."""
+    """The rank that the framework calls. Unless noted, methods are for the training thread."""
 
     def __init__(self, rank: int) -> None:
         """Claim this rank's slot. Raises OSError."""
@@ -81,8 +81,8 @@ class Processor(Rank):
         slot.progress(self.updates.step, slot.DONE)
 
     def finish(self) -> None:
-        """The training loop has ended: wait until all ranks' have, since one that fails until then
-        needs this one. Raises Stopped if the loop is taken back."""
+        """The training loop has ended: wait until all ranks' loops have, since a rank that fails
+        until then needs this one. Raises Stopped if the loop is rolled back."""
         step = self.updates.step
         if self.replacement or self.over or not step:
             return
@@ -169,7 +169,7 @@ class Processor(Rank):
     # -- faults ------------------------------------------------------------------------------------
 
     def report(self, state: ReportState, code: str = "", error: str = "") -> None:
-        """The training thread has left the training, and why. `error`: what it raised."""
+        """Report why the training thread has left the training. `error`: what it raised."""
         step, text = self.updates.step, code or state.name
         with self.changed:
             self.reported = state
@@ -202,8 +202,8 @@ class Processor(Rank):
             return self.changed.wait_for(lambda: self.interrupted, UNEXPLAINED)
 
     def stay_for_dump(self) -> None:
-        """Wait here while a last checkpoint is saved: another thread of this process does that, and
-        the launcher ends the process after it. Returns at once for another strategy."""
+        """Wait while another thread of this process saves a last checkpoint; afterwards the
+        launcher ends the process. Returns at once for another strategy."""
         with self.changed:
             self.changed.wait_for(lambda: self.repair_type != "unknown", UNEXPLAINED)
             saving = self.repair_type == "dump"
@@ -230,12 +230,12 @@ _current: Processor | None = None
 
 
 def current() -> Processor | None:
-    """This process's, once tft_init_processor was called under taskd's agent."""
+    """This process's Processor, once tft_init_processor was called under taskd's agent."""
     return _current
 
 
 def make(rank: int) -> None:
-    """Make this process's, if it runs under taskd's agent. Raises ValueError, OSError."""
+    """Make this process's Processor, if it runs under taskd's agent. Raises ValueError, OSError."""
     global _current
     if "TASKD_AGENT" not in os.environ:
         print(

@@ -1,4 +1,4 @@
-"""What the threads of a rank share whose framework repairs itself."""
+"""State shared by the threads of a rank whose framework repairs itself."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Rank:
         self.agent.report(from_rank.StrategyRequested, strategy)
 
     def refuse(self) -> None:
-        """Have the job end, if what it needs is not done."""
+        """End the job if it needs something that taskd does not do."""
         if self.refusal:
             self.agent.report(from_rank.StrategyRequested, "exit", self.refusal)
 
     def act(self, action: Action) -> None:
-        """Let the training thread go on."""
+        """Let the training thread continue."""
         with self.changed:
             # at once, not when the thread wakes: it does not stand still for the next repair
             self.action, self.waiting = action, False

@@ -1,6 +1,6 @@
-"""Reads what a framework tells of its replicas: a list, by kind of optimizer, of dicts with
-`rank_list` (the ranks of the group), `replica_cnt` (how often each part exists in it) and
-`replica_shift` (not used)."""
+"""Reads a framework's replica_info: a list, by kind of optimizer, of dicts with `rank_list` (the
+ranks of the group), `replica_cnt` (how often each part exists in it) and `replica_shift` (not
+used)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What carries out tasks for the device of a rank whose framework repairs itself: the framework's
-own functions. Called in the training thread.
+"""Runs device tasks of a rank whose framework repairs itself, by the framework's own functions.
+Called in the training thread.
 
-MindSpore's are found by name, so that another version that lacks one says so in the task's result
-(tests/mindspore/test_contract.py compares them with MindSpore's sources). A script of torch has the
-adapters of taskd.devices, with those that it has registered itself.
+MindSpore's are found by name, so a version that lacks one is reported in the task's result
+(tests/mindspore/test_contract.py compares them with MindSpore's sources). With torch,
+taskd.devices' adapters are used, including those that the script has registered.
 """
 
 from __future__ import annotations

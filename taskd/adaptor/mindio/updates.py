@@ -1,14 +1,12 @@
-"""Which updates this rank has finished, and whether its state is whole: what a repair needs to know
-of it.
+"""Tracks for repairs which updates this rank has finished, and whether its state is whole.
 
-The framework tells when it begins to change its parameters and when that is done. In between, what
-is in memory is neither the state before nor the state after. So a repair waits until the update is
-done, and takes its position only then; from then on no update begins until training goes on.
+The framework reports when it begins to change its parameters and when it is done. In between,
+memory holds neither the old state nor the new one. So a repair takes the rank's position only after
+the update; from then on no update begins until training continues.
 
-All ranks have to begin an update, or none. Frameworks put a barrier before it, but a rank that dies
-inside the barrier may have let some of the others pass. So the ranks of a node begin together: they
-count themselves in the state page, and an interruption that comes before the last of them keeps all
-of them from it.
+Either all ranks begin an update, or none. Frameworks put a barrier before it, but a rank that dies
+inside the barrier may have let some others pass. So the ranks of a node begin together: they count
+themselves in the state page, and an interruption before the last one arrives stops them all.
 """
 
 from __future__ import annotations
@@ -20,19 +18,19 @@ from pathlib import Path
 
 from taskd.cython_api import damage, slot, sockets
 
-# seconds that the other ranks of the node may take to come, after a barrier; a framework in which
-# not all of them take part would otherwise wait for ever
+# seconds that the other ranks of the node may take to arrive after a barrier; a framework in which
+# not all of them take part would otherwise wait forever
 TOGETHER = 10.0
 
-# what a device raises whose links have failed; frameworks know it by its first words
+# the error of a device whose links have failed; frameworks recognize it by its first words
 TORN = "SUSPECT REMOTE ERROR: a connection broke in the middle of a message"
 
 log = logging.getLogger("taskd.worker")
 
 
 class Stopped(RuntimeError):
-    """The training thread has to leave what it does: the rank takes part in a repair. Frameworks
-    know it by its text."""
+    """The training thread has to stop because the rank takes part in a repair. Frameworks recognize
+    it by its text."""
 
     def __init__(self, text: str = "FORCE STOP") -> None:
         # MindSpore looks for the second name
@@ -118,13 +116,13 @@ class Updates:
         return bool(damage.damaged() != self._accepted)
 
     def look_at_memory(self) -> None:
-        """Raise what a device raises whose memory has failed, if this process's has."""
+        """Raise the error of a device with failed memory, if a page of this process was lost."""
         if self.lost:
             raise RuntimeError("UCE ERROR: a memory page of this process was lost")
 
     @property
     def under_way(self) -> bool:
-        """Whether parameters are being changed, as the script or the device's code has told."""
+        """Whether parameters are being changed, as reported by the script or the device's code."""
         on_device = self._device is not None and self._device.taskd_optimizer_updates()
         return self.updating or bool(on_device)
 
@@ -140,7 +138,7 @@ class Updates:
             return done
 
     def open(self, step: int, interruption: int) -> None:
-        """The state is that after `step` updates, and training goes on."""
+        """The state is that after `step` updates; training continues."""
         self._built_at = interruption
         self._accepted = damage.damaged()
         damage.accept(self._accepted)

@@ -1,6 +1,6 @@
-"""msrun with taskd inside. msrun hands its workers over by four functions, which it registers; from
-then on taskd's agent (`agent.py`) starts, watches, kills and restarts them (`workers.py`), and
-replaces the scheduler (`scheduler.py`). `in_worker` runs in each worker.
+"""msrun with taskd inside. msrun registers four functions that control its workers; from then on
+taskd's agent (`agent.py`) starts, watches, kills and restarts them (`workers.py`), and replaces the
+scheduler (`scheduler.py`). `in_worker` runs in each worker.
 
 Imports neither torch nor mindspore.
 """

@@ -141,8 +141,8 @@ class MsrunAgent:
             )
 
     def _order(self, program: Program, rank: Rank, incarnation: int) -> Order:
-        """The replacement as the zygote forks it. It writes on in its predecessor's log, which
-        msrun's --join follows."""
+        """The order to fork the replacement. It appends to its predecessor's log, which msrun's
+        --join follows."""
         agent = self._supervisor.agent
         local = rank.local
 
@@ -192,8 +192,8 @@ class MsrunAgent:
         self._start()
 
     def _watch(self) -> tuple[str, int]:
-        """Carry out verdicts until the job is over; returns why it failed ("" if it has not), and
-        msrun's exit status then."""
+        """Carry out verdicts until the job is over; returns why it failed ("" if it did not), and
+        msrun's exit status."""
         wait, alone = settings.manager_wait(os.environ), None
         while True:
             timeout = None if alone is None else max(alone - time.monotonic(), 0.0)
@@ -236,8 +236,8 @@ class MsrunAgent:
                 ), _status(failed)
 
     def _has_left(self, epoch: Epoch) -> bool:
-        """Whether the scheduler has ended well, but not because of these workers: those before them
-        had finished with it when they were restarted, and it ends a second after that."""
+        """Whether the scheduler has ended well, but because of the previous workers: they had
+        finished with it before the restart, and it ends a second after that."""
         earlier = self._kept is not None and self._kept is self._scheduler.process
         soon = time.monotonic() - self._set_up.began < LEAVING
         alive = all(r.over is None for r in epoch.ranks.values())

@@ -1,5 +1,5 @@
-"""What the zygote of MindSpore's ranks imports, and how a fork of it becomes one: a replacement has
-done what takes a fresh interpreter 2 s, the import."""
+"""The imports of the zygote of MindSpore's ranks, and how its fork becomes a rank: a replacement
+saves the import, which takes a fresh interpreter 2 s."""
 
 from __future__ import annotations
 

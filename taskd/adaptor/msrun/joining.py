@@ -1,8 +1,8 @@
 """In each worker: waits after MindSpore's `init()` until the process groups of all ranks exist.
 
 `init()` returns once the scheduler knows all ranks. After a restart it still knows the addresses of
-the ranks before, and the first collective of a rank that is early fails with "wait sending 1
-failed". Imports mindspore only if the script does.
+the previous ranks, and the first collective of an early rank fails with "wait sending 1 failed".
+Imports mindspore only if the script does.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from types import ModuleType
 from typing import Any
 
 MODULE, FUNCTION = "mindspore.communication.management", "init"
-# seconds that the others may take to make their groups; then this rank goes on, as without taskd
+# seconds that the others may take to make their groups; then this rank continues, as without taskd
 LIMIT = 60.0
 _PR_SET_PDEATHSIG = 1
 
 
 def install() -> None:
-    """Have this worker end with its launcher, and wait after `init()`."""
+    """Make this worker end with its launcher, and wait after `init()`."""
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -37,8 +37,8 @@ def install() -> None:
 
 
 def attach() -> None:
-    """Claim the rank's slot in the state page, where its agent sees its end at once; and tell an
-    interpreter that ends by itself, whose exit status counts, from a process that dies."""
+    """Claim the rank's slot in the state page, where its agent sees its end at once, and note
+    whether the interpreter ends by itself, so that its exit status counts."""
     page, number = os.environ.get("TASKD_PAGE"), os.environ.get("TASKD_LOCAL_RANK", "")
     if page is None or not number.isdigit():
         return

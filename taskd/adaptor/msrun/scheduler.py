@@ -1,4 +1,4 @@
-"""MindSpore's scheduler, which msrun starts on the master node and nobody watches.
+"""MindSpore's scheduler, which msrun starts on the master node but does not watch.
 
 msrun registers no function for it. Its process is an attribute of the object whose methods are
 registered; where that is missing (tests/mindspore/test_contract.py), the scheduler is left alone.

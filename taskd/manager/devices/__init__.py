@@ -1,2 +1,2 @@
-"""The devices of the manager's job: what is known of them and what follows (`state.py`), and
-device-info by the Kubernetes API (`node_info.py`)."""
+"""The devices of the job: their state and its consequences (`state.py`), and device-info from the
+Kubernetes API (`node_info.py`)."""

@@ -1,5 +1,5 @@
-"""The device-info of the job's nodes, where the manager finds it itself: read by the Kubernetes
-API, with the devices that taskd has separated written back, if TASKD_DEVICE_INFO says so."""
+"""Reads the device-info of the job's nodes from the Kubernetes API and writes back the devices that
+taskd has separated, as TASKD_DEVICE_INFO configures."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NodeInfos:
         self._maps, self._separations = maps, separations
         self.descriptor = -1 if maps is None else maps.descriptor
         self._nodes: dict[str, NodeInfo] = {}  # as read last, by name
-        # devices that are to be written, when that was last looked at; None: look again
+        # devices to be written, as of the last check; None: check again
         self._unnamed: set[str] | None = set()
 
     def serve(self, members: Members, devices: Devices) -> None:
@@ -56,7 +56,7 @@ class NodeInfos:
                 part.close()
 
     def at(self, peer: Peer, message: DevicesAt, now: float) -> None:
-        """An agent has said where its devices are."""
+        """An agent has reported where its devices are."""
         peer.host, peer.chips = message.host, message.chips
         if self._maps is not None:
             self._maps.want({other.host for other in self._members.peers if other.host})
@@ -78,7 +78,7 @@ class NodeInfos:
             self._members.follow_devices(peer, [node.of(chip) for chip in peer.chips], now)
 
     def separate(self) -> None:
-        """Have the devices that taskd has separated written where they have to be."""
+        """Write the devices that taskd has separated into device-info."""
         if self._separations is None or self._unnamed == (unnamed := self._devices.unnamed):
             return
         self._unnamed = unnamed

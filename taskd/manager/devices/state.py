@@ -1,6 +1,5 @@
-"""The devices of a job: the codes reported, what device-info says, and which of them were separated
-manually; kept for the next manager, and reported to the coordinator, which decides, as a
-`DeviceLevel`.
+"""The devices of a job: reported codes, device-info, and manual separations. Kept for the next
+manager, and reported to the coordinator, which decides, as a `DeviceLevel`.
 
 It reports new codes, time limits that have passed, known faults of the devices of a node that
 joins, and those of all devices once the job is protected: before that, no step could be repeated.
@@ -94,11 +93,11 @@ class Devices:
                 self._recall(name, value, now)
 
     def _recall(self, name: str, value: Any, now: float) -> None:
-        """Take over what the previous manager knew of a device."""
+        """Restore the previous manager's state of a device."""
         try:
             known = device.read(value)
         except device.Damaged as error:
-            log.error("device %s: %s; what was known of it is ignored", name[:100], error)
+            log.error("device %s: %s; its earlier state is ignored", name[:100], error)
             return
         if not self._followed:  # any longer
             known.info = DeviceState(known.info.codes)
@@ -151,7 +150,7 @@ class Devices:
 
     @property
     def unnamed(self) -> set[str]:
-        """Those that device-info does not name."""
+        """Devices that device-info does not name."""
         return {name for name in self.separated if not self._devices[name].known.info.separated}
 
     def against(self, peer: Peer, now: float) -> str:
@@ -166,7 +165,7 @@ class Devices:
     # -- what happens ------------------------------------------------------------------------------
 
     def report(self, message: from_operator.ReportCode, owner: Peer, now: float) -> str:
-        """Take a code on the device of a rank of `owner`. Returns why it is refused, or "": then
+        """Handle a code for the device of a rank of `owner`. Returns why it is refused, or "": then
         the coordinator answers."""
         if message.kind not in KINDS:
             return f"kind {message.kind[:60]!r} is unknown: allowed is {', '.join(KINDS)}"
@@ -193,8 +192,8 @@ class Devices:
         return ""
 
     def follow(self, peer: Peer, found: Sequence[DeviceState], now: float) -> None:
-        """Take all that device-info says of the devices of an agent's ranks, in their order. Raises
-        BadCode, before anything is taken."""
+        """Apply device-info for the devices of an agent's ranks, in their order. Raises BadCode
+        before anything is applied."""
         for state in found:
             for code in state.codes:
                 check(code)
@@ -207,12 +206,12 @@ class Devices:
                 self._arisen(arisen, now)
         if self._agents.get(peer.node) is peer:
             self.publish(peer, now)
-        # each write waits for the disk; a manager that ends before has its successor act once more
+        # each write waits for the disk; if the manager ends before it, its successor acts once more
         for one in changed:
             self._keep(one, "an operator, who deleted its name in device-info")
 
     def poll(self, now: float, changed: bool) -> bool:
-        """Handle changed files, time limits that have passed, and what was known before the job was
+        """Handle changed files, expired time limits, and faults known from before the job was
         protected. True if the faults of any device may have changed."""
         other = self._files(now, changed)
         at = now + self._ahead
@@ -237,9 +236,9 @@ class Devices:
         if name not in (unusable := self.unusable(now)):
             return f"{name[:100]!r} may be used; these may not: {abbreviate(unusable) or 'none'}"
         self._devices[name].release()
-        self._separated.add(name)  # in the journal, any release is told
+        self._separated.add(name)  # so that the journal reports every release
         if why := self._keep(self._devices[name], "an operator"):
-            return f"{name} may be used again, but the next manager will not know of it: {why}"
+            return f"{name} may be used again, but the next manager will not know about it: {why}"
         return ""
 
     def publish_all(self, now: float) -> None:
@@ -278,8 +277,8 @@ class Devices:
         )
 
     def _keep(self, one: Device, by: str = "ReleaseTimeWindow") -> str:
-        """Have the next manager know of a device; and the journal, if it has been separated, or
-        released: `by` whom. Returns why the next manager does not, or ""."""
+        """Keep a device's state for the next manager; record in the journal if it was separated, or
+        released `by` someone. Returns why the state could not be kept, or ""."""
         name, separated = one.name, one.known.separated
         if separated is not None and name not in self._separated:
             self._separated.add(name)

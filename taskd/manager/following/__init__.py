@@ -1,2 +1,2 @@
-"""What the manager follows besides its agents and operators: ClusterD, the Kubernetes API, the
+"""Sources that the manager follows besides agents and operators: ClusterD, the Kubernetes API, the
 labels of the pod, the file profilingSwitch."""

@@ -1,5 +1,5 @@
-"""The manager's line to ClusterD, if the job has one: made from the environment, opened once this
-manager is in charge."""
+"""The manager's connection to ClusterD, if the job has one: made from the environment, opened once
+this manager is in charge."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClusterDConnection:
         for event in self._client.happened() if self._client is not None else ():
             try:
                 feed(event, now)
-            except Exception:  # the rest is no longer in the client's queue
+            except Exception:  # the remaining events are still handled
                 log.exception("%s could not be handled; it is ignored", event)
 
     def close(self) -> None:
@@ -52,7 +52,7 @@ class ClusterDConnection:
 
 
 def make(environ: Mapping[str, str], job_id: str) -> ClusterDConnection:
-    """`job_id`: by which ClusterD knows the job. Raises settings.BadSetting."""
+    """`job_id`: ClusterD's id of the job. Raises settings.BadSetting."""
     address = settings.clusterd_address(environ)
     if address is None:
         return ClusterDConnection()

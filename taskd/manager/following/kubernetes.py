@@ -1,6 +1,6 @@
 """The manager's connection to the Kubernetes API, if TASKD_KUBERNETES is on, opened once this
-manager is in charge: it has the job's Lease, and follows the labels of the job itself, of its pod
-group. A pod keeps the labels that it was made with."""
+manager is in charge. It holds the job's Lease and follows the labels of the job's pod group; a
+pod's labels never change after it was made."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("taskd.manager")
 
 
 class KubernetesConnection:
-    """The base is that of a job that does not use the API: it does nothing."""
+    """The base class does nothing, for a job that does not use the API."""
 
     descriptor = -1
 
@@ -95,7 +95,7 @@ class Open(KubernetesConnection):
 
 
 def access(environ: Mapping[str, str]) -> Access | None:
-    """The way to the API; None, and a warning, where it is not used or cannot be. Raises
+    """Access to the API; None, with a warning, if it is not used or cannot be. Raises
     settings.BadSetting."""
     if not settings.kubernetes_api(environ):
         return None
@@ -132,6 +132,6 @@ def make(
 
     if isinstance(last := known.get(label_key(job)), str):
         pod = {**pod, documented.PROCESS_RECOVER_ENABLE.name: last}
-    # an empty text is a label that was removed, and no label at all one that was never looked at
+    # "" is a label that was removed; a missing key, one that was never read
     labels = Labels(job, continuity, sub_healthy, pod, "")
     return Open(Following(way), Lease(way, job), Standbys(way), labels, pod)

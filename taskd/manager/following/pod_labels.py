@@ -1,9 +1,9 @@
 """Follows the two labels that change a running job, `process-recover-enable` and
 `subHealthyStrategy`: the pod's, as the downward API writes them.
 
-The last change counts, whether it was the label's or an operator's (`taskd recovery`). The next
-manager learns what the label was (history/continuity.py), so that it sees a change that no manager
-saw.
+The last change counts, whether of the label or by an operator (`taskd recovery`). The last seen
+label is kept for the next manager (history/continuity.py), so that it notices changes while no
+manager ran.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("taskd.manager")
 
 def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) -> int:
     """How often recovery has been switched at the start of a manager, see JobState.repairs.
-    `found`: the pod's labels; `known`: what the previous manager has left. Raises BadSetting."""
+    `found`: the pod's labels; `known`: the previous manager's. Raises BadSetting."""
     number = known.get(recovery_key(job))
     before = number if type(number) is int and 0 <= number < 2**31 else 0
     label = pod_info.recovery(found)
@@ -37,9 +37,9 @@ def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) ->
 
 
 class Labels:
-    """What the two labels said last. `found`: what is known of them at the start. `sub_healthy`:
-    whether that label counts; it does not where a variable is set. `unset`: what the next manager
-    is left where the label is not set."""
+    """The last values of the two labels. `found`: their values at the start. `sub_healthy`: whether
+    that label counts; a variable overrides it. `unset`: the value kept for the next manager if the
+    label is not set."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class Labels:
         self._sub_healthy, self._found = sub_healthy, found
 
     def keep(self) -> None:
-        """Leave the next manager the label."""
+        """Keep the label for the next manager."""
         label = self._found.get(documented.PROCESS_RECOVER_ENABLE.name, self._unset)
         self._continuity.keep(self._key, label)
 
     def apply(self, found: Mapping[str, str], feed: Feed, now: float) -> None:
-        """Take up what has changed. `feed` gives an event and its time to `core`."""
+        """Apply changes. `feed` passes an event and its time to `core`."""
         before, self._found = self._found, found
         self.keep()
         name = documented.PROCESS_RECOVER_ENABLE.name
@@ -81,7 +81,7 @@ class Labels:
             log.error("label %s: %s; nothing is changed", name, error)
             return
         log.info("label %s is %s", name, "removed" if label is None else label.value)
-        # unset is off, as the guides have it
+        # unset means off, according to the guides
         feed(from_operator.RecoverySwitched("", label is ON), now)
 
 
@@ -105,6 +105,6 @@ class PodLabels:
         self._watch.close()
 
     def poll(self, feed: Feed, now: float) -> None:
-        """Take up what has changed since the last call."""
+        """Apply changes since the last call."""
         if self._watch.changed():
             self._labels.apply(pod_info.read(self._directory), feed, now)

@@ -1,4 +1,4 @@
-"""Follows the documented file profilingSwitch, in which the platform says what ranks profile."""
+"""Follows the documented file profilingSwitch, by which the platform chooses what ranks profile."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger("taskd.manager")
 
 
 class ProfileSwitch:
-    """`path`: of the file. A `successor` takes only changes for news: the agents know what was
-    wanted last, which may have been an operator's wish."""
+    """`path`: of the file. A `successor` reacts only to changes: the agents know the last choice,
+    which may have been an operator's."""
 
     def __init__(self, path: Path, successor: bool = False) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What a manager follows besides its agents and operators."""
+"""The interface of sources that a manager follows besides its agents and operators."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class Source(Protocol):
         """Readable when there may be something new; -1: never."""
 
     def poll(self, feed: Feed, now: float) -> None:
-        """Give what is new to `core`."""
+        """Pass news to `core`."""
 
     def close(self) -> None: ...

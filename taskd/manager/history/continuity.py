@@ -1,10 +1,10 @@
-"""continuity.jsonl: what the next manager must know and no agent can tell it: whether recovery is
-paused, what is known of devices (fault codes with their counts, which are separated), and where the
-manager in charge is. It is in the log directory.
+"""continuity.jsonl in the log directory: state that the next manager needs and agents do not have:
+whether recovery is paused, the state of devices (fault codes with their counts, separations), and
+the address of the manager in charge.
 
 One JSON object per line, {"time", "key", "value"}; the last one of a key counts, and null removes
-it. One manager writes, the one that holds continuity.lock. A line that a killed writer has torn is
-skipped and counted. A file with many superseded lines is written anew, and replaced as a whole.
+it. One manager writes, the one that holds continuity.lock. A line torn by a killed writer is
+skipped and counted. A file with many superseded lines is rewritten and replaced atomically.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taskd.mindcluster.faults.findings import read_regular
 
 NAME, LOCK = "continuity.jsonl", "continuity.lock"
 MOST_BYTES = 64 << 20
-SUPERSEDED = 1000  # lines that count no longer, before the file is written anew
+SUPERSEDED = 1000  # lines before the file is rewritten
 
 log = logging.getLogger("taskd.manager")
 
@@ -47,7 +47,7 @@ def place_key(job: str) -> str:
 
 
 class Continuity:
-    """The values in `directory`/continuity.jsonl. What cannot be written costs one warning, nothing
+    """The values in `directory`/continuity.jsonl. A failed write costs one warning, nothing
     else."""
 
     def __init__(
@@ -112,7 +112,7 @@ class Continuity:
         return self.write()
 
     def write(self) -> str:
-        """Write what is not written yet. Returns why it cannot be, or ""."""
+        """Write pending values. Returns why that is impossible, or ""."""
         try:
             while self._unwritten:
                 if not self._lock.acquire():
@@ -124,7 +124,7 @@ class Continuity:
         return ""
 
     def forget(self, job: str) -> None:
-        """The job is over: another one of that id begins like any other."""
+        """The job is over: forget it, so that another one with that id begins fresh."""
         self.keep(recovery_key(job), None)
         self.keep(label_key(job), None)
 

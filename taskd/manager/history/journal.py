@@ -1,10 +1,10 @@
 """Writes the journal of a job, `journal-JOB.jsonl`.
 
 The journal has one writer, the manager that holds its lock. A line is handed to the kernel before
-the manager goes on, so it outlives the manager's process; it is not forced to the disk, for that
-can take as long as a repair: a machine that loses power loses the last seconds, of which agents
-tell the next manager what it has to know. What cannot be written costs one warning; the newest
-lines wait in memory, and are written, with the number of those lost, when it is possible again.
+the manager continues, so it outlives the manager's process. It is not forced to disk, which can
+take as long as a repair: a power failure loses the last seconds, but agents report the state that
+the next manager needs. A failed write costs one warning; the newest lines wait in memory and are
+written, with the number of lost ones, when that is possible again.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Journal:
     # -- the file ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what waits, if that is possible now."""
+        """Write the waiting lines, if that is possible now."""
         if not self._waiting:
             return
         try:
@@ -108,7 +108,7 @@ class Journal:
             self._warn(getattr(error, "strerror", None) or str(error))
 
     def close(self) -> None:
-        """Write what waits, bring it to the disk, and let the next manager write."""
+        """Write the waiting lines, sync them to disk, and let the next manager write."""
         self.flush()
         if self._descriptor >= 0:
             try:

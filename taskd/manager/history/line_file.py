@@ -1,5 +1,4 @@
-"""What the files of JSON lines have in common: one writer, and a torn last line that the next one
-mends."""
+"""Shared by the files of JSON lines: one writer at a time, and the repair of a torn last line."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ class Lock:
 
 
 def mend(descriptor: int) -> bytes:
-    """What has to come before the next line: a writer that was killed, or a full disk, may have
-    torn the last one."""
+    """Bytes to write before the next line: a killed writer or a full disk may have torn the last
+    one."""
     size = os.fstat(descriptor).st_size
     return b"\n" if size > 0 and os.pread(descriptor, 1, size - 1) != b"\n" else b""
 

@@ -1,6 +1,5 @@
-"""Who observes the manager's job from outside: metrics (TASKD_METRICS_PORT) and notices
-(TASKD_NOTIFY). Both follow the entries of the journal, so they say what it says. Nothing here
-waits: other threads serve and deliver."""
+"""Observers of the job: metrics (TASKD_METRICS_PORT) and notices (TASKD_NOTIFY). Both follow the
+journal's entries, so all agree. Nothing here blocks: other threads serve and deliver."""
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ log = logging.getLogger("taskd.manager")
 
 
 class Observers:
-    """`address`: where metrics are offered, `targets`: who gets notices; None: nowhere, nobody."""
+    """`address`: where metrics are served; None: nowhere. `targets`: recipients of notices; None:
+    none."""
 
     def __init__(
         self, address: tuple[str, int] | None = None, targets: Targets | None = None
@@ -70,7 +70,7 @@ class Observers:
                 self._targets.send(notice)
 
     def turn(self, seconds: float) -> None:
-        """A turn of the loop took so long, without the wait for messages."""
+        """Count a turn of the loop, which took `seconds` besides waiting for messages."""
         if self.figures is not None:
             self.figures.turn(seconds)
 
@@ -93,7 +93,7 @@ class Observers:
             figures.agents(agents(self._state.topology, self._state.settings.nodes))
 
     def close(self) -> None:
-        """The manager has left its loop, and has said what it had to say to its agents."""
+        """Stop: the manager has left its loop and sent its last messages."""
         if self.endpoint is not None:
             self.endpoint.close()
         if self._targets is not None:
@@ -101,7 +101,7 @@ class Observers:
 
 
 def agents(topology: Topology, nodes: int) -> dict[str, int]:
-    """How many nodes have an agent that does what; and how many standbys wait."""
+    """The number of nodes by their agent's state, and of waiting standbys."""
     counts = Counter(_does(node) for node in topology.nodes.values())
     counts["missing"] = max(nodes - len(topology.nodes), 0)
     counts["standby"] = len(topology.standbys)
@@ -124,8 +124,7 @@ def _endpoint(
         from taskd.history.metrics.figures import Figures
     except ImportError as error:
         log.warning(
-            "no metrics are offered: %s; pip install prometheus-client, or unset"
-            " TASKD_METRICS_PORT",
+            "no metrics are served: %s; pip install prometheus-client, or unset TASKD_METRICS_PORT",
             error,
         )
         return None

@@ -1,5 +1,5 @@
-"""Writes into the journal what happens to a job: the commands of `core`, what agents say of their
-clocks, and at a bounded rate where the ranks are."""
+"""Writes journal entries: the commands of `core`, the agents' clocks and, at a bounded rate, the
+ranks' progress."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from taskd.protocol.addresses import Address
 
 EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
 CLOCKS = 60.0  # seconds between two entries about clocks
-NEWS = 0.005  # seconds by which a clock has moved to be written again: far below any phase
+NEWS = 0.005  # seconds by which a clock must move to be written again: far below any phase
 
 Entry = tuple[str, dict[str, Any]]
 _ENTRIES: dict[type, Callable[[Any], Entry]] = {
@@ -95,13 +95,13 @@ class JournalWriter:
         )
 
     def leave(self, why: str) -> None:
-        """The manager ends, and the job goes on without it."""
+        """The manager ends, and the job continues without it."""
         self._journal.write("leave", {"why": why})
 
     # -- what happens ------------------------------------------------------------------------------
 
     def carried_out(self, command: c.Command) -> None:
-        """A command was carried out: write what it is about."""
+        """Write the entry of a command that was carried out."""
         if isinstance(command, c.Note):
             if not command.journaled:
                 self._journal.write("note", {"text": command.text})
@@ -124,7 +124,7 @@ class JournalWriter:
             self._journal.write("end", {"ok": command.ok, "reason": command.reason})
 
     def _admitted(self, command: c.Admit) -> None:
-        """Agents register again and again; written is which agent has which node."""
+        """Agents register repeatedly; write only which agent has which node."""
         if self._agents.get(command.node) == command.agent:
             return
         self._agents[command.node] = command.agent
@@ -184,14 +184,14 @@ class JournalWriter:
             )
 
     def _see(self, now: float) -> Seen:
-        """Where the ranks are. Takes a moment in a large job: not for each message."""
+        """The ranks' progress. Expensive in a large job: not for each message."""
         seen = self.progress.seen()
         self.rate = self.progress.rate(seen.step, now)
         return seen
 
     def write_progress(self, now: float, finished: int = -1) -> bool:
-        """Write where the ranks are, if that is known. `finished`: all ranks have come to that
-        step, which no heartbeat may have said yet."""
+        """Write the ranks' progress, if known. `finished`: all ranks have reached that step, though
+        no heartbeat may show it yet."""
         seen = self._see(now)
         if finished > seen.step:
             seen = replace(seen, step=finished, highest=max(finished, seen.highest))

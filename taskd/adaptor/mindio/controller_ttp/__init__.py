@@ -1,4 +1,4 @@
-"""What a program calls that decides about repairs, as MindCluster does: see callbacks.py."""
+"""Functions for a program that decides about repairs, as MindCluster does: see callbacks.py."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def tft_register_mindx_callback(action: str, func: Callable[..., Any]) -> int:
 def tft_notify_controller_stop_train(
     fault_ranks: Mapping[int, int], stop_type: str = "stop", timeout: int | None = None
 ) -> int:
-    """Training has to stop because of `fault_ranks`. taskd has stopped it already, or finds the
-    fault itself: 0. To pause, use `taskd pause`: 1."""
+    """Training has to stop because of `fault_ranks`. Returns 0: taskd has already stopped it, or
+    finds the fault itself. Returns 1 for a pause, which needs `taskd pause`."""
     if not _faults(fault_ranks) or stop_type not in ("stop", "pause"):
         return _refused("tft_notify_controller_stop_train", f"{fault_ranks!r}, {stop_type!r}")
     if stop_type == "pause":
@@ -47,15 +47,16 @@ def tft_notify_controller_stop_train(
 
 
 def tft_notify_controller_on_global_rank(fault_ranks: Mapping[int, int], time: int = 1) -> int:
-    """These are all ranks at fault; taskd knows them. Returns 0, or 1 if no repair is under way."""
+    """Report all faulty ranks, which taskd already knows. Returns 0, or 1 if no repair is under
+    way."""
     if not _faults(fault_ranks) or type(time) is not int or not 0 < time <= LONGEST:
         return _refused("tft_notify_controller_on_global_rank", f"{fault_ranks!r}, {time!r}")
     return _under_way("tft_notify_controller_on_global_rank")
 
 
 def tft_notify_controller_change_strategy(strategy: str, params: str = "") -> int:
-    """Choose a strategy: the one that is being carried out, the last of those offered, or dump or
-    exit instead. Returns 0, or 1 if it cannot be."""
+    """Choose a strategy: the one being carried out (the last one offered), or dump or exit instead.
+    Returns 0, or 1 if that is impossible."""
     me = processor.current()
     if strategy not in STRATEGIES or me is None:
         return _refused("tft_notify_controller_change_strategy", repr(strategy))
@@ -65,8 +66,8 @@ def tft_notify_controller_change_strategy(strategy: str, params: str = "") -> in
 def tft_notify_controller_prepare_action(
     action: str, fault_ranks: Mapping[int, int] | None = None
 ) -> int:
-    """Prepare a hot switch: the manager moves a node to a standby as it is configured to
-    (hotswitch), and not because a rank's process asks it to. Returns 1."""
+    """Prepare a hot switch. Returns 1: the manager moves a node to a standby as configured
+    (hotswitch), not at the request of a rank's process."""
     return _refused("tft_notify_controller_prepare_action", repr(action))
 
 

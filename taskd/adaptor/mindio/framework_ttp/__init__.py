@@ -1,7 +1,7 @@
-"""What a training framework calls. Names, parameters and results are those of `mindio_ttp`.
+"""Functions for a training framework. Names, parameters and results are those of `mindio_ttp`.
 
-Where this process was not started by taskd's agent, nothing is repaired: a line on stderr says so,
-and the functions do nothing.
+In a process that taskd's agent did not start, the functions do nothing, and stderr says that
+nothing is repaired.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def tft_start_processor(master_ip: str, port: int, local_ip: str = "") -> None:
 
 
 def tft_destroy_processor() -> None:
-    """The training loop has ended. Returns once those of all ranks have; raises RuntimeError
-    ("FORCE STOP …") if the loop is taken back instead."""
+    """The training loop has ended. Returns once all ranks' loops have ended; raises RuntimeError
+    ("FORCE STOP …") if the loop is rolled back instead."""
     if (me := processor.current()) is not None:
         me.finish()
 
@@ -101,8 +101,8 @@ def tft_get_reboot_type() -> str:
 
 
 def tft_start_updating_os(backup_step: int = -1) -> None:
-    """The parameters are about to change. All ranks must have got here: call it after a barrier.
-    Raises RuntimeError ("FORCE STOP …", "UCE ERROR …")."""
+    """The parameters are about to change. All ranks must have reached this call: put a barrier
+    before it. Raises RuntimeError ("FORCE STOP …", "UCE ERROR …")."""
     if (me := processor.current()) is not None:
         me.begin_update()
 
@@ -125,13 +125,13 @@ def tft_pause_train(cur_step: int) -> None:
 
 
 def tft_set_step_args(args: Any) -> None:
-    """What handlers are given as `args`."""
+    """Set the `args` that handlers get."""
     if (me := processor.current()) is not None:
         me.handlers.args = args
 
 
 def tft_set_optimizer_replica(rank: int, replica_info: list[dict[str, Any]]) -> None:
-    """Tell which ranks have the same optimizer state: see replica_info.py. Raises ValueError."""
+    """Report which ranks have the same optimizer state: see replica_info.py. Raises ValueError."""
     found = groups(rank, replica_info)
     if (me := processor.current()) is not None:
         me.set_replicas(found)
@@ -142,7 +142,7 @@ def tft_set_dp_group_info(rank: int, dp_rank_list: list[int]) -> None:
 
 
 def tft_reset_limit_step() -> None:
-    """Updates may begin again; taskd lets them once the repair is done."""
+    """Updates may begin again; taskd allows them once the repair is done."""
 
 
 # -- faults ----------------------------------------------------------------------------------------
@@ -172,14 +172,14 @@ def tft_report_error(error_type: int | ReportState, error_code: str = "") -> Non
 
 
 def tft_wait_next_action() -> int:
-    """Wait until the repair is done: Action.RETRY, train on from `tft_get_repair_step()`;
-    Action.EXIT, it will not be."""
+    """Wait for the repair: Action.RETRY: train on from `tft_get_repair_step()`; Action.EXIT: there
+    is no repair."""
     me = processor.current()
     return Action.EXIT.value if me is None else me.wait_for_action().value
 
 
 def tft_get_repair_step() -> int:
-    """The updates that the state had finished that training goes on with; 0: not known."""
+    """The number of updates in the state that training resumes from; 0: unknown."""
     me = processor.current()
     return 0 if me is None else me.repair_step
 

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 def tft_exception_handler(func: Callable[..., T]) -> Callable[..., T]:
     """Decorate a training function: after a fault it waits for the repair and is called again, with
-    the same arguments. Those that are positional are what handlers get as `args`, unless
-    tft_set_step_args has set others: make them lists that handlers may change."""
+    the same arguments. Handlers get the positional ones as `args`, unless tft_set_step_args has set
+    others: make them lists that handlers may change."""
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> T:
@@ -59,7 +59,7 @@ def _await_repair(me: Processor, error: Exception) -> None:
 
 
 def get_mindio_export_version() -> str:
-    """What set_mindio_export_version was given; "" before."""
+    """The version given to set_mindio_export_version; "" before."""
     return frameworks.version()
 
 

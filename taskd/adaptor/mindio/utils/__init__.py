@@ -1,4 +1,4 @@
-"""When parameters were last changed: failed memory may have been used for it."""
+"""Notes when parameters were last changed, which may have used failed memory."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def tft_set_update_end_time(end_time: int | None = None) -> None:
 def tft_can_do_uce_repair(
     hbm_error_time: int, start_time: int | None = None, end_time: int | None = None
 ) -> bool:
-    """Whether the last update of the parameters began before the memory failed, at
-    `hbm_error_time`: else it may have used what was already wrong, and so may other ranks. Times
-    that are not given are those noted last; without any, the answer is False."""
+    """Whether the last update of the parameters began before the memory failed at `hbm_error_time`;
+    otherwise it may have used wrong values, and so may other ranks. Missing times default to the
+    noted ones; without any, the answer is False."""
     start = _last.get("start") if start_time is None else start_time
     return start is not None and hbm_error_time > start
 
