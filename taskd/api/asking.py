@@ -1,4 +1,4 @@
-"""An operator's requests, to whichever manager of the job is in charge."""
+"""An operator's requests, to the manager in charge of the job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class _Elsewhere(Exception):
 
 class Asking:
     def __init__(self, environ: Mapping[str, str], waits: Callable[[str], object]) -> None:
-        """`environ` names the job. `waits` is told what a late answer waits for. Raises as Control
-        does."""
+        """`environ` names the job. `waits` is called with what a late answer waits for. Raises as
+        Control does."""
         self._environ, self._waits = environ, waits
         self._address = settings.manager_address(environ)
         self._job = settings.job(environ)
@@ -66,7 +66,8 @@ class Asking:
         self._connection.close()
 
     def _late(self, connected: bool) -> None:
-        """The answer is late: say what it waits for. Nobody there: look for another manager."""
+        """The answer is late: report what it waits for; without a connection, look for another
+        manager."""
         place = addresses.text(self._address)
         if connected:
             self._waits(f"the manager at {place} has the request; waiting for its answer")

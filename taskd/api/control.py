@@ -198,7 +198,7 @@ class Control:
             A sentence that says what was done.
 
         Raises:
-            ControlError: The node does not move, and why; the job goes on where it is.
+            ControlError: The node does not move, and why; the job continues where it is.
 
         Example:
             from taskd.control import Control
@@ -212,7 +212,8 @@ class Control:
 
     def switch_nics(self, backup: Mapping[int, bool], timeout: float = 1200.0) -> str:
         """Move the links of ranks to their backup network cards, or back, between two steps: all
-        ranks pause, switch, and go on. The job must have been started with TASKD_FAULT_REPORTS=on.
+        ranks pause, switch, and continue. The job must have been started with
+        TASKD_FAULT_REPORTS=on.
 
         Args:
             backup: Rank: True for its backup card, False for its main one.
@@ -223,7 +224,7 @@ class Control:
             A sentence that says that every rank has switched.
 
         Raises:
-            ControlError: A rank could not, and why; the job goes on.
+            ControlError: A rank could not, and why; the job continues.
 
         Example:
             from taskd.control import Control
@@ -239,8 +240,9 @@ class Control:
     def stress_test(
         self, ranks: Iterable[int] = (), tests: Iterable[str] = ("aic",), timeout: float = 1800.0
     ) -> str:
-        """Test devices between two steps: all ranks pause, these test, and all go on. A device that
-        is found faulty costs its node. The job must have been started with TASKD_FAULT_REPORTS=on.
+        """Test devices between two steps: all ranks pause, these test, and all continue. A device
+        that is found faulty costs its node. The job must have been started with
+        TASKD_FAULT_REPORTS=on.
 
         Args:
             ranks: The ranks whose devices are tested; none named: all.

@@ -19,7 +19,7 @@ class Run(click.Command):
 
 
 def _own_come_later(args: list[str], options: list[click.Option]) -> bool:
-    """Whether one of our options may follow a foreign argument. Only then torch's parser is needed,
+    """Whether one of our options may follow a foreign argument. Only then is torch's parser needed,
     which takes 1 s."""
     own, _ = split(args, options)
     return args[: len(own)] != own

@@ -17,7 +17,7 @@ from taskd.cli.operate import connected
 )
 def pause(timeout: float) -> None:
     """Stop all ranks of the job at the same step boundary. They stay alive until `taskd continue`
-    lets them go on.
+    lets them continue.
 
     The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
     """
@@ -27,7 +27,7 @@ def pause(timeout: float) -> None:
 
 @click.command()
 def resume() -> None:
-    """Let the paused ranks of the job go on."""
+    """Let the paused ranks of the job continue."""
     with connected() as control:
         click.echo(control.resume())
 

@@ -1,4 +1,4 @@
-"""`taskd profile`: what ranks write down about their steps, and one trace of it."""
+"""`taskd profile`: profiles the ranks' steps, and merges the profiles into one trace."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def assumed_account(
     restart_seconds: float | None = None,
     now: Now | None = None,
 ) -> Account:
-    """The account with what is assumed about restarts; what is None has its default."""
+    """The account with assumptions about restarts; None selects the default."""
     from taskd.history.report import account
 
     every, steps = checkpoint_every or (None, False)
@@ -153,8 +153,8 @@ def write(told: Account, html: Path | None, trace: Path | None) -> None:
 
 
 def read(newest: Path) -> tuple[Job | None, int]:
-    """The job that a journal tells of, None if it has no entry; and how many lines are no entries.
-    Raises OSError."""
+    """The job in a journal, None if it has no entry; and the number of invalid lines. Raises
+    OSError."""
     from taskd.history.report import account
 
     reader = Reader()
@@ -162,8 +162,8 @@ def read(newest: Path) -> tuple[Job | None, int]:
 
 
 def find(place: Path, name: str | None = None) -> tuple[Job, int]:
-    """The job of the journal at `place`, a file or a directory, and how many lines are no
-    entries. `name` chooses in a directory; None for the one written last. Raises ClickException."""
+    """The job of the journal at `place`, a file or a directory, and the number of invalid lines.
+    `name` chooses in a directory; None: the one written last. Raises ClickException."""
     try:
         if place.is_dir():
             newest = files.path(place, name) if name is not None else files.newest(place)
@@ -189,7 +189,7 @@ def _logs() -> Path:
 
 
 def _now(job: str) -> Now | None:
-    """What the manager of that job says; None if none answers, or that of another job."""
+    """The answer of that job's manager; None if none answers, or only another job's."""
     from taskd.control import Control, ControlError
     from taskd.history.report.account import Now
     from taskd.protocol.keys import BadSecret

@@ -254,8 +254,8 @@ def _has_manager(host: str, port: int) -> bool:
 
 
 def _end_manager(manager: subprocess.Popen[bytes]) -> None:
-    """Wait for the manager to leave by itself, as the agents have reported the end of the job; else
-    terminate it."""
+    """Wait for the manager to exit by itself, since the agents have reported the end of the job;
+    else terminate it."""
     try:
         manager.wait(5.0)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""`taskd status`: what a job is doing now, and what has happened to it."""
+"""`taskd status`: a job's current state and history."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def status(model: Model) -> int:
 
 
 def _live(poll: Callable[[], Model]) -> Model:
-    """Show the job until it is over, or until the reader has seen enough."""
+    """Show the job until it is over, or until the reader quits."""
     from rich.live import Live
 
     from taskd.history.status.rendering import render
@@ -88,7 +88,7 @@ def _live(poll: Callable[[], Model]) -> Model:
         Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
     ):
         while not model.over:
-            # what it shows comes by asking: nothing tells a reader of news
+            # polled: nothing notifies a reader of news
             time.sleep(EVERY)
             model = poll()
             live.update(render(model), refresh=True)
@@ -97,7 +97,7 @@ def _live(poll: Callable[[], Model]) -> Model:
 
 @dataclass
 class _Sight:
-    """Where the job is seen: its manager, or the journal. A context manager."""
+    """The source of the job's state: its manager, or the journal. A context manager."""
 
     given: Path | None
     directory: Path

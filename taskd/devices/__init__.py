@@ -1,5 +1,5 @@
-"""What depends on the device and its collective library: the meaning of errors, freeing a blocked
-rank, lost memory.
+"""Code that depends on the device and its collective library: the meaning of errors, freeing a
+blocked rank, lost memory.
 
 torch_npu is imported when an NPU is used, and nothing here starts CUDA.
 `of(device)` picks the adapter (`cpu.py`, `cuda.py`, `npu.py`; `device.py` defines the calls),

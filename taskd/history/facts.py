@@ -1,4 +1,4 @@
-"""What a journal tells of a job: incidents, where the ranks were and are, and what was said."""
+"""The facts in a job's journal: incidents, the ranks' progress, and log lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXT = 1000  # characters of a line
 
 @dataclass(frozen=True)
 class Line:
-    """Something that was said. `at`: Unix time."""
+    """A log line. `at`: Unix time."""
 
     at: float
     kind: str
@@ -24,11 +24,11 @@ class Line:
 
 @dataclass
 class Incident:
-    """A fault and all that was done about it. `began`: Unix time; `seconds` and `phases`: seconds,
-    of an incident that is not over up to when it was cut. `entered`: the phases in order, as
-    (round, phase, Unix time). `replaced`: ranks; `lost`: nodes. `usual`: seconds of a step before
-    it, 0 if not known. `hosts`: the addresses of the nodes' machines when it began. `rounds`: what
-    Job.read_round makes of each."""
+    """A fault and all that was done about it. `began`: Unix time; `seconds` and `phases`: seconds;
+    for an unfinished incident, up to when it was cut. `entered`: the phases in order, as (round,
+    phase, Unix time). `replaced`: ranks; `lost`: nodes. `usual`: seconds of a step before it, 0 if
+    not known. `hosts`: the addresses of the nodes' machines when it began. `rounds`: the results of
+    Job.read_round."""
 
     number: int
     began: float
@@ -55,11 +55,11 @@ class Incident:
 
     @property
     def ranks(self) -> list[int]:
-        """Those that were replaced, in order."""
+        """The replaced ranks, in order."""
         return sorted(self.replaced)
 
     def cut(self, now: float) -> None:
-        """It is not over, and has lasted until `now`."""
+        """Cut the incident, which is not over, at `now`."""
         self.seconds = max(now - self.began, 0.0)
         self.phases = {}
         ends = [*(at for _, _, at in self.entered[1:]), now]
@@ -69,9 +69,9 @@ class Incident:
 
 @dataclass(frozen=True)
 class Sample:
-    """Where the ranks were, at a Unix time: an entry about progress. `rate`: steps a minute,
-    `usual`: seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`:
-    how many ranks were in each."""
+    """The ranks' progress at a Unix time: a `progress` entry. `rate`: steps a minute, `usual`:
+    seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`: how many
+    ranks were in each."""
 
     at: float
     step: int = -1
@@ -137,7 +137,7 @@ class End:
 
 
 def sentence(record: Record) -> str:
-    """An entry in words: what it is about, and why."""
+    """An entry in words, with its reason."""
     said = record.text("text") or record.text("why") or record.text("reason")
     if record.kind in ("fault", "note", "end"):
         return said

@@ -14,7 +14,8 @@ NAME = re.compile(r"journal-(?P<job>.+?)(?:\.\d)?\.jsonl")
 
 
 def stem(job: str) -> str:
-    """The name of a job in file names. Ids that cannot be one have a digest, so as to differ."""
+    """The name of a job in file names. Ids that cannot be file names get a digest, to stay
+    distinct."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", job)[:100]
     if plain == job:
         return plain

@@ -1,9 +1,8 @@
-"""What the time of a job went to, from its journal, and its goodput: the share of the time since
-every rank was in its loop for the first time that was spent on steps that were new and were kept.
-report/figures.py has the same definition, for a journal as a whole; model.py says when what
-begins.
+"""Accounts for a job's time, from its journal, and computes its goodput: the share of the time,
+since every rank was first in its loop, spent on steps that were new and were kept.
+report/figures.py has the same definition, for a journal as a whole; model.py says when what begins.
 
-Every moment counts once, for the first of these that applies:
+Every moment counts once, as the first of these that applies:
 
 starting   from the start of the job, or a restart of all ranks, until every rank is in its loop
 incident   from the fault until every rank has committed the interrupted step
@@ -11,10 +10,10 @@ paused     from a pause until the ranks continue
 repeating  doing again what a repair or a restart has taken back
 training   all the rest
 
-The attempt that a fault breaks off counts as training, and its repetition as incident. A committed
-step that a repair takes back counts as the time that an attempt usually takes the median rank.
-After a restart of all ranks it is repeating until a `progress` entry has the step that had been
-reached. While no manager runs, the ranks train.
+The attempt that a fault interrupts counts as training, and its repetition as incident. A committed
+step that a repair rolls back counts as the usual attempt of the median rank. After a restart of all
+ranks, time is repeating until a `progress` entry shows the step that had been reached. While no
+manager runs, the ranks train.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Spent:
         return self.seconds[TRAINING] / total if total > 0 else 0.0
 
     def until(self, time: float, kind: str) -> None:
-        """All time until then went to `kind`; of what seems to be training, some is repetition."""
+        """Account all time until then to `kind`; some of the apparent training is repetition."""
         passed = max(time - self.time, 0.0)
         self.time += passed
         if kind == TRAINING and self._step < self._peak:
@@ -67,7 +66,8 @@ class Spent:
         self._before = self.seconds[STARTING]
 
     def late(self, seconds: float, kind: str) -> None:
-        """A fault is older than its entry; that time was given to what went on before."""
+        """A fault is older than its entry: move that time, which was accounted to the activity
+        before."""
         if kind == TRAINING and (self._step < self._peak or self._again > 0):
             kind = REPEATING
         if kind != STARTING:
@@ -76,7 +76,7 @@ class Spent:
             self.seconds[INCIDENT] += seconds
 
     def repeat(self, step: int, reached: int) -> None:
-        """A repair has taken the job back from `reached` to `step`; -1 for one not known."""
+        """A repair has rolled the job back from `reached` to `step`; -1 if unknown."""
         if 0 <= step < reached:
             again = self._again + (reached - step) * self._usual
             self._again = min(again, MOST_REPEATED)

@@ -1,9 +1,9 @@
 """The one model of a job's history: a fold over its journal, of which status, report, metrics and
 notices are views.
 
-A journal may have 128 MiB, be of another version of taskd, or be edited: what is not needed is
-dropped at once, whatever an entry lacks or holds is tolerated, and an entry of an unknown kind is
-not looked at.
+A journal may have 128 MiB, come from another version of taskd, or be edited: unneeded data is
+dropped at once, missing or malformed fields are tolerated, and entries of unknown kinds are
+skipped.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ SAID = {  # what is a line of its own
 
 @dataclass
 class Job:
-    """Follows a job record by record; a job that starts from nothing makes it forget all before.
+    """Follows a job record by record; a fresh start of the job discards everything before.
 
-    `most`: how many incidents, samples and the like are kept, the newest. `read_round`: makes of a
-    round of an incident, as written, what is kept of it; None is dropped.
+    `most`: how many of the newest incidents, samples and the like are kept. `read_round`: converts
+    a round of an incident, as written, to the form kept; None is dropped.
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `separated`: device ->
@@ -94,7 +94,7 @@ class Job:
             vars(self).update(vars(Job(self.most, self.read_round)))
         if not self.records:
             self.began = self.spent.time = record.time
-            # it ran before; what its next manager finds is an incident of its own
+            # it ran before; its next manager opens an incident of its own
             self.missing_start = self.in_loop = not fresh
         self.records += 1
         self.until(record.time)
@@ -106,12 +106,12 @@ class Job:
             self._say(record)
 
     def until(self, time: float) -> None:
-        """Time has passed, and nothing has happened."""
+        """Account for time that passed without an entry."""
         if self.records and self.end is None:
             self.spent.until(time, self.activity)
 
     def finish(self) -> None:
-        """The journal ends here: what goes on has lasted until its last entry."""
+        """The journal ends here: whatever is under way has lasted until its last entry."""
         self._cut(self.last)
         self._end_pause(self.last)
 
@@ -121,7 +121,7 @@ class Job:
 
     @property
     def activity(self) -> str:
-        """What the time goes to now, one of goodput.KINDS."""
+        """The current activity, one of goodput.KINDS."""
         if not self.in_loop:
             return STARTING
         if self.open is not None:
@@ -250,7 +250,7 @@ class Job:
             self.open.replaced.add(record.count("rank"))
 
     def _incident(self, record: Record) -> None:
-        """It is over: the entry has the whole."""
+        """The incident is over, and the entry describes all of it."""
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
@@ -283,7 +283,7 @@ class Job:
             self.open = None
 
     def _usual(self) -> float:
-        """Seconds of a step, by what was said last."""
+        """Seconds of a step, according to the last report."""
         for sample in reversed(self.samples[-20:]):
             if sample.rate > 0:
                 return 60.0 / sample.rate

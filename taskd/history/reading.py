@@ -1,8 +1,7 @@
-"""Lines of a journal as records, whatever they hold.
+"""Reads lines of a journal as records, whatever they contain.
 
-A reader must be able to use a journal that a newer taskd has written, whose last line is torn, or
-that somebody has edited: lines that are no records are counted and skipped, kinds and fields that
-it does not know are left to who asks for them.
+A reader must cope with a journal written by a newer taskd, with a torn last line, or edited by
+hand: lines that are not records are counted and skipped; unknown kinds and fields are passed on.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from taskd.history import files
 
 MOST_BYTES = 8 << 20  # of a line; one of 10,000 ranks in eight rounds has 3 MB
-FAR = 1e10  # Unix times and seconds beyond it are no times, and numbers no ranks and steps
+FAR = 1e10  # larger values are not valid times, ranks or steps
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Record:
     data: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
-        """A field as text, "" if it is none."""
+        """A field as text, "" if it is not text."""
         value = self.data.get(name)
         return value if isinstance(value, str) else ""
 
@@ -39,11 +38,11 @@ class Record:
         return float(value) if _is_number(value) else default
 
     def count(self, name: str) -> int:
-        """A field that is a rank, a node, or how many there are; 0 if it is none."""
+        """A field that is a rank, a node, or a count; 0 if invalid."""
         return max(self.step(name), 0)
 
     def step(self, name: str) -> int:
-        """A field that is a whole number from 0 on; -1 if it is none."""
+        """A field that is a whole number of at least 0; -1 if invalid."""
         value = self.data.get(name)
         return value if type(value) is int and 0 <= value < FAR else -1
 
@@ -96,7 +95,7 @@ def repaired(directory: Path) -> list[dict[str, Any]]:
 
 
 def _whole(lines: Any) -> Iterator[bytes]:
-    """The lines of a file; one that is too long comes as one that is no record."""
+    """The lines of a file; one that is too long is returned as an invalid record."""
     while line := lines.readline(MOST_BYTES):
         if line.endswith(b"\n") or len(line) < MOST_BYTES:
             yield line

@@ -1,4 +1,4 @@
-"""The way to the API: the pod's service account, or the file that KUBECONFIG names."""
+"""Access to the API: through the pod's service account, or the file that KUBECONFIG names."""
 
 from __future__ import annotations
 

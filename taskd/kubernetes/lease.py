@@ -1,9 +1,9 @@
-"""The Lease of a job's manager: where the one in charge is.
+"""The Lease of a job: the address of the manager in charge.
 
-Who is in charge is decided by the agents (core/election), and the Lease says it to those that start
-later. Its holder is the manager's address, and `leaseTransitions` is its term. Another manager
-takes it if its term is higher, or once it has expired. Its annotation `taskd/sub-healthy` has the
-nodes that were found sub-healthy while the job ran, and why.
+The agents decide which manager is in charge (core/election); the Lease publishes it for later
+launchers and managers. Its holder is the manager's address, and `leaseTransitions` is its term.
+Another manager takes it if its term is higher, or once it has expired. Its annotation
+`taskd/sub-healthy` has the nodes that were found sub-healthy while the job ran, and why.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Lease:
         self._changed.set()
 
     def release(self) -> None:
-        """The job is over: nobody looks for its manager."""
+        """The job is over: release the Lease."""
         self._release = True
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ log = logging.getLogger("taskd.manager")
 
 
 class Standbys:
-    """In a thread: an API that is away holds nothing up."""
+    """In a thread: an unreachable API blocks nothing."""
 
     def __init__(self, way: Access) -> None:
         self._way = way

@@ -1,5 +1,5 @@
-"""A thread that follows objects of the API: what it finds is there at once, and a descriptor tells
-of news. An API that is away costs one warning, and is asked again later."""
+"""A thread that follows objects of the API; a descriptor signals news. An unreachable API costs one
+warning and is retried later."""
 
 from __future__ import annotations
 

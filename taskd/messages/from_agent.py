@@ -47,7 +47,7 @@ GONE = PHASES.index("gone")
 class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where the ranks of a node are, in the order of AgentJoined: the step of each, its phase (an
     index into PHASES, one byte each) and what an attempt usually takes it, in microseconds, 0 if
-    not known. `total`: before which step the loop ends, 0 if the script has not said."""
+    not known. `total`: the loop ends before this step; 0 if unknown."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]
@@ -133,8 +133,8 @@ class AgentJoined(Message, frozen=True):
     # nodes whose records it keeps, and the newest step of which it has those of all ranks
     keeps: tuple[tuple[Node, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated
-    # while the node moves: the standby that it was given to, as its former agent knows; and the
-    # former agent, as the standby says once its ranks have their state
+    # while the node moves: the standby that gets it, reported by its former agent; and the former
+    # agent, reported by the standby once its ranks have their state
     moves_to: Name = ""
     former: Name = ""
     moving: bool = False  # its newest interruption came in a pause for a move
@@ -319,8 +319,8 @@ class Present(NamedTuple):
 
 
 class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
-    """What device-info says of one device. `separated`: its name is in ManuallySeparateNPU.
-    `recovering`: it is being reset. See mindcluster/faults/device_info.py."""
+    """device-info of one device. `separated`: its name is in ManuallySeparateNPU. `recovering`: it
+    is being reset. See mindcluster/faults/device_info.py."""
 
     codes: Annotated[dict[Name, Present], Meta(max_length=128)] = {}
     separated: bool = False
@@ -328,8 +328,8 @@ class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DevicesFound(Message, frozen=True):
-    """All that device-info says of the devices of the agent's ranks, in their order, in place of
-    what it said before. `node`: STANDBY for a standby."""
+    """The device-info of the devices of the agent's ranks, in their order; replaces the previous
+    one. `node`: STANDBY for a standby."""
 
     node: NodeOrStandby
     devices: Annotated[tuple[DeviceState, ...], Meta(max_length=ROOM)]

@@ -73,7 +73,7 @@ class ReleaseDevice(Message, frozen=True):
 
 
 class ProfileRequested(Message, frozen=True):
-    """Have the ranks write down these ranges (numbers of to_rank.RANGES); none: no more."""
+    """Profile these ranges (numbers of to_rank.RANGES); none: stop profiling."""
 
     request: Name
     ranges: Ranges

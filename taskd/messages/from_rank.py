@@ -35,8 +35,8 @@ class RankHello(Message, frozen=True):
 
 
 class ControlHello(Message, frozen=True):
-    """The first message on a rank's second line to its agent, served by a thread while the rank
-    trains."""
+    """The first message on a rank's second connection to its agent, served by a thread while the
+    rank trains."""
 
     rank: Rank
     incarnation: Number
@@ -52,7 +52,7 @@ class RankJoined(Message, frozen=True):
 
 
 class OptimizerReplicas(Message, frozen=True):
-    """The rank's framework has told which ranks have the same optimizer state."""
+    """The rank's framework has reported which ranks have the same optimizer state."""
 
     rank: Rank
     incarnation: Number
@@ -60,9 +60,9 @@ class OptimizerReplicas(Message, frozen=True):
 
 
 class StrategyRequested(Message, frozen=True):
-    """A program in the rank's process, which decides about repairs as the framework's callbacks ask
-    it to, has chosen `strategy`: dump or exit. `reason`: instead, the rank asks for what taskd does
-    not do."""
+    """A program in the rank's process, which decides about repairs through the framework's
+    callbacks, has chosen `strategy`: dump or exit. `reason`: instead, the rank needs something that
+    taskd does not do."""
 
     rank: Rank
     incarnation: Number
@@ -72,7 +72,7 @@ class StrategyRequested(Message, frozen=True):
 
 class RankRaised(Message, frozen=True):
     """An exception has left the rank's attempt, so its process will most likely exit. `text`
-    identifies the exception. `refused`: taskd raised it, since going on would give other numbers:
+    identifies the exception. `refused`: taskd raised it, since continuing would give other numbers:
     the job ends."""
 
     rank: Rank
@@ -173,7 +173,7 @@ class StepCommitted(Message, frozen=True):
 
 class RankFinished(Message, frozen=True):
     """The rank's loop over steps or batches has ended before `step`; it waits for the others and
-    can still be taken back."""
+    can still be rolled back."""
 
     rank: Rank
     incarnation: Number
@@ -212,8 +212,8 @@ class TaskDone(Message, frozen=True):
 
 
 class StepTimes(Message, frozen=True):
-    """What a rank that is profiled has done lately: it has committed the `steps` steps up to
-    `step`, in `taken` seconds, of which it has waited for other ranks for `waited`."""
+    """Recent progress of a profiled rank: it committed the `steps` steps up to `step` in `taken`
+    seconds, of which it waited `waited` for other ranks."""
 
     rank: Rank
     incarnation: Number
@@ -224,7 +224,7 @@ class StepTimes(Message, frozen=True):
 
 
 class StepsPlanned(Message, frozen=True):
-    """The rank's loop ends before step `total`. Its agent puts that into its heartbeats."""
+    """The rank's loop ends before step `total`. Its agent includes this in its heartbeats."""
 
     rank: Rank
     incarnation: Number
@@ -260,7 +260,7 @@ class Progress(Message, frozen=True):
     cpu: Seconds
 
 
-Hello = RankHello | ControlHello  # the first message on a line
+Hello = RankHello | ControlHello  # the first message on a connection
 FromRank = (
     RankJoined
     | OptimizerReplicas

@@ -1,5 +1,5 @@
-"""Messages from the manager to an agent: orders, including those it relays to its node's ranks,
-and what concerns only the two of them."""
+"""Messages from the manager to an agent: orders, including those it relays to its node's ranks, and
+messages between the two alone."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class TakeOver(Message, frozen=True):
     that has them, and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
     the node until the new ranks have their state, "" if the node is lost. It gets a copy.
-    `restart`: it starts no ranks, since all ranks are restarted as soon as it has the node."""
+    `restart`: it starts no ranks, since all ranks are restarted once it has the node."""
 
     agent: Name
     node: Node
@@ -207,9 +207,9 @@ class RestartAll(Message, frozen=True):
 
     `epochs`: (node, epoch) pairs; a node past its epoch has been restarted already. `attempt`: the
     next epoch, the same on all nodes. `store`: where the agent that has it publishes the store in
-    which the ranks of that attempt meet; under msrun they meet at its scheduler. `fault`: what a
-    launcher may learn of the script from it: a rank died, all ranks were alive but did not get on,
-    or nothing, because a node was lost.
+    which the ranks of that attempt meet; under msrun they meet at its scheduler. `fault`: what it
+    shows a launcher about the script: a rank died, all ranks were alive but stuck, or nothing,
+    because a node was lost.
     """
 
     epochs: tuple[tuple[Node, Number], ...]

@@ -35,7 +35,7 @@ class Answer(Message, frozen=True):
 
 
 class RankSeen(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank as its node's last heartbeat had it: its `phase`, one of from_agent.PHASES, the
+    """A rank according to its node's last heartbeat: its `phase`, one of from_agent.PHASES, the
     seconds that an attempt usually takes it, 0 if not known, and whether it is slow."""
 
     rank: Rank
@@ -75,7 +75,7 @@ class IncidentSeen(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def incident_seen(past: Mapping[str, Any]) -> IncidentSeen:
-    """An incident from the fields that the journal has of it."""
+    """An incident from its journal fields."""
     faults, ranks = list(past["faults"]), list(past["ranks"])
     return IncidentSeen(
         incident=past["incident"],

@@ -27,7 +27,7 @@ from taskd.messages.values import (
 class Interrupt(Message, frozen=True):
     """Every rank leaves its collectives and waits; repeating the same number is harmless.
     `strategy`: of the round that begins. `faulty`: the ranks at fault and the documented type of
-    their fault, as in from_rank.FAULTS; told where the ranks' framework repairs itself."""
+    their fault, as in from_rank.FAULTS; set if the ranks' framework repairs itself."""
 
     interruption: Number
     reason: Report
@@ -76,8 +76,8 @@ class RecordState(Message, frozen=True):
 
 class SaveState(Message, frozen=True):
     """Rank `rank` saves the state at the start of `step` to the dump `name`, in which the agents
-    have put `records` of the `world_size` ranks' records. `stripes`: what is equal on all ranks is
-    in its node's stripes, else in its memory."""
+    have put `records` of the `world_size` ranks' records. `stripes`: the replicated state is in its
+    node's stripes, else in its memory."""
 
     interruption: Number
     generation: Number
@@ -141,8 +141,8 @@ class SwitchNics(Message, frozen=True):
 
 
 class StressTest(Message, frozen=True):
-    """The ranks of `tests` test their devices while all are paused, each in the order that it says,
-    by the numbers of TESTS. Each sends TaskDone with number `task`."""
+    """The ranks of `tests` test their devices while all are paused, each in the given order, by the
+    numbers of TESTS. Each sends TaskDone with number `task`."""
 
     task: Number
     tests: tuple[tuple[Rank, Ops], ...]
@@ -155,7 +155,7 @@ Ranges = Annotated[tuple[Annotated[int, Meta(ge=0, lt=len(RANGES))], ...], Meta(
 
 
 class Profile(Message, frozen=True):
-    """From now on ranks write down the ranges with these numbers (of RANGES), and no others."""
+    """Profile the ranges with these numbers (of RANGES), and no others, from now on."""
 
     ranges: Ranges
 

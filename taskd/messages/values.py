@@ -68,8 +68,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     whose start the replicated state in memory is, None once an attempt has changed it. `drifted`:
     steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
     silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
-    only this process knows of. `replica_set`: the lowest of the ranks that have the same replicated
-    state, see core/replica_sets.py.
+    only this process knows about. `replica_set`: the lowest of the ranks that have the same
+    replicated state, see core/replica_sets.py.
     """
 
     step: Step
@@ -84,7 +84,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def recorded(self) -> Position:
-        """What outlives this process."""
+        """The position without what dies with this process."""
         known = self.remembered
         return self.but(final=self.final - known, provisional=self.provisional - known)
 

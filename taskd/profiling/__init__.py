@@ -1,4 +1,4 @@
-"""Light profiling: which ranges of a rank's steps take how long, one line each, in files.
+"""Light profiling: the durations of ranges of a rank's steps, one line each, in files.
 
 `switches.py` reads the documented file profilingSwitch; `recording.py` collects ranges and
 `files.py` writes them within a limit; `torch_ranges.py` finds them in torch; `rank.py` switches all

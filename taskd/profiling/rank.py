@@ -1,5 +1,5 @@
-"""Switches the profile of this rank on and off: as its agent says, or, in a script that is not
-protected, as the documented file does."""
+"""Switches the profile of this rank on and off: by its agent's order or, in an unprotected script,
+by the documented file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Profile:
         self.megabytes = settings.profiling_limit(os.environ)  # of the whole node
 
     def switch(self, numbers: tuple[int, ...]) -> None:
-        """Write down these ranges from now on."""
+        """Profile these ranges from now on."""
         self.close()
         names = [RANGES[number] for number in numbers]
         if not names:

@@ -1,4 +1,4 @@
-"""Collects the ranges of one rank, and writes them down every few seconds in a thread of its own.
+"""Collects the ranges of one rank, and writes them every few seconds in a separate thread.
 
 The training thread only appends to a list. If the thread does not keep up, ranges are dropped and
 counted.

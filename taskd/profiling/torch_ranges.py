@@ -1,8 +1,8 @@
 """Finds ranges in torch by wrapping public functions, and one private class, while they are wanted.
 Off, nothing of it is left.
 
-What a rank waits for others in a step is the time in collectives that it calls itself, and in DDP's
-backward the time from the last gradient of its own to the end, in which DDP's sums arrive.
+A rank's wait for others in a step is the time in collectives that it calls itself, plus, in DDP's
+backward, the time from its own last gradient to the end, in which DDP's sums arrive.
 """
 
 from __future__ import annotations

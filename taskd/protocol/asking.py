@@ -17,7 +17,7 @@ ANSWER = 2.0  # seconds; a CURVE handshake takes 2 ms
 
 def arrive(address: tuple[str, int], keys: Keys, job: str, node: int) -> to_agent.UnderWay | None:
     """The manager's answer to a launcher for `node`, -1 if the launcher does not know it. None if
-    no manager answers: at the start of a job the manager may come after the agents."""
+    no manager answers: at the start of a job the manager may start after the agents."""
     try:
         socket.create_connection(address, CONNECT).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""An operator's requests to a manager, each with one answer, and what can go wrong."""
+"""An operator's requests to a manager, each with one answer, and their errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OperatorConnection:
     def __init__(self, address: Address, keys: Keys, job: str) -> None:
         self._address = address
         self._link = Link(address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
-        # a request that nobody waits for any more must not arrive
+        # an abandoned request must not arrive later
         self._link.socket.setsockopt(zmq.LINGER, 0)
 
     def ask(
@@ -42,8 +42,8 @@ class OperatorConnection:
         timeout: float,
         late: Callable[[bool], None] = lambda connected: None,
     ) -> to_operator.ToOperator:
-        """The manager's answer to `message`. `late` is told whether there is a connection, if the
-        answer takes long. Raises ControlError, NoAnswer and NoManager."""
+        """The manager's answer to `message`. `late` is called with whether there is a connection,
+        if the answer takes long. Raises ControlError, NoAnswer and NoManager."""
         try:
             # the manager drops an invalid message without an answer
             codec.FROM_OPERATOR.decode(codec.encode(message))

@@ -1,9 +1,8 @@
-"""How a dead connection that neither end closes is detected: a machine is cut off, loses power or
-stalls.
+"""Detects dead connections that neither end closes: a machine is cut off, loses power or stalls.
 
-The manager pings each agent over ZeroMQ, and takes silence for death. An agent takes the absence
-of pings for death (their TTL), so it need not ping as often: pings are most of what an idle manager
-costs, and those that it sends itself go out many at a time (manager/slack.py).
+The manager pings each agent over ZeroMQ, and treats silence as death. An agent treats missing pings
+as death (their TTL), so it need not ping as often: pings are most of the cost of an idle manager,
+and its own go out many at a time (manager/slack.py).
 
 ZeroMQ drops the timer of the TTL as soon as anything else arrives, until the next ping. For an
 agent that is cut off in that moment there are two more rules. Its kernel probes a connection on

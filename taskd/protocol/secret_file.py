@@ -2,7 +2,7 @@
 manager or launcher, makes it, and the others find it.
 
 It is in /dev/shm, like taskd's other files of a running job. XDG_RUNTIME_DIR differs between shells
-(sudo, cron, docker exec), and is removed when its user logs out while the job goes on; old files in
+(sudo, cron, docker exec), and is removed when its user logs out while the job runs; old files in
 /tmp are removed. The secret stays when the job ends: other processes of the job may still start,
 and the same job started again on the same port uses it again, as no other user has learned it. A
 reboot empties /dev/shm.

@@ -1,9 +1,9 @@
 """A dump on disk: its files, its seal, and how it is found again. Shared by agents and ranks.
 
 DIR/step-N has the state of all ranks in the format of torch.distributed.checkpoint (`state/`, and
-`index`, by which taskd reads back what is equal on all ranks, since torch's own metadata is a
-pickle), each rank's record (`records/rank-R`) and `manifest.json`, the list of all files with their
-sizes and checksums. It is written under another name and renamed once it is complete and on disk: a
+`index`, by which taskd reads back the replicated state, since torch's own metadata is a pickle),
+each rank's record (`records/rank-R`) and `manifest.json`, the list of all files with their sizes
+and checksums. It is written under another name and renamed once it is complete and on disk: a
 directory without a manifest is no dump.
 
 If the job has a TASKD_SECRET, manifest and records are sealed under it, and only a job with the

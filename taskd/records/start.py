@@ -1,4 +1,4 @@
-"""A rank's *start record*: what its set-up saw and its replacement must see again, in the agent's
+"""A rank's *start record*: inputs of its set-up that its replacement must see again, in the agent's
 directory in the node's shared memory; it outlives the rank.
 
 It has named sections of bytes (CODE, SETUP) and is sealed like an entry (sealed.py), under a seal

@@ -197,9 +197,9 @@ class Entries:
         self.announced = (self._file.announced or max(self.all(), default=0)) if self._file else 0
 
     def announce(self, step: int) -> bool:
-        """Whether the script hears now, for the first time in all processes of this rank, that
-        `step` is committed. Noted before it hears it: a process that is killed between the two
-        never says it, rather than its replacement saying it twice."""
+        """Whether this is the first time in any process of this rank that the script learns that
+        `step` is committed. Noted before the script learns it: if the process is killed in between,
+        it is never announced, rather than twice."""
         if step < self.announced:
             return False
         self.announced = step + 1

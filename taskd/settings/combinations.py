@@ -1,8 +1,8 @@
 """Contradictions in an environment; and what is accepted with a notice.
 
 Each rule is a row: what it says, when it applies, and the remedy. A rule sees only valid values.
-What contradicts itself in labels, annotations and arguments is for those who read them: Ascend
-Operator, ClusterD, Volcano.
+Contradictions in labels, annotations and arguments are left to their readers: Ascend Operator,
+ClusterD, Volcano.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def examine(environ: Given) -> Findings:
-    """Find all that is wrong with an environment; unknown names, and those of parameters that are
-    set elsewhere, are ignored."""
+    """Find all errors in an environment; unknown names, and those of parameters that are set
+    elsewhere, are ignored."""
     refused: list[BadSetting] = []
     usable: dict[str, str] = {}
     for name, parameter in PARAMETERS.items():

@@ -4,7 +4,7 @@ variables that Ascend Operator injects.
 Source: "Parameter Description", Tables 1 to 3, of the guide to resumable training; for labels and
 annotations missing there (subHealthyStrategy, wait-reschedule-timeout), the pages of the functions.
 taskd reads the variables, and those labels and annotations that concern a running job
-(`pod_info.py`); the others are listed for whoever looks them up.
+(`pod_info.py`); the others are listed for reference.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ COLUMNS = tuple(TABLE["pytorch"])
 
 def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
     """The variables for all these strategies together. Adds taskd's own TASKD_RECOVER_STRATEGY
-    where the table does not tell them exactly (`exit` alone has no variable, `recover-in-place`
-    is written as with `recover`). Raises BadSetting."""
+    where the table is ambiguous (`exit` alone has no variable, `recover-in-place` is written as
+    with `recover`). Raises BadSetting."""
     asked, table = set(columns), TABLE[framework]
     for column in sorted(asked - set(table)):
         remedy = (

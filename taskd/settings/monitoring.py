@@ -1,4 +1,4 @@
-"""The settings of what watches a job from outside: metrics and notices."""
+"""The settings for monitoring a job from outside: metrics and notices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TASKD_METRICS_PORT = Parameter(
     _listening(),
     None,
     "off",
-    "Where the manager offers its metrics to Prometheus: a port of 127.0.0.1, or another address"
+    "Where the manager serves its metrics to Prometheus: a port of 127.0.0.1, or another address"
     " with its port; anyone who reaches it can read them. Needs the package"
     " `prometheus-client`. See [monitoring.md](monitoring.md).",
     remedy="unset it for no metrics",
@@ -83,7 +83,7 @@ SECTION = Section("Monitoring", "", (TASKD_METRICS_PORT, TASKD_NOTIFY))
 
 
 def metrics_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where the manager's metrics are offered; None: nowhere."""
+    """Where the manager's metrics are served; None: nowhere."""
     return TASKD_METRICS_PORT.read(environ)
 
 

@@ -1,8 +1,8 @@
 """The pod's labels and annotations, as the downward API writes them into the files `labels` and
 `annotations` of a directory: one per line, key="value" with Go's escapes.
 
-Only the documented parameters that concern a running job are taken; a pod has many others. A file
-that is not there, and a line that is no entry, count as nothing.
+Only the documented parameters that concern a running job are taken; a pod has many others. Missing
+files and invalid lines are ignored.
 """
 
 from __future__ import annotations

@@ -259,5 +259,5 @@ def test_a_separation_that_cannot_be_written_is_in_force_all_the_same(start, tmp
     assert "the next manager will not know" in caplog.text
     (device,) = manager.server.devices.separated
     answer = manager.ask(from_operator.ReleaseDevice, device)
-    assert not answer.ok and "the next manager will not know of it" in answer.text
+    assert not answer.ok and "the next manager will not know about it" in answer.text
     assert not manager.server.devices.separated

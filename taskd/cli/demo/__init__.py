@@ -88,7 +88,8 @@ def command(
 
 
 def _play(work: Path, rank: int | None, kills: int, seed: int, steps: int) -> bool:
-    """Do both runs, and print what happens; whether they are equal and the repairs as required."""
+    """Do both runs and print their progress; return whether they are equal and the repairs as
+    required."""
     from taskd.cli.demo import records
     from taskd.cli.demo.run import Broken, Run
 
@@ -138,7 +139,7 @@ def _plan(kills: int, steps: int, rank: int | None, dice: random.Random) -> list
 
 def _follow(run: Run, name: str, plan: list[tuple[int, int]], dice: random.Random) -> list[str]:
     """Print the run's progress until it ends; send the planned kills on the way, each when the last
-    repair is over. What was not as required of them."""
+    repair is over. Returns what was wrong with them."""
     from taskd.cli.demo import records
 
     wrong: list[str] = []
@@ -180,7 +181,7 @@ def _step_time(record: records.Record) -> float:
 
 
 def _repaired(kill: records.Kill, found: records.Recovery) -> list[str]:
-    """Print what a repair was like; what is wrong with it."""
+    """Print the result of a repair; return what is wrong with it."""
     click.echo(
         f"  rank {kill.rank} is pid {found.pid} now; all ranks have finished step {found.step},"
         f" {found.seconds * 1e3:.0f} ms after the kill; {found.kept} of {RANKS - 1} other processes"
@@ -195,8 +196,8 @@ def _repaired(kill: records.Kill, found: records.Recovery) -> list[str]:
 
 
 def _report(logs: Path, path: Path) -> None:
-    """Write the report of the disturbed run, and print where it is. Without it the demo is no less
-    true."""
+    """Write the report of the disturbed run, and print where it is. A failure does not invalidate
+    the demo."""
     from taskd.cli.report import assumed_account, find, write
 
     if not logs.is_dir():  # that run was not begun

@@ -72,7 +72,7 @@ def read(directory: Path, rank: int) -> Record:
 
 
 def compare(reference: Sequence[Record], other: Sequence[Record], steps: int) -> list[str]:
-    """What differs in every rank's loss at each of `steps` steps and in its final parameters: a
+    """The differences in every rank's loss at each of `steps` steps and in its final parameters: a
     line per rank and kind."""
     found = []
     for rank, (a, b) in enumerate(zip(reference, other, strict=True)):
@@ -121,7 +121,7 @@ def recovery(records: Sequence[Record], kill: Kill) -> Recovery | None:
     if newcomer is None or not all(before):
         return None
     step = newcomer.step
-    # a survivor that was taken back commits the step a second time: the last commit counts, and
+    # a survivor that was rolled back commits the step a second time: the last commit counts, and
     # none comes after a later step
     if not all(
         r.finals or any(c.step > step and c.at > newcomer.at for c in a)

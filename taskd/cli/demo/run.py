@@ -18,8 +18,8 @@ from taskd.cli.demo import records
 # seconds without a new step after which a run is given up; a start takes 10 on two busy cores
 SILENCE = 120.0
 LOOK = 0.05  # seconds between two looks at the records
-# what a cluster's shell may have set and what would disturb the demo: ranks, addresses, and every
-# setting that taskd reads
+# variables of a cluster's shell that would disturb the demo: ranks, addresses, and every setting
+# that taskd reads
 _SHED = ("TASKD_", "MASTER_", "MINDX_", "TORCHELASTIC_")
 _SHED_EXACT = {
     "RANK",
@@ -122,7 +122,7 @@ class Run:
             time.sleep(LOOK)
 
     def kill(self, rank: int) -> records.Kill:
-        """Send SIGKILL to the present process of `rank`. Raises Broken if there is none."""
+        """Send SIGKILL to the current process of `rank`. Raises Broken if there is none."""
         kill = records.Kill(rank, self.read()[rank].commits[-1].pid, time.monotonic_ns())
         try:
             os.kill(kill.pid, signal.SIGKILL)

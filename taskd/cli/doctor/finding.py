@@ -1,4 +1,5 @@
-"""What a check returns; and code in a new interpreter, for what may crash, hang or take long."""
+"""The result of a check; and running code in a new interpreter, if it may crash, hang or take
+long."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ NOT_FROM_HERE = "import sys; sys.path[:1] = [p for p in sys.path[:1] if p]"
 @dataclass(frozen=True)
 class Finding:
     """The result of a check. `error`: a job will not run, or not be protected. `warning`: it will,
-    but with less than it could have. Both have a remedy."""
+    with restrictions. Both have a remedy."""
 
     name: str
     state: State

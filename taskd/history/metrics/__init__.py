@@ -1,2 +1,2 @@
-"""The metrics of a manager, for Prometheus: what they count (figures.py, with prometheus_client),
-and how they are served (endpoint.py, in a thread of its own)."""
+"""The metrics of a manager, for Prometheus: their values (figures.py, with prometheus_client), and
+their HTTP server (endpoint.py, in a separate thread)."""

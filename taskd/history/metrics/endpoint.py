@@ -1,10 +1,10 @@
-"""Serves GET /metrics, in a thread of its own.
+"""Serves GET /metrics, in a separate thread.
 
-Anyone who reaches the port can send anything. A request has a size, a connection a time, and their
-number a limit; beyond it the oldest is closed, so that connections which say nothing keep nobody
-out. The text is made at most every FRESH seconds, because making it holds Python's lock, which the
-manager's loop needs too. A port that is in use is tried again: it may be that of a manager that is
-about to end, or of another job.
+Anyone who reaches the port can send anything. So requests are limited in size, and connections in
+time and number; beyond the limit the oldest is closed, so silent connections keep no one out. The
+text is made at most every FRESH seconds, because making it holds the GIL, which the manager's loop
+needs too. A port in use is retried: it may belong to a manager that is about to end, or to another
+job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ log = logging.getLogger("taskd.manager.metrics")
 
 
 class Endpoint:
-    """`render`: makes the text, of OpenMetrics or not, and its content type, in this thread."""
+    """`render`: returns the text (argument: OpenMetrics format) and its content type; called in
+    this thread."""
 
     def __init__(self, host: str, port: int, render: Render) -> None:
         self.host, self.port, self._render = host, port, render
@@ -44,7 +45,7 @@ class Endpoint:
     def close(self) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop)
-            self._thread.join(1.0)  # it waits for nothing; a daemon if it does after all
+            self._thread.join(1.0)  # it should not block; if it does, it is a daemon
 
     def _stop(self) -> None:
         if self._over is not None:
@@ -54,7 +55,7 @@ class Endpoint:
         try:
             self._loop.run_until_complete(self._serve())
         except Exception:
-            log.exception("metrics are no longer offered")
+            log.exception("metrics are no longer served")
         finally:
             self._loop.close()
 
@@ -121,7 +122,7 @@ class Endpoint:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            return  # nobody who wants metrics
+            return  # not an HTTP client
         status, body, kind = self._found(head)
         lines = [
             f"HTTP/1.1 {status.value} {status.phrase}",
@@ -148,7 +149,7 @@ class Endpoint:
         return HTTPStatus.OK, *self._fresh("application/openmetrics-text" in accept)
 
     def _fresh(self, openmetrics: bool) -> tuple[bytes, str]:
-        """The newest text of that format."""
+        """The latest text in that format."""
         now = self._loop.time()
         made, answer = self._made.get(openmetrics, (now - FRESH, (b"", "")))
         if now - made >= FRESH:

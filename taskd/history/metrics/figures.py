@@ -1,7 +1,7 @@
 """The metrics of a manager: prometheus_client's own, changed by the manager's loop, and written by
 another thread.
 
-The number of series is bounded, whatever happens to the job and whatever its agents say: a label
+The number of series is bounded, whatever happens to the job and whatever its agents report: a label
 has one of a few known values, or OTHER; nodes are counted one by one up to NODES, and ranks are
 named while they are among the slowest.
 """
@@ -45,8 +45,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Figures:
-    """`ladder`: of the job. Metrics of incidents are there before the first one: what appears with
-    its first event has no rate for that one. Those of progress are there once it is known."""
+    """`ladder`: of the job. Metrics of incidents exist before the first one: a series that appears
+    with its first event has no rate for it. Those of progress appear once it is known."""
 
     def __init__(self, ladder: Collection[str]) -> None:
         self.registry = registry = CollectorRegistry()
@@ -137,7 +137,7 @@ class Figures:
     # -- what the journal says ---------------------------------------------------------------------
 
     def count(self, record: Record, job: Job) -> None:
-        """An entry that `job` has taken."""
+        """Count an entry that `job` has processed."""
         if record.kind == "start":
             self._build.labels(job.version).set(1)
             self._job.labels(job.name).set(1)
@@ -237,8 +237,9 @@ class Figures:
             self._agents.labels(state).set(number)
 
     def _count(self, counter: Counter, label: str, total: float) -> None:
-        """Bring it to a total that is counted elsewhere. Time that is given to an incident once its
-        fault is known was another's before, whose counter waits until it is that far again."""
+        """Raise the counter to a total kept elsewhere. Time moved to an incident once its fault is
+        known was counted under another activity, whose counter waits until its total has caught
+        up."""
         more = total - self._totals.get((counter, label), 0.0)
         child = counter.labels(label)
         if more > 0:

@@ -1,3 +1,3 @@
-"""Tells programs and webhooks what happens to a job (TASKD_NOTIFY): content.py says what is in a
-notice, slow_ranks.py which rank is slow for long enough, queue.py has the threads, command.py and
+"""Notifies programs and webhooks of a job's events (TASKD_NOTIFY): content.py makes the notices,
+slow_ranks.py decides which ranks are persistently slow, queue.py has the threads, command.py and
 webhook.py deliver."""

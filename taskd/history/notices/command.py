@@ -20,7 +20,7 @@ class Command:
         self._running: subprocess.Popen[bytes] | None = None
 
     def deliver(self, payload: bytes, seconds: float) -> None:
-        # a file in memory: a program that does not read a pipe could hold up who writes it
+        # a file in memory: a program that does not read a pipe could block its writer
         descriptor = os.memfd_create("notice", os.MFD_CLOEXEC)
         try:
             os.write(descriptor, payload)

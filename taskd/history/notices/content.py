@@ -1,4 +1,4 @@
-"""Which entries of a job's journal others are told of, and what they are told.
+"""Makes notices from the entries of a job's journal.
 
 A notice is a small flat object of plain data, described in docs/monitoring.md. It says what
 happened, never how the job is configured.

@@ -1,5 +1,5 @@
-"""Delivers notices in the background: a thread and a bounded queue for each target, so that one
-that hangs delays no other, and nobody waits for any."""
+"""Delivers notices in the background: a thread and a bounded queue per target, so that one that
+hangs delays nothing else."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Delivery(Protocol):
 
     @property
     def name(self) -> str:
-        """For the log; says nothing secret."""
+        """For the log; contains no secret."""
 
     def deliver(self, payload: bytes, seconds: float) -> None:
         """Deliver it within that time. Raises Failed."""
 
     def abandon(self) -> None:
-        """Have a delivery that is under way fail at once. Called in another thread."""
+        """Make a delivery under way fail at once. Called in another thread."""
 
 
 class Target:
@@ -70,7 +70,7 @@ class Target:
             self.results[DROPPED] += 1
 
     def finish(self) -> None:
-        """Nothing more will come: deliver what waits, trying once."""
+        """Deliver the waiting notices, trying each once; no more will come."""
         self._closing.set()
         with contextlib.suppress(queue.Full):  # then it ends with the last of them
             self._queue.put_nowait(None)
@@ -102,7 +102,7 @@ class Target:
             try:
                 self._delivery.deliver(payload, self._seconds)
             except Failed as error:
-                # a target that hangs must not have the manager wait twice for it
+                # the manager must not wait twice for a target that hangs
                 if last or not error.again or self._closing.wait(AGAIN):
                     self._failed(str(error))
                     return
@@ -127,7 +127,7 @@ class Target:
 
 class Targets:
     def __init__(self, targets: Iterable[Target], hide: Callable[[str], str] = str) -> None:
-        """`hide`: removes from a text what nobody may be told."""
+        """`hide`: removes secrets from a text."""
         self._targets, self._hide = tuple(targets), hide
 
     def start(self) -> None:
@@ -144,7 +144,7 @@ class Targets:
         return {r: sum(target.results[r] for target in self._targets) for r in RESULTS}
 
     def close(self, seconds: float = DRAIN) -> None:
-        """Deliver what waits, for so long, all targets together."""
+        """Deliver the waiting notices, for at most `seconds` for all targets together."""
         deadline = time.monotonic() + seconds
         for target in self._targets:
             target.finish()

@@ -1,11 +1,11 @@
-"""Tells each slow rank once: how fast a rank is varies, and one that is slow stays so for hours."""
+"""Reports each slow rank once: a rank's speed varies, and one that is slow stays so for hours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-# looks, 10 s apart, in which a rank must be slow to count so, and must not be to count no more: a
+# checks, 10 s apart, in which a rank must be slow to count as slow, and fast to stop counting: a
 # checkpoint or a neighbor on the node is over by then
 BEGINS, ENDS = 3, 6
 

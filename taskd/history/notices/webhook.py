@@ -1,5 +1,5 @@
 """Posts a notice to a URL. A redirect is not followed: it could lead anywhere. Only the server's
-name is logged, for the rest of a webhook's URL is a password."""
+name is logged, because the rest of a webhook's URL is a password."""
 
 from __future__ import annotations
 

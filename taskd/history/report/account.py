@@ -1,4 +1,4 @@
-"""The account of a job: its history with all figures worked out."""
+"""The account of a job: its history with all figures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANKED = 100  # slow ranks, at most
 
 @dataclass(frozen=True)
 class Count:
-    """How often something was at fault, and what was lost by these incidents."""
+    """How often something was at fault, and the cost of these incidents."""
 
     name: str
     incidents: tuple[int, ...]  # their numbers in the report, from 1
@@ -32,7 +32,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Now:
-    """What the manager of a running job says. `rate`: steps a minute, 0 if not known."""
+    """The answer of a running job's manager. `rate`: steps per minute, 0 if unknown."""
 
     state: str
     detail: str
@@ -105,7 +105,7 @@ class Account:
 
 
 def assumptions(job: Job, every: float | None, steps: bool, restart: float | None) -> Assumptions:
-    """As given; what is not given is this job's own start, or the constant above."""
+    """The given values; defaults are this job's own start time, or the constants above."""
     measured = figures.start_seconds(job) if restart is None else None
     seconds = restart if restart is not None else RESTART if measured is None else measured
     return Assumptions(
@@ -165,7 +165,7 @@ def node_of(job: Job, found: Fault) -> int:
 
 
 def _node(job: Job, incident: Incident, found: Fault) -> str:
-    """A node is a place in the job; another machine in its place is counted on its own."""
+    """A node is a place in the job; each machine in that place is counted separately."""
     node = node_of(job, found)
     if node < 0:
         return ""
@@ -239,7 +239,7 @@ def _within(intervals: Sequence[Interval], span: Interval) -> Sequence[Interval]
 
 
 def _rates(job: Job) -> Iterable[tuple[float, float, float]]:
-    """Steps that are done once more are not new. Of many entries, several are put together."""
+    """Repeated steps are not new. Many entries are merged."""
     samples = [s for s in job.samples if s.step >= 0]
     every = max(-(-len(samples) // BINS), 1)
     taken = samples[::every]

@@ -1,7 +1,8 @@
-"""What the text of a fault says: its cause, its device's fault code, and the rank or node it names.
+"""Extracts from the text of a fault its cause, its device's fault code, and the rank or node it
+names.
 
-The texts are written for people, and new ones come with every version. One that no row knows is
-counted under its own first words.
+The texts are written for people, and new ones come with every version. A text that matches no row
+is counted under its own first words.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CAUSES = (
     (r"^node \d+", "node lost"),
     (r"died|killed", "died"),
 )
-# What the death of one rank does to the others: never the cause where there is another fault.
+# Effects of one rank's death on the others: never the cause if there is another fault.
 CONSEQUENCES = frozenset({"collective failed", "silent in a repair"})
 _CAUSES = tuple((re.compile(pattern), name) for pattern, name in CAUSES)
 _CODE = re.compile(r"\b(?:0x)?([0-9A-Fa-f]{8})\b")
@@ -60,7 +61,7 @@ def fault(text: str) -> Fault:
 
 
 def to_blame(faults: Sequence[Fault]) -> list[Fault]:
-    """Those that are causes: without what other faults bring about, if there are others."""
+    """The causes among the faults: without consequences of others, if there are any others."""
     return [f for f in faults if not f.consequence] or list(faults[:1])
 
 

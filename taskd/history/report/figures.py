@@ -19,9 +19,9 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What a restart from the last checkpoint is compared with. A checkpoint is saved every
-    `every` steps, or seconds of training where `steps` is false; a restart takes `restart` seconds
-    until every rank trains again; `measured`: that is how long this job took to start."""
+    """Assumptions about a restart from the last checkpoint, for comparison. A checkpoint is saved
+    every `every` steps, or seconds of training where `steps` is false; a restart takes `restart`
+    seconds until every rank trains again; `measured`: that is how long this job took to start."""
 
     every: float
     steps: bool
@@ -65,7 +65,7 @@ def observed(job: Job) -> Interval:
 
 
 def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
-    """What an incident cost.
+    """The cost of an incident.
 
     repaired:  lost = seconds + (reached - step) * usual
     restarted: lost = from its begin until the job has come to `reached` again, or the last entry
@@ -73,8 +73,8 @@ def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
 
     `seconds` of a repaired incident end when every rank has committed the interrupted step. The
     attempt under way counts as lost in full, so this is up to one step too much. Steps are those
-    committed by a rank and repeated; after a restart, `reached` less the first step that was heard
-    of, which may be later than the first step: at least so many.
+    committed by a rank and repeated; after a restart, `reached` minus the first reported step,
+    which may be later than the actual first one: a lower bound.
     """
     last = observed(job)[1]
     if incident.result == REPAIRED:
@@ -93,7 +93,7 @@ def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
 
 
 def checkpoint(job: Job, incident: Incident, assumed: Assumptions) -> float:
-    """What a restart from the last checkpoint would have lost at that moment.
+    """The cost of a restart from the last checkpoint at that moment.
 
     by steps:   restart + (reached mod every) * usual
     by seconds: restart + (began - first protected moment) mod every
@@ -114,8 +114,8 @@ def start_seconds(job: Job) -> float | None:
 
 
 def lost_intervals(job: Job, costs: Sequence[Cost]) -> list[Interval]:
-    """When no new step came because of incidents: [began, began + lost] of each, put together where
-    they overlap, within the observed time."""
+    """When incidents prevented new steps: [began, began + lost] of each, merged where they overlap,
+    within the observed time."""
     begun = ((i.began, i.began + c.lost_seconds) for i, c in zip(job.incidents, costs, strict=True))
     return united(begun, observed(job))
 
@@ -172,7 +172,7 @@ def overlap(intervals: Iterable[Interval], span: Interval) -> float:
 
 
 def united(intervals: Iterable[Interval], span: Interval) -> list[Interval]:
-    """In order, clipped to `span`, put together where they overlap."""
+    """In order, clipped to `span`, merged where they overlap."""
     found: list[Interval] = []
     for begin, end in sorted(intervals):
         begin, end = max(begin, span[0]), min(end, span[1])
@@ -186,7 +186,7 @@ def united(intervals: Iterable[Interval], span: Interval) -> list[Interval]:
 
 
 def _until(after: Sequence[Sample], reached: int, last: float) -> float:
-    """When the job had come to step `reached` again, between two samples in proportion."""
+    """When the job had reached step `reached` again, interpolated between two samples."""
     for n, sample in enumerate(after):
         if sample.highest >= reached:
             if n == 0:

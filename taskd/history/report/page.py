@@ -1,4 +1,4 @@
-"""Puts the page together: one file that loads nothing, from the files in web/ and the data.
+"""Assembles the page, one file that loads nothing, from the files in web/ and the data.
 
 A fault's text may be anything, also HTML. The data are JSON in a block that is no script, in which
 every < > & is escaped, so that nothing in it can end the block; the scripts put texts into the page
@@ -63,7 +63,7 @@ def page(account: Account) -> str:
 
 
 def data(account: Account) -> dict[str, Any]:
-    """The account as plain data, and with it what only a picture can tell. Its own times are in ms
+    """The account as plain data, with details that only the charts show. Its own times are in ms
     after the job's first entry, those of an incident in ms after it began."""
     job = account.job
     zero, told = job.began, plain(account)

@@ -1,4 +1,4 @@
-"""The moments of ranks in a round, as the journal has them: of every rank, or of the last ones."""
+"""The times of ranks in a round from the journal: of every rank, or of the last ones."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ EVENTS = {
 }
 PHASES = tuple(phase.value for phase in Phase if phase not in FINAL)
 
-MOST = 1_000_000  # ranks that are believed
+MOST = 1_000_000  # ranks; more is an invalid entry
 WORST = 24  # ranks of a large job that are shown
 
 
 @dataclass(frozen=True)
 class Round:
-    """When each of `ranks` did what, in ms after the incident began; NaN where it did not. Of a
-    large job the journal has the last ranks alone: `total` is how many there are."""
+    """The times of events on each of `ranks`, in ms after the incident began; NaN if an event did
+    not happen. For a large job the journal has only the last ranks; `total` is the number of
+    all."""
 
     number: int
     strategy: str
@@ -39,7 +40,7 @@ class Round:
 
 
 def read(told: Any) -> Round | None:
-    """None for what is no round."""
+    """None for an invalid round."""
     if not isinstance(told, dict):
         return None
     known = {event: told[event] for event in EVENTS if event in told}

@@ -98,7 +98,7 @@ def counted(number: int, one: str) -> str:
 
 
 def figures(account: Account) -> Iterable[tuple[str, str, str]]:
-    """What stands first in a report: name, value, note."""
+    """The headline figures of a report: name, value, note."""
     if account.goodput is not None:
         observed = span(account.span[1] - account.span[0])
         yield "goodput", percent(account.goodput), f"of {observed} since all were protected"
@@ -118,7 +118,7 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
 
 
 def percent(share: float) -> str:
-    """So that what is not all never reads as all."""
+    """Rounded so that less than everything never reads 100 %."""
     for digits in (1, 2, 3):
         text = f"{share:.{digits}%}"
         if share == 1.0 or not text.startswith("100"):
@@ -127,7 +127,7 @@ def percent(share: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """How long, in two units at most."""
+    """A duration, in two units at most."""
     if seconds < 0.9995:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 59.95:

@@ -1,5 +1,5 @@
-"""The data that `taskd status` shows: by a manager's answer or, where there is no manager, by what
-the job's journal says about it."""
+"""The data that `taskd status` shows, from a manager's answer or, without a manager, from the job's
+journal."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NEW = (0, "", 0.0)  # the round and the phase of an incident that has come to no
 
 @dataclass(frozen=True)
 class Model:
-    """A job. `seen`: what its manager says, or what the journal told last. `source`: "manager" or
-    "journal"; `where`: its address or path; `age`: seconds since what is shown was so. `incidents`:
-    the newest last, also those of earlier managers, `more` of them in all."""
+    """A job. `seen`: its state according to its manager, or to the journal. `source`: "manager" or
+    "journal"; `where`: its address or path; `age`: seconds since that state. `incidents`: the
+    newest last, also those of earlier managers, `more` of them in all."""
 
     source: str
     where: str

@@ -79,7 +79,7 @@ def _head(model: Model) -> Text:
 
 
 def _steps(seen: Overview, now: bool) -> RenderableType:
-    """`now`: the job is there, and what was so lately will go on."""
+    """`now`: the job is running, so recent rates can be extrapolated."""
     ahead = f" to {seen.highest}" if seen.highest > seen.step else ""
     said = [f"step {seen.step}{ahead}" + (f" of {seen.total}" if seen.total else "")]
     if seen.rate and now:

@@ -5,9 +5,10 @@ None of them can hold up the manager. Signals wait in a queue, and a descriptor 
 reports wait in another, each is tried for a limited time, and a queue that is full drops the
 oldest.
 
-ClusterD begins anew with each stream of signals. A report belongs to the stream that the manager
-knew of when it made it, and is dropped if that has ended: ClusterD would take it for an answer to
-something else. Only a report that cannot have arrived is sent again. Needs grpcio and protobuf.
+ClusterD starts over with each stream of signals. A report belongs to the stream that the manager
+knew when it made the report, and is dropped if that stream has ended: ClusterD would misread it as
+an answer to something else. Only a report that cannot have arrived is sent again. Needs grpcio and
+protobuf.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ Happened = e.AdvisorConnected | e.AdvisorSignal | e.AdvisorTask | e.ProfileSwitc
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files in PEM format. `ca`: who may have signed ClusterD's certificate; `own`: this client's
-    certificate and key, if ClusterD asks for one."""
+    """Files in PEM format. `ca`: the authorities accepted for ClusterD's certificate; `own`: this
+    client's certificate and key, if ClusterD requires one."""
 
     ca: Path
     own: tuple[Path, Path] | None = None
@@ -113,8 +114,8 @@ class Client:
             thread.start()
 
     def happened(self) -> Iterator[Happened]:
-        """What has happened since the last call, one by one: a report made after an event belongs
-        to the event's stream."""
+        """Yield the events since the last call one by one: a report made after an event belongs to
+        the event's stream."""
         with contextlib.suppress(BlockingIOError):
             while self._readable.recv(4096):
                 pass
@@ -283,7 +284,7 @@ class Client:
                     status = self._call(report.call, request)
                 except grpc.RpcError as error:
                     log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
-                    # after any other error it may have been taken, and would be out of order
+                    # after any other error it may have arrived, and would be out of order
                     arrived = error.code() is not grpc.StatusCode.UNAVAILABLE
                     if arrived or self._over.is_set() or number + 1 == TRIES:
                         break

@@ -1,5 +1,5 @@
-"""ClusterD's signals as events of `core`, and reports of `core` as ClusterD's requests. What does
-not make sense is refused, with the reason."""
+"""ClusterD's signals as events of `core`, and reports of `core` as ClusterD's requests. Invalid
+signals are refused, with the reason."""
 
 from __future__ import annotations
 

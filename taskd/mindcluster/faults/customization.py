@@ -2,7 +2,7 @@
 gets another level.
 
 `limits.py` has the names, ranges and defaults: the guide's, or those of newer versions of the
-device plugin. What only the other one allows is refused with that hint.
+device plugin. A value that only the other one allows is refused with that hint.
 
 A faulty entry of FaultFrequency is skipped; an invalid code is dropped from its list. In
 GraceTolerance and FaultDuration an unusable value is replaced by its default. The first valid entry

@@ -1,10 +1,9 @@
-"""One device: what is known of it, and its level by `faultCode.json` and
-`faultCustomization.json`.
+"""One device: its known faults, and its level by `faultCode.json` and `faultCustomization.json`.
 
-Known are the codes reported, what device-info says, and whether the device was separated. A
-*reason* gives a device a level: a code is present, came too often, has been present for too long,
-did not clear within GraceTolerance, or the device is ManuallySeparateNPU. What has arisen is the
-strongest reason that did not exist before. Nothing here acts or reads a clock or a file.
+Known are the reported codes, device-info, and whether the device was separated. A *reason* gives a
+device a level: a code is present, came too often, has been present for too long, did not clear
+within GraceTolerance, or the device is ManuallySeparateNPU. What has arisen is the strongest reason
+that did not exist before. Nothing here acts or reads a clock or a file.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Separation(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Known(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What the next manager must know of a device. `info`: what device-info said last."""
+    """A device's state for the next manager. `info`: the last device-info."""
 
     codes: Annotated[dict[str, Told], Meta(max_length=MOST_CODES)] = {}
     separated: Separation | None = None
@@ -122,8 +121,9 @@ def changes(before: DeviceState, after: DeviceState) -> tuple[tuple[str, str, st
 
 
 class Device:
-    """`due`: when `advance` may find something if nothing is reported until then. From what is
-    `known` at first nothing arises. A report older than the newest one counts as happening now."""
+    """`due`: when `advance` may find something if nothing is reported until then. The initial
+    `known` state makes nothing arise. A report older than the newest one counts as happening
+    now."""
 
     def __init__(
         self, name: str, rules: Configuration, known: Known | None = None, now: float = 0.0
@@ -163,8 +163,8 @@ class Device:
         return self._arisen(at)
 
     def follow(self, found: DeviceState, at: float) -> list[Arisen]:
-        """Take all that device-info says of the device now. A device whose name has been deleted
-        there is released, whoever separated it."""
+        """Apply the current device-info of the device. A device whose name was deleted there is
+        released, whoever separated it."""
         before, arisen = self.known.info, list[Arisen | None]()
         if found == before:
             return []
@@ -303,8 +303,8 @@ class Device:
             yield ("separated", ""), Reason(Level.MANUALLY_SEPARATE, text)
 
     def _judgement(self, found: dict[tuple[str, str], Reason]) -> Judgement:
-        """A device is being reset while a code is present that has such a level; that it had one
-        too often, or for too long, does not keep it so."""
+        """A device is being reset while a code of such a level is present; having had one too
+        often, or for too long, does not count."""
         codes = self.known.codes
         best = max(found.values(), key=lambda reason: reason.level, default=NO_REASON)
         resets = [

@@ -1,4 +1,4 @@
-"""ClusterD's pause: all ranks stand before the same step until it lets them go on."""
+"""ClusterD's pause: all ranks wait before the same step until it lets them continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Hold:
         self._finishing.check(now)
 
     def end(self, why: str, now: float) -> None:
-        """Let the ranks continue, if ClusterD has paused them. `why`: "" if it says so itself."""
+        """Let the ranks continue, if ClusterD has paused them. `why`: "" if ClusterD ordered it."""
         if self.until is not None:
             self.until = None
             if why:

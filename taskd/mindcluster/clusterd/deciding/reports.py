@@ -1,4 +1,4 @@
-"""What ClusterD waits for, and what it has been told."""
+"""Reports that ClusterD waits for, and what it already knows."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Reports:
         self._reported_at = None
 
     def taken_up(self, now: float) -> bool:
-        """ClusterD begins to handle a fault. Returns whether it is one that it was told of; it
-        takes those up within seconds, or not at all."""
+        """ClusterD begins to handle a fault. Returns whether it is one that was reported to it; it
+        handles those within seconds, or not at all."""
         reported, self._reported_at = self._reported_at, None
         recently = reported is not None and now < reported + self._job.settings.advice
         if not recently:
@@ -54,12 +54,12 @@ class Reports:
         return recently
 
     def replaced(self, node: int) -> bool:
-        """Whether another agent has the node than when ClusterD was told of its ranks."""
+        """Whether the node has another agent than when its ranks were reported to ClusterD."""
         present = self._job.topology.nodes[node].agent
         return self._agents.get(node, present) != present
 
     def fault(self, now: float) -> None:
-        """Tell of a fault that was found here."""
+        """Report a fault that was found here."""
         if self._reported_at is None:
             self._clear()
         self._reported_at = now
@@ -94,7 +94,7 @@ class Reports:
         self._agents.clear()
 
     def _remember(self) -> None:
-        """The ranks at fault are no news from ClusterD."""
+        """Remember the faulty ranks: ClusterD's reports of them are not news."""
         for rank, _ in self._advice.faulty():
             self.known.add(rank)
             if (number := self._job.topology.node_of(rank)) is not None:

@@ -1,4 +1,4 @@
-"""ClusterD's signals, and what follows from them; the theory is in the package's docstring."""
+"""Handles ClusterD's signals; the theory is in the package's docstring."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ClusterD(Advisor):
             return
         self._on = event.on
         self._job.advised = event.on and self._job.settings.advisor == "follow"
-        self._hold.end("ClusterD is gone, or begins anew", now)
+        self._hold.end("ClusterD is gone, or has started over", now)
         self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
         self._reported = 0
         self._reports.forget()
@@ -159,8 +159,8 @@ class ClusterD(Advisor):
             self._reported = incident.number  # it knows
 
     def _answer(self, event: e.AdvisorSignal) -> None:
-        """Answer what ClusterD orders about a fault upon which all ranks were restarted: that it
-        ends or saves a job that has begun anew would help nobody."""
+        """Answer ClusterD's orders about a fault after which all ranks were restarted: ending or
+        saving the fresh job would be pointless."""
         if event.kind == "globalFault":
             self._reports.send(Owed.ABLE, OK, RESTARTED, ("exit",))
             return
@@ -285,8 +285,8 @@ class ClusterD(Advisor):
                 self._order(ours, now)
 
     def _order(self, ours: str, now: float) -> None:
-        """Have the incident go on by `ours`. One that is further is left alone, unless the job is
-        to end."""
+        """Continue the incident under `ours`. One that is further along is left alone, unless the
+        job is to end."""
         incident = self._recovery.incident
         waits = incident is not None and incident.phase in (Phase.INTERRUPT, Phase.CONSULT)
         if incident is None:
@@ -305,7 +305,7 @@ class ClusterD(Advisor):
     # -- after each event --------------------------------------------------------------------------
 
     def follow_up(self, now: float) -> None:
-        """Tell ClusterD what it waits for, as soon as it holds."""
+        """Send the reports that ClusterD waits for, as soon as their conditions hold."""
         job, incident = self._job, self._recovery.incident
         if not self._asked and self._registers():
             self._asked = True
@@ -371,8 +371,8 @@ class ClusterD(Advisor):
         self._reports.report("ReportRecoverStatus", code, text, strategy=word)
 
     def _may_still(self, present: str, ours: str) -> bool:
-        """Whether the incident, under `present`, still does what was ordered. Every repair does
-        what `retry` and `recover` ask for: the job trains on."""
+        """Whether the incident, under `present`, still does what was ordered. Every repair
+        satisfies `retry` and `recover`: the job trains on."""
         return present == ours or (present not in ENDING and ours not in ENDING)
 
     def _tell_fault(self, now: float) -> None:
