@@ -164,7 +164,7 @@ int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
 }
 
 /* The word `together`: the step, the interruption it counts from, whether it was given up, and how
- * many ranks have come. One word, so that "all have come" and "given up" exclude each other. */
+ * many ranks have arrived. One word, so that "all arrived" and "given up" exclude each other. */
 #define CAME 0xFFFFu
 #define GIVEN_UP 0x10000u
 
@@ -173,23 +173,23 @@ static uint64_t together_key(uint64_t step, uint32_t built_at)
     return (step & UINT32_MAX) << 32 | (uint64_t)(built_at & 0x7FFFu) << 17;
 }
 
-/* What the word says about `key`: 0 all have come, 1 given up, -1 neither. */
+/* The state of `key` in the word: 0 all have arrived, 1 given up, -1 neither. */
 static int together_is(uint64_t word, uint64_t key, uint32_t nslots)
 {
     if (word == 0)
-        return -1; /* nobody has come to any step of this page */
+        return -1; /* no rank has arrived at any step of this page */
     uint32_t newer = ((uint32_t)(word >> 17) - (uint32_t)(key >> 17)) & 0x7FFFu;
     if (newer != 0)
         return newer < 0x4000u ? 1 : -1; /* another interruption has passed, or this one has */
     int32_t later = (int32_t)((uint32_t)(word >> 32) - (uint32_t)(key >> 32));
     if (later != 0)
-        return later > 0 ? 0 : -1; /* the others are at a later step, so all had come to this one */
+        return later > 0 ? 0 : -1; /* the others are at a later step, so all had been here */
     if (word & GIVEN_UP)
         return 1;
     return (word & CAME) == nslots ? 0 : -1;
 }
 
-/* Come to the step, or with `late` give it up; as together_is. */
+/* Arrive at the step, or with `late` give it up; returns as together_is. */
 static int come_together(struct taskd_page *page, uint64_t key, bool late)
 {
     uint64_t word = __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), next;

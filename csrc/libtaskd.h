@@ -263,8 +263,8 @@ int taskd_sockets_limit(uint32_t milliseconds);
  * was completed with zeros so that no thread waits for it forever (see streams.c): what collectives
  * returned since then must not be used. Needs preloading. */
 int taskd_torn(void);
-/* Where nothing is covered: the connections are new ones, between two messages, and what became of
- * the former ones does not count any more. */
+/* For a rank that covers no sockets: all connections are new, between two messages; forget what
+ * happened to the former ones. */
 void taskd_streams_begin(void);
 
 /* ---- memory that loses its content ----------------------------------------------------------- */
