@@ -1,8 +1,8 @@
 """torchrun's agent with taskd inside: a subclass of LocalElasticAgent, installed at one point.
 
 torch starts, monitors and stops the ranks as always. Under protection the death of a rank is not a
-failure of the group while the manager repairs it; torch sees it only at the end of the ladder, or
-if the script never called protect().
+failure of the group while the manager repairs it. All ranks are restarted by the manager's order;
+torch decides alone only while no manager has answered.
 """
 
 from __future__ import annotations

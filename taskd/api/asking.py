@@ -62,6 +62,11 @@ class Asking:
                 raise NoManager("no manager is in charge: an election is under way") from None
         return answer
 
+    @property
+    def address(self) -> Address:
+        """Where the manager is that was asked last."""
+        return self._address
+
     def close(self) -> None:
         self._connection.close()
 

@@ -63,6 +63,11 @@ class Control:
     ) -> None:
         self._asking = Asking(environ, waits)
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the manager that was asked last."""
+        return self._asking.address
+
     def pause(self, timeout: float = 60.0) -> str:
         """Stop all ranks before the same step. Takes about the rest of the step under way.
 

@@ -35,9 +35,10 @@ def command(install: bool, remove: bool, status: bool, site: Path | None, as_jso
     """Put `import taskd.python.adaptor.patch` into torch/distributed/run.py, so that plain torchrun
     runs taskd.
 
-    The import does nothing unless TASKD_PROCESS_ENABLE is `on`; `taskd run` does not need it. A
-    file that is not understood is not changed. Exit status: 0 done, 1 the patched torchrun does not
-    work and the original was put back, 2 refused.
+    The import does nothing unless TASKD_PROCESS_ENABLE is `on` (or `off` together with
+    pod-rescheduling); `taskd run` does not need it. A file that is not understood is not changed.
+    Exit status: 0 done, 1 the patched torchrun does not work and the original was put back, 2
+    refused.
     """
     if install + remove + status != 1:
         raise click.UsageError("give one of --install, --remove and --status")

@@ -128,7 +128,7 @@ class _Sight:
                 self._term = seen.term
                 known = self._journal(files.path(self.directory, seen.job))
                 self._before = known.incidents if known is not None else ()
-            where = addresses.text(settings.manager_address(os.environ))
+            where = addresses.text(self._control.address)
             return of_manager(where, seen, self._before)
         return None
 

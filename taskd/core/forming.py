@@ -1,7 +1,7 @@
 """Forms the job: from the first rank's protect() until all ranks have generation 1 and are
 protected.
 
-A fault before that is no incident: the launchers restart all ranks.
+A fault before that is no incident: all ranks are restarted.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ class ManagerWatch:
             )
 
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
-        """Act if a lost manager stays away for too long while ranks wait: the launcher restarts all
-        or gives up, and ranks that are not protected yet stay so."""
+        """Act if a lost manager stays away for too long while ranks wait: the only node of a job
+        restarts its ranks, others give up, and ranks that are not protected yet stay so."""
         if self._node.left and not managers.content:
             self._node.over.set()
         phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)

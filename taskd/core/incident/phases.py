@@ -24,8 +24,8 @@ under another strategy, or ENDED. A sub-healthy node moves to a standby in an in
 under the strategy hot-switch: a fault before all ranks have their state puts everything back, and
 the next round is that of an ordinary fault.
 
-One case is outside the table: a fault before every rank is protected never opens an incident (the
-launcher restarts all ranks).
+One case is outside the table: a fault before every rank is protected never opens an incident (all
+ranks are restarted, see restarts.py).
 """
 
 from __future__ import annotations
