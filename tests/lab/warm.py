@@ -313,7 +313,9 @@ def _be_a_launcher(arguments: list[str]) -> None:
     first, started = [ours], processes.start_zygote
 
     def start_zygote(fd: int, ranks: str, env: dict[str, str]) -> subprocess.Popen[bytes]:
-        if not first or _early(env) != {**_early(os.environ), "LD_PRELOAD": env["LD_PRELOAD"]}:
+        # without libtaskd a zygote is a process of its own: it is loaded in this one
+        preload = {"LD_PRELOAD": env.get("LD_PRELOAD", "")}
+        if not first or not preload["LD_PRELOAD"] or _early(env) != _early(os.environ) | preload:
             return started(fd, ranks, env)
         with first.pop() as line:
             request = {"ranks": ranks, "env": env}
