@@ -121,7 +121,7 @@ class Coordinator:
             e.OtherManager: lambda event, now: self.election.candidate.yield_to(event.term),
             from_agent.AgentJoined: self._agent_joined,
             e.AgentAnswered: self.admission.answered,
-            from_agent.AgentLeft: self._agent_left,
+            from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
@@ -290,10 +290,6 @@ class Coordinator:
                 part.registered(event, now)
         return following
 
-    def _agent_left(self, event: from_agent.AgentLeft, now: float) -> None:
-        self.admission.left(event, now)
-        self.restarts.left(event)
-
     def _node_taken(self, event: from_agent.NodeTaken, now: float) -> None:
         self.admission.taken(event, now)
         self.restarts.taken(event)
@@ -340,14 +336,7 @@ class Coordinator:
             self.succession.waits(event.rank)
 
     def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
-        if not 0 <= event.fault < len(FAULTS):
-            self.job.note(
-                f"rank {event.rank} reports fault type {event.fault}; known are 0 to"
-                f" {len(FAULTS) - 1}: treated as {from_rank.OTHER}"
-            )
-            event = from_rank.RankFaulted(
-                event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
-            )
+        event = self.faults.known(event)
         if self.job.protected:
             self.faults.device_failed(event, now)
         elif self.succession.deadline is not None:

@@ -89,6 +89,18 @@ class Faults(Part):
             incident.suspects = dict(suspects) if again else {}
             self._recovery.again(now)
 
+    def known(self, event: from_rank.RankFaulted) -> from_rank.RankFaulted:
+        """The event with a type of fault that is known."""
+        if 0 <= event.fault < len(FAULTS):
+            return event
+        self._job.note(
+            f"rank {event.rank} reports fault type {event.fault}; known are 0 to"
+            f" {len(FAULTS) - 1}: treated as {from_rank.OTHER}"
+        )
+        return from_rank.RankFaulted(
+            event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
+        )
+
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
         kind = FAULTS[event.fault]

@@ -27,7 +27,6 @@ class Restarts(Part):
         self._nodes_in: Counter[int] = Counter()  # epoch -> how many nodes are in it
         self._ordered: dict[int, int] = {}  # node -> epoch that it was ordered to end
         self._ending: set[int] = set()  # nodes that have not carried that out
-        self._left: set[int] = set()  # nodes whose ranks have ended well
         self._connected: set[int] = set()  # ranks whose process group exists
         self.causes: dict[int, str] = {}  # of ranks that have died
         self._lost = ""  # the scheduler that ranks may wait for in vain
@@ -60,17 +59,10 @@ class Restarts(Part):
         self._nodes_in -= Counter(() if before is None else (before,))
         self._nodes_in[epoch] += 1
         self._epochs[node] = epoch
-        self._left.discard(node)
         if epoch <= self._ordered.get(node, -1):
             self._ending.add(node)
         else:
             self._ending.discard(node)
-
-    def left(self, event: from_agent.AgentLeft) -> None:
-        """The launcher of a node ends."""
-        self._ending.discard(event.node)
-        if event.ok:
-            self._left.add(event.node)
 
     def died(self, event: from_agent.RankDied, now: float) -> None:
         self.causes[event.rank] = event.why
@@ -124,15 +116,17 @@ class Restarts(Part):
     def _decide(self) -> None:
         """Restart unprotected ranks if one has died, or if the nodes are in different epochs, as a
         lost manager may leave them. Wait while nodes still carry out such an order."""
-        job = self._job
+        job, nodes = self._job, self._job.topology.nodes
+        dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
+        if dead:  # rarely: this looks at all nodes
+            self._ending -= {n for n in self._ending if nodes[n].ended is not None}
         if not job.topology.complete or self._ending or self._waits():
             return
-        dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
-        if dead and self._left:
-            nodes = abbreviate(sorted(self._left))
+        left = sorted(n for n, node in nodes.items() if node.ended) if dead else []
+        if left:
             job.give_up(
-                f"rank {dead[0]} {self.causes[dead[0]]} after the ranks of nodes [{nodes}] had"
-                " ended well: all ranks can no longer be started together"
+                f"rank {dead[0]} {self.causes[dead[0]]} after the ranks of nodes"
+                f" [{abbreviate(left)}] had ended well: all ranks can no longer be started together"
             )
         elif dead:
             job.restart_all(f"rank {dead[0]} {self.causes[dead[0]]}", "rank")
