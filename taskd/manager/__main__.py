@@ -38,8 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ,
             arguments.bind,
             arguments.port,
-            arguments.successor,
+            arguments.successor is not None,
             arguments.starter,
+            arguments.successor or (),
         )
         server.open()
     except InCharge as error:
@@ -78,9 +79,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", type=_port, help=f"default: TASKD_PORT, else {settings.PORT}")
     successor = (
         "take over a job that had another manager: wait until a majority of its agents acknowledges"
-        " this one"
+        " this one; HOST: where another one may be started for the same loss"
     )
-    parser.add_argument("--successor", action="store_true", help=successor)
+    parser.add_argument("--successor", nargs="*", metavar="HOST", help=successor)
     starter = (
         "pidfd of the launcher that starts it: if that ends before an agent has joined, this"
         " manager ends too"

@@ -76,6 +76,8 @@ class Server:
     successor: bool = False  # another manager was in charge of this job before
     # pidfd of the launcher that started this manager; -1: none did, or it has ended
     starter: int = -1
+    # hosts on which agents may have started other managers when the last one was lost
+    rivals: Sequence[str] = ()
     devices: Devices = field(default_factory=Devices)
     cluster: ClusterDConnection = field(default_factory=ClusterDConnection)
     kubernetes: KubernetesConnection = field(default_factory=KubernetesConnection)
@@ -96,7 +98,8 @@ class Server:
         election = Election(name, self.successor, self.host)
         self.coordinator = Coordinator(self.settings, election, ClusterD)
         self._out = Outgoing(self.job, name, lambda: election.candidate.term)
-        self.voters = Voters(election, shape, (self.host, self.port), self._out)
+        rivals = [(host, self.port) for host in self.rivals]
+        self.voters = Voters(election, shape, (self.host, self.port), self._out, rivals)
         self.members = Membership(
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taskd import settings
@@ -39,9 +39,10 @@ def make(
     port: int | None = None,
     successor: bool = False,
     starter: int = -1,
+    rivals: Sequence[str] = (),
 ) -> Server:
-    """Make a manager that does not listen yet. `starter`: see Server. Raises settings.BadSetting,
-    keys.BadSecret and InCharge."""
+    """Make a manager that does not listen yet. `starter`, `rivals`: see Server. Raises
+    settings.BadSetting, keys.BadSecret and InCharge."""
     given, environ = environ, pod_info.environment(environ)
     settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
@@ -96,6 +97,7 @@ def make(
         successor=successor,
         given=settings.without_secrets(environ),
         starter=starter,
+        rivals=rivals,
         accepted=Accepted(settings.fault_injection(environ), settings.fault_reports(environ)),
         devices=Devices(
             settings.fault_config(environ),

@@ -23,14 +23,20 @@ log = logging.getLogger("taskd.manager")
 
 class Voters:
     def __init__(
-        self, election: Election, shape: tuple[int, int], place: tuple[str, int], out: Outgoing
+        self,
+        election: Election,
+        shape: tuple[int, int],
+        place: tuple[str, int],
+        out: Outgoing,
+        rivals: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """`shape`: nodes of the job, ranks on each. `place`: where this manager listens."""
+        """`shape`: nodes of the job, ranks on each. `place`: where this manager listens. `rivals`:
+        where another one may be in charge, before this one knows where its agents are."""
         self._election, self._shape, self.place, self._out = election, shape, place, out
         # agent -> its route, and the descriptor of its connection
         self.routes: dict[str, tuple[bytes, int]] = {}
         self._others: dict[tuple[str, int], Link] = {}  # to places where another manager may be
-        self._places: list[tuple[str, int]] = []
+        self._places = list(rivals)
         self._carry_out: dict[type, Callable[[Any], None]] = {
             c.AskToRegister: lambda command: self._send(command.agents, to_agent.RegisterAgain()),
             c.RequestVotes: lambda command: self._send(

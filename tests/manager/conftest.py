@@ -46,7 +46,9 @@ class FakeAgent:
         ranks: tuple[int, ...],
         job: str = "job",
         with_keys: keys.Keys | None = KEYS,
+        host: str = "127.0.0.1",
     ) -> None:
+        self.host = host
         self.port, self.node, self.ranks, self.job, self.keys = port, node, ranks, job, with_keys
         self.identity = (with_keys or KEYS).identity()
         self.incarnation = self.identity.name
@@ -62,7 +64,7 @@ class FakeAgent:
             self.socket.curve_serverkey = self.keys.server_public
             self.socket.curve_publickey = self.identity.public
             self.socket.curve_secretkey = self.identity.secret
-        self.socket.connect(f"tcp://127.0.0.1:{self.port}")
+        self.socket.connect(f"tcp://{self.host}:{self.port}")
 
     def reconnect(self) -> None:
         self.socket.close()
@@ -238,12 +240,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         node_infos: NodeInfos | None = None,
         sources: tuple[Source, ...] = (),
         observers: Observers | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        rivals: tuple[str, ...] = (),
         **settings: Any,
     ) -> Running:
-        given = (Settings(nodes, 2, **settings), "job", KEYS, "127.0.0.1", free_port())
+        given = (Settings(nodes, 2, **settings), "job", KEYS, host, port or free_port())
         more = {"devices": devices, "continuity": continuity, "cluster": cluster}
         more |= {"kubernetes": kubernetes, "node_infos": node_infos, "sources": sources}
-        more["observers"] = observers
+        more |= {"observers": observers, "rivals": rivals}
         more = {name: value for name, value in more.items() if value is not None}
         written = Journal(str(tmp_path / "log"), "job"), limits or ManagerLimits()
         server = Server(*given, *written, accepted=accepted, successor=successor, **more)

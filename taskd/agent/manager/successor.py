@@ -100,6 +100,7 @@ class Successor:
             "--port",
             str(port),
             "--successor",
+            *(other for other, _ in self.places if other != host),
         )
         environment = {**self._keys.environment, **os.environ}
         us = os.pidfd_open(os.getpid())
