@@ -66,7 +66,8 @@ def test_backends_of_former_generations_are_released(world):
             time.sleep(0.01)
         kept.append(tuple(len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")))
         first = first or other._get_backend(torch.device("cpu"))
-    assert kept[2:] == kept[2:3] * 28
+    # none more; what tests before this one have left in this process may still end meanwhile
+    assert all(now <= then for last in kept[3:] for now, then in zip(last, kept[2], strict=True))
     assert renewals.used < groups.Renewals.FIRST
     assert dist.get_backend(other) == "gloo" and other.name() == "gloo"
     del first
