@@ -208,7 +208,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         """Wait for all nodes through the manager: torch would wait at a store on node 0, which may
         be lost, for nodes that may have been replaced."""
         known = self._restart is not None or self._order is not None
-        if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.led):
+        if (self._worker_group.group_world_size or 1) > 1 and (known or self._supervisor.managed):
             self._supervisor.farewell(self._exit_barrier_timeout)
         else:
             super()._exit_barrier()  # type: ignore[no-untyped-call]
@@ -232,7 +232,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if not result.is_failed():
             return result
-        if self._supervisor.led:
+        if self._supervisor.managed:
             return RunResult(state=WorkerState.HEALTHY)  # torch has seen it before the manager
         if not self._supervisor.protecting and (why := self._failures.defect(result.failures)):
             self._remaining_restarts = 0

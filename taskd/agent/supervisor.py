@@ -192,11 +192,11 @@ class Supervisor:
             return Verdict("native")
         if not epoch.protected:
             failed = any(r.failed for r in epoch.ranks.values())
-            return Verdict("wait" if failed and self.led else "native")
+            return Verdict("wait" if failed and self.managed else "native")
         return Verdict("native" if agent.is_over(epoch) else "wait")
 
     @property
-    def led(self) -> bool:
+    def managed(self) -> bool:
         """Whether a manager has answered. From then on only the manager orders restarts of all
         ranks, until it has been gone for too long."""
         managers, watch = self.agent.managers, self.agent.manager_watch

@@ -55,7 +55,7 @@ def manager(tmp_path, port):
         process.communicate()
 
 
-def led(fake_agent, port, ranks):
+def joined(fake_agent, port, ranks):
     agent = fake_agent(port, 0, ranks)
     agent.join()
     return agent
@@ -64,7 +64,7 @@ def led(fake_agent, port, ranks):
 @pytest.mark.parametrize(("ok", "status"), [(True, 0), (False, 1)])
 def test_the_exit_status_tells_how_the_job_ended(manager, fake_agent, port, ok, status):
     process = manager("--nodes", "1", "--ranks-per-node", "2")
-    led(fake_agent, port, (0, 1)).send(from_agent.AgentLeft(0, ok, "" if ok else "exit code 9"))
+    joined(fake_agent, port, (0, 1)).send(from_agent.AgentLeft(0, ok, "" if ok else "exit code 9"))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (status, "")
     assert ("exit code 9" in err) != ok
@@ -114,7 +114,7 @@ def test_a_signal_ends_it_cleanly(manager, fake_agent, port, number):
 
 def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, tmp_path):
     process = manager(program=(str(ROOT / "examples" / "manager.py"),))
-    led(fake_agent, port, (0, 1, 2, 3)).send(from_agent.AgentLeft(0, True))
+    joined(fake_agent, port, (0, 1, 2, 3)).send(from_agent.AgentLeft(0, True))
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
     assert "every node ended well" in next((tmp_path / "log").glob("journal-*.jsonl")).read_text()
@@ -168,7 +168,7 @@ def test_one_that_cannot_start_closes_the_pipe_without_a_word(manager):
 def test_a_job_of_one_node_ends_with_its_launcher(manager, starter, fake_agent, port, tmp_path):
     launcher, fd = starter
     process = manager("--nodes", "1", "--ranks-per-node", "2", "--starter", str(fd), fds=(fd,))
-    led(fake_agent, port, (0, 1))
+    joined(fake_agent, port, (0, 1))
     registered(tmp_path, 0)
     launcher.kill()
     _, err = process.communicate(timeout=60)

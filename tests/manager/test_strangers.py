@@ -18,7 +18,7 @@ OTHER = keys.derive(b"another secret")
 
 
 def works(manager, agent):
-    """The agent is still led."""
+    """The agent still has a manager."""
     agent.send(from_agent.RankDied(0, 0, "SIGKILL"))
     agent.expect(to_rank.Interrupt)
     assert set(manager.server.members.agents) == {0}
