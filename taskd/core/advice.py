@@ -55,8 +55,7 @@ class Advice:
         incident = self._recovery.join(text, now=now)
         incident.consults = self._job.repairs
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
-            configured = self._job.settings.ladder
-            incident.rungs = tuple(s for s in ladder.STRATEGIES if s == "retry" or s in configured)
+            incident.rungs = self._job.settings.with_retry
         if evicted:
             self._recovery.evict(evicted, now)
         else:

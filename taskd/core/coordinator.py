@@ -7,8 +7,8 @@ records; that changes nothing. `now` is in seconds on any clock that does not go
 The parts: votes go to `election`, agents to `admission`, a job that is formed or taken over to
 `forming` and `succession`, restarts of all ranks to `restarts`, replaced pods to `pods`, a
 framework that repairs itself to `framework`, faults to `faults`, reports in an incident to
-`incident.machine`, ends of loops to `finishing`, requests of operators to `requests`, `pause` and
-`tasks`, ranks that make no progress to `hangs`, sub-healthy nodes to `switch`.
+`incident.machine`, ends of loops to `finishing`, requests of operators to `requests`, `pause`,
+`leaving` and `tasks`, ranks that make no progress to `hangs`, sub-healthy nodes to `switch`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from taskd.core.framework import Framework
 from taskd.core.hang_detector import HangDetector
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.leaving import Leaving
 from taskd.core.pause import Pause
 from taskd.core.pods import Pods
 from taskd.core.profiling import Profiling
@@ -66,6 +67,7 @@ class Coordinator:
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
+        self.leaving = Leaving(self.job, self.recovery, self.pause, self.finishing, self.switch)
         self.tasks = Tasks(
             self.job,
             self.recovery,
@@ -105,6 +107,7 @@ class Coordinator:
             self.hangs,
             self.switch,
             self.pause,
+            self.leaving,
             self.tasks,
             self.advisor,
             self.restarts,
@@ -125,6 +128,7 @@ class Coordinator:
             e.AgentLost: self.admission.lost,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
+            from_agent.AskedToLeave: self.leaving.asked_to_leave,
             from_agent.NodeTaken: self._node_taken,
             from_operator.NodeSubHealthy: self.switch.reported,
             e.SubHealthyStrategySet: self.switch.strategy_set,
@@ -139,9 +143,10 @@ class Coordinator:
             from_operator.ProfileRequested: self.profiling.requested,
             e.ProfileSwitched: self.profiling.switched,
             from_rank.StepTimes: self.profiling.took,
-            e.FormerLost: self._former_lost,
+            e.FormerLost: self.recovery.former_lost,
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self.requests.switch_recovery,
+            from_operator.SaveRequested: self.leaving.requested,
             from_rank.RankJoined: self.forming.joined,
             from_rank.OptimizerReplicas: self.framework.replicas,
             from_rank.StrategyRequested: self.framework.requested,
@@ -157,6 +162,7 @@ class Coordinator:
             from_rank.RankRestored: self.recovery.restored,
             from_rank.RankFailed: self._rank_failed,
             from_rank.StateSaved: self.recovery.saved,
+            from_rank.SaveEstimate: self.leaving.estimated,
             from_agent.RecordsSaved: self.recovery.saved,
             from_agent.Sealed: self.recovery.saved,
             from_rank.StepCommitted: self._step_committed,
@@ -233,6 +239,7 @@ class Coordinator:
             said, job.out = job.out, []
             self.pause.drop(OVER)
             self.switch.end()
+            self.leaving.end()
             self.admission.end()
             job.out += said  # answers first: the manager may exit after the rest
         elif job.interruption > interruption and under_way:
@@ -308,10 +315,6 @@ class Coordinator:
         if self.advisor.on:  # otherwise it has begun anew
             self.tasks.of_advisor(event, now)
 
-    def _former_lost(self, event: e.FormerLost, now: float) -> None:
-        self.election.depart(event.agent)
-        self.recovery.former_lost(event)
-
     # -- ranks -------------------------------------------------------------------------------------
 
     def _rank_died(self, event: from_agent.RankDied, now: float) -> None:
@@ -327,7 +330,7 @@ class Coordinator:
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
         if event.refused and self.job.protected and not self.job.over:
-            self.job.give_up(f"rank {event.rank}: {event.text}")
+            self.job.give_up(f"rank {event.rank}: {event.text}", "hopeless")
 
     def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
@@ -370,13 +373,10 @@ class Coordinator:
             self.recovery.rebuilt(event, now)
 
     def _rank_failed(self, event: from_rank.RankFailed, now: float) -> None:
-        generation = self.job.generation
-        if event.generation != generation:
-            return
-        if self.forming.building:
-            why = f"could not join generation {generation}: {event.reason}"
+        if event.generation == self.job.generation and self.forming.building:
+            why = f"could not join generation {event.generation}: {event.reason}"
             self.job.restart_all(f"rank {event.rank} {why}")
-        else:
+        elif event.generation == self.job.generation:
             self.faults.failed(event, now)
 
     def _step_committed(self, event: from_rank.StepCommitted, now: float) -> None:

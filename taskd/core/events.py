@@ -181,6 +181,7 @@ Event = (
     | from_agent.AgentLeft
     | from_agent.StandbyJoined
     | from_agent.NodeTaken
+    | from_agent.AskedToLeave
     | from_agent.NodePrepared
     | from_agent.PreparationFailed
     | from_agent.RankDied
@@ -195,6 +196,7 @@ Event = (
     | from_operator.PauseRequested
     | from_operator.ContinueRequested
     | from_operator.RecoverySwitched
+    | from_operator.SaveRequested
     | from_operator.NodeSubHealthy
     | from_operator.NicSwitchRequested
     | from_operator.StressTestRequested
@@ -210,6 +212,7 @@ Event = (
     | from_rank.RankRestored
     | from_rank.RankFailed
     | from_rank.StateSaved
+    | from_rank.SaveEstimate
     | from_rank.StepCommitted
     | from_rank.RankFinished
     | from_rank.RankPaused

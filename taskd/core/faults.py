@@ -53,6 +53,8 @@ class Faults(Part):
                 "the same exception at the same step and rank again: a defect of the script, not a"
                 " fault"
             )
+            if incident is not None:
+                incident.hopeless = why
             self._recovery.spent(why, now)
 
     def drop(self, why: str) -> None:

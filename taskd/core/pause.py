@@ -15,7 +15,7 @@ from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 # who may want a pause; an advisor says its name
-OPERATORS, TASK = "operators", "a task on them"
+OPERATORS, TASK, SAVING = "operators", "a task on them", "a dump"
 
 
 class Pause(Part):

@@ -72,6 +72,11 @@ class Settings:
     # 3.3 s on a busy machine
     gather: float = 6.0
 
+    @property
+    def with_retry(self) -> tuple[str, ...]:
+        """The ladder with `retry`, which lets all ranks train on as they were."""
+        return ("retry", *(s for s in self.ladder if s != "retry"))
+
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.ranks_per_node < 1:
             raise ValueError(

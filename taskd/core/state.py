@@ -160,10 +160,10 @@ class JobState:
         self.over = True
         self.out.append(to_agent.End(ok, reason))
 
-    def give_up(self, why: str) -> None:
-        """End the job because nothing is left to try; its launchers fail with that reason."""
+    def give_up(self, why: str, ending: to_agent.Ending = "failed") -> None:
+        """End the job before it is done; its launchers leave with that reason."""
         reason = f"The job ends: {why}"
-        self.say(to_agent.GiveUp(reason))
+        self.say(to_agent.GiveUp(reason, ending))
         self.end(False, reason)
 
     def take_for_dead(self) -> dict[int, str]:

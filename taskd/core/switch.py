@@ -81,12 +81,22 @@ class Switch(Part):
             self._answer([event.request], True, f"{text}: {SUB_HEALTHY[strategy]}")
             self._recovery.leave(text, ("dump", "exit") if strategy == SAVE else ("exit",), now)
         elif strategy == MOVE:
-            plan = next((p for p in self._plans if p.node == number), None)
-            if plan is None:
-                self._plans.append(plan := _Plan(number, event.why))
-            plan.requests.append(event.request)
+            self._plan(number, event.why).requests.append(event.request)
         else:
             self._answer([event.request], True, f"{text}: ignored")
+
+    def _plan(self, number: int, why: str) -> _Plan:
+        plan = next((p for p in self._plans if p.node == number), None)
+        if plan is None:
+            self._plans.append(plan := _Plan(number, why))
+        return plan
+
+    def move(self, number: int, why: str) -> bool:
+        """Move the node, whatever is done about sub-healthy ones; False if it cannot be."""
+        if self.refusal(number, moves=True):
+            return False
+        self._plan(number, why)
+        return True
 
     def strategy_set(self, event: e.SubHealthyStrategySet, now: float) -> None:
         """From the next report on; a move under way is completed."""
@@ -103,11 +113,12 @@ class Switch(Part):
         stages = (Stage.PAUSING, Stage.MOVING)
         return any(plan.node == number and plan.stage in stages for plan in self._plans)
 
-    def refusal(self, number: int) -> str:
-        """Why a sub-healthy node cannot be handled; "" if it can."""
+    def refusal(self, number: int, moves: bool = False) -> str:
+        """Why a sub-healthy node cannot be handled; "" if it can. `moves`: it is to move in any
+        case."""
         job = self._job
         node = job.topology.nodes.get(number)
-        move = job.sub_healthy == MOVE
+        move = moves or job.sub_healthy == MOVE
         reasons = (
             (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),

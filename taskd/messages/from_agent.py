@@ -96,6 +96,15 @@ class Arrived(Message, frozen=True):
     node: NodeOrNone = -1
 
 
+class AskedToLeave(Message, frozen=True):
+    """`cause`, such as a signal to the launcher, says that `node` may be taken away in `grace`
+    seconds. Repeated for each manager."""
+
+    node: Node
+    cause: Text
+    grace: Seconds
+
+
 class May(Message, frozen=True):
     """The sender asks whether it may keep records of `node` for `agent`, or, with `fetch`, give
     `agent` those it keeps."""
@@ -350,6 +359,7 @@ FromAgent = (
     | Vote
     | RosterKept
     | Arrived
+    | AskedToLeave
     | May
     | AgentJoined
     | AgentLeft
@@ -381,6 +391,7 @@ FromAgent = (
     | from_rank.RankRestored
     | from_rank.RankFailed
     | from_rank.StateSaved
+    | from_rank.SaveEstimate
     | from_rank.StepCommitted
     | from_rank.RankFinished
     | from_rank.RankPaused

@@ -28,6 +28,14 @@ class RecoverySwitched(Message, frozen=True):
     on: bool
 
 
+class SaveRequested(Message, frozen=True):
+    """Save the job's state, at a step boundary; then the ranks go on, or with `end` the job
+    ends."""
+
+    request: Name
+    end: bool
+
+
 class NodeSubHealthy(Message, frozen=True):
     """`node` still works but is unreliable, because of `why`. `request`: "" for no answer."""
 
@@ -95,6 +103,7 @@ FromOperator = (
     PauseRequested
     | ContinueRequested
     | RecoverySwitched
+    | SaveRequested
     | NodeSubHealthy
     | NicSwitchRequested
     | StressTestRequested

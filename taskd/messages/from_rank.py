@@ -162,6 +162,14 @@ class StateSaved(Message, frozen=True):
     files: tuple[File, ...]
 
 
+class SaveEstimate(Message, frozen=True):
+    """Saving the job's state takes about `seconds`, by the speed of the dump's directory."""
+
+    rank: Rank
+    incarnation: Number
+    seconds: Seconds
+
+
 class StepCommitted(Message, frozen=True):
     """The first step after a resume is committed on this rank."""
 
@@ -274,6 +282,7 @@ FromRank = (
     | RankRestored
     | RankFailed
     | StateSaved
+    | SaveEstimate
     | StepCommitted
     | RankFinished
     | RankPaused

@@ -219,10 +219,17 @@ class RestartAll(Message, frozen=True):
     fault: RestartFault = "script"
 
 
+# how a job ends that is not done: another start may or may not help; its state is saved, so that
+# the next start goes on; every start would end like this one
+Ending = Literal["failed", "saved", "hopeless"]
+
+
 class GiveUp(Message, frozen=True):
-    """Stop all ranks and leave with an error; `reason` is the paragraph that the user reads."""
+    """Stop all ranks and leave; `reason` is the paragraph that the user reads, `ending` becomes the
+    launchers' exit status."""
 
     reason: Report
+    ending: Ending = "failed"
 
 
 class End(Message, frozen=True):

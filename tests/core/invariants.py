@@ -89,10 +89,10 @@ class Invariants:
             return
         assert len(incident.timeline.entered) < 2000
         assert incident.phase not in FINAL or k.job.over
-        saving = incident.strategy == "dump"  # which kills no rank
-        assert set(incident.killed) == (set() if saving else set(incident.evicted)) or k.job.over, (
-            "evicted, but not killed"
-        )
+        evicted, killed = set(incident.evicted), set(incident.killed)
+        # `dump` goes on without one that does not die
+        saving = incident.strategy == "dump" and killed <= evicted
+        assert killed == evicted or saving or k.job.over, "evicted, but not killed"
         assert not incident.killed or incident.phase is Phase.INTERRUPT or k.job.over, (
             "only INTERRUPT waits for evicted ranks"
         )
@@ -308,7 +308,8 @@ class Invariants:
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
         assert incident is not None and command.rank in incident.evicted
-        assert "recover-in-place" in self._allowed(incident) or world.clusterd != "off"
+        allowed = {"recover-in-place", "dump"} & set(self._allowed(incident))
+        assert allowed or world.clusterd != "off"
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
         if not rank.alive or rank.incarnation != command.incarnation:
@@ -376,6 +377,10 @@ class Invariants:
         # neither is the end of an incident
         if reason.startswith(("The job ends: ClusterD orders it", "The job ends: nodes [")):
             return
+        incident = self.world.coordinator.recovery.incident
+        if incident is not None and incident.leaving and incident.saved:
+            assert "The state at the start of step " in reason and "--resume auto" in reason
+            return
         parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
         for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"
@@ -386,7 +391,6 @@ class Invariants:
             failed,
             self._tellings,
         )
-        incident = self.world.coordinator.recovery.incident
         if incident is not None and incident.rounds:
             assert not tried.startswith("nothing"), (
                 "a strategy was tried, but the paragraph denies it"

@@ -50,7 +50,9 @@ begins a comment. Inputs:
     node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
-    request A: pause | request A: continue
+    request A: pause | request A: continue | request A: save | request A: save and end
+    node 1 has 30 s to leave: SIGTERM to its launcher
+    rank 0 would save in 5 s
     request A: test ranks 0,2 by aic,p2p | request A: switch ranks 0=backup,1=main
     clusterd: tests 0=aic,1=aic+p2p | clusterd: switches 0=backup,1=main
     WHO has done task 1: well | WHO has done task 1: aic 2 hot, p2p 0      test, code, text
@@ -154,6 +156,12 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", event(from_agent.StepsBegun)),
     (r"request (?P<request>\w+): pause", event(from_operator.PauseRequested)),
     (r"request (?P<request>\w+): continue", event(from_operator.ContinueRequested)),
+    (
+        r"request (?P<request>\w+): save(?P<end> and end)?",
+        event(from_operator.SaveRequested, end=False),
+    ),
+    (NODE + r"has (?P<grace>[\d.]+) s to leave: (?P<cause>.*)", event(from_agent.AskedToLeave)),
+    (WHO + r"would save in (?P<seconds>[\d.]+) s", event(from_rank.SaveEstimate)),
     (r"request (?P<name>\w+): test ranks (?P<who>\S+) by (?P<what>\S+)", tasks.devices_tested),
     (r"request (?P<name>\w+): switch ranks (?P<what>\S+)", tasks.nics_switched),
     (WHO + r"(?:has|have) done task (?P<number>\d+): (?P<what>.*)", rank_event(tasks.done)),

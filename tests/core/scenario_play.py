@@ -251,7 +251,8 @@ def rank_event(make: Callable[..., e.Event]) -> Callable[..., list[str]]:
 # the fields of an event that are no texts: in place of their words
 READ: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("node", "step", "rank", "incarnation"), int),
-    **dict.fromkeys(("seconds", "allowance"), float),
+    **dict.fromkeys(("seconds", "allowance", "grace"), float),
+    "end": bool,
     "on": lambda text: text in ("on", "connects"),
     "position": position,
 }

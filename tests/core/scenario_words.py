@@ -178,7 +178,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"{'; a node was replaced' if x.fault == 'node' else ''}):"
         f" {x.reason}"
     ),
-    to_agent.GiveUp: lambda x: f"give up: {x.reason}",
+    to_agent.GiveUp: lambda x: (
+        f"give up{'' if x.ending == 'failed' else f', {x.ending}'}: {x.reason}"
+    ),
     to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
     to_agent.KeepSwitch: lambda x: f"agents keep: recovery is {('on', 'paused')[x.switches % 2]}",

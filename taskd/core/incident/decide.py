@@ -73,7 +73,7 @@ class Save(Work):
             if event.why:
                 return Move.SPENT, f"the dump could not be sealed: {event.why}"
             done = f"the state at the start of step {saving.step} is at {event.path}"
-            return Move.SAVED, f"dump: done, {done}"
+            return self._done(incident, event.path, done)
         if isinstance(event, from_rank.StateSaved):
             saving.saved_by(event.rank)
         elif event.why:
@@ -83,7 +83,16 @@ class Save(Work):
             saving.waiting.discard(event.node)
         saving.files += event.files
         saving.advance(self._job)
-        return (Move.SAVED, f"dump: done, {saving.done}") if saving.done else None
+        return self._done(incident, saving.done, saving.done) if saving.done else None
+
+    def _done(self, incident: Incident, saved: str, text: str) -> Next:
+        incident.saved, why = saved, f"dump: done, {text}"
+        if not incident.trains_on:
+            return Move.SAVED, why
+        incident.tried.append(why)
+        incident.failed.append("dump")  # it is over: the next rung
+        self._job.note(f"incident {incident.number}: {why}; the ranks train on")
+        return Move.KEPT, ""
 
     def silent(self, incident: Incident) -> list[int]:
         saving = incident.round.dump

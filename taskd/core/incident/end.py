@@ -11,12 +11,16 @@ from taskd.core.incident.takeover import Takeover
 from taskd.core.incident.times import for_journal
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
+from taskd.messages import to_agent
 
 SET_UP = (
     " A replacement runs the script's set-up again, where its first process has left directories,"
     " files, locks, ports and names: let the script check taskd.replacement (or TASKD_INCARNATION,"
     " which is not 0 in a replacement) and skip what is already done."
 )
+
+
+GO_ON = "Start the same command with --resume auto, and training goes on from there."
 
 
 class Climb(Work):
@@ -93,8 +97,19 @@ class End(Work):
             job.exhausted = reason
         else:
             self._tell(incident, "ended", now)
-            job.give_up(reason)
+            job.give_up(*self._ending(incident, reason))
         return None
+
+    def _ending(self, incident: Incident, reason: str) -> tuple[str, to_agent.Ending]:
+        """What the user reads, and how the job ends."""
+        if incident.hopeless:
+            return reason, "hopeless"
+        if not incident.saved:
+            return reason, "failed"
+        if incident.leaving:
+            done = incident.tried[-1].removeprefix("dump: done, ")
+            reason = f"{'; '.join(incident.faults)}. {done[:1].upper()}{done[1:]}."
+        return f"{reason} {GO_ON}", "saved"
 
     def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
         """The explanation for the user, as one paragraph."""

@@ -55,6 +55,7 @@ class Interrupt(Work):
         if rung.strategy == "dump":
             incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))
             incident.killed.clear()
+            self._kill(incident, now)
         else:
             self._rounds.replace(incident)
             self._nodes.assign(incident)
@@ -122,7 +123,11 @@ class Interrupt(Work):
         return [r for r in self._job.ranks if self.running(incident, r) or r in incident.killed]
 
     def late(self, incident: Incident) -> Next:
-        if undead := [r for r in self.silent(incident) if r in incident.killed]:
+        undead = [r for r in self.silent(incident) if r in incident.killed]
+        if undead and incident.strategy == "dump":  # their records are not needed
+            incident.killed.clear()
+            return stopped(self._job, incident)
+        if undead:
             why = f"ranks [{abbreviate(undead)}] were still alive"
             return Move.SPENT, f"{why} {self._job.settings.kill:.0f} s after SIGKILL"
         return None

@@ -9,6 +9,7 @@ that it leads to, until the incident has to wait for a rank, an agent or a deadl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 
 from taskd.core import events as e
 from taskd.core.incident import ladder, times
@@ -253,7 +254,7 @@ class Recovery(Part):
         ):
             return
         if self._interrupt.running(incident, event.rank):
-            incident.deadline = max(incident.deadline, now + event.allowance)
+            incident.extend(min(now + event.allowance, incident.latest))
 
     def reset(self, now: float) -> None:
         """A device may have been reset: start the processes that wait for that."""
@@ -326,21 +327,21 @@ class Recovery(Part):
         incident = self.join(f"node {moving.node} moves: {moving.why}", now=now)
         incident.moving = moving
         # `retry` even if not configured: if the move fails, all ranks continue as they were
-        incident.rungs = (
-            ladder.HOT_SWITCH,
-            *(s for s in ladder.STRATEGIES if s == "retry" or s in self._job.settings.ladder),
-        )
+        incident.rungs = (ladder.HOT_SWITCH, *self._job.settings.with_retry)
         self.again(now)
 
-    def leave(self, text: str, rungs: tuple[str, ...], now: float) -> None:
-        """End the job, by `rungs`."""
+    def leave(self, text: str, rungs: tuple[str, ...], now: float, latest: float = inf) -> None:
+        """End the job, by `rungs`, or save its state and train on, if `retry` is among them.
+        `latest`: see Incident."""
         incident = self.join(text, now=now)
-        incident.rungs, incident.leaving = rungs, True
-        if incident.strategy not in rungs:  # otherwise it is already ending
+        incident.rungs, incident.latest, incident.trains_on = rungs, latest, "retry" in rungs
+        incident.leaving = not incident.trains_on
+        if incident.strategy not in rungs:  # else it is already ending
             self.again(now)
 
-    def former_lost(self, event: e.FormerLost) -> None:
+    def former_lost(self, event: e.FormerLost, now: float) -> None:
         """The former agent of the moving node is gone."""
+        self._job.election.depart(event.agent)
         moving = self.incident.moving if self.incident is not None else None
         if moving is not None and moving.before is not None and moving.before.agent == event.agent:
             moving.former_lost = event.why

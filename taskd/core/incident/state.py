@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from math import inf
 
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
@@ -80,6 +81,10 @@ class Incident:
     # the ladder
     rungs: tuple[str, ...] = ()  # in place of the configured ones
     leaving: bool = False  # the job ends, and is not restarted
+    latest: float = inf  # after that no rank is awaited any longer
+    trains_on: bool = False  # after the dump
+    saved: str = ""  # where the state is
+    hopeless: str = ""  # why every start of the job would end like this one
     consults: bool = False  # the advisor names the strategy, and has not yet
     consulted: float | None = None  # since when its strategy is awaited
     rung: Rung | None = None  # the last one chosen
@@ -117,6 +122,10 @@ class Incident:
     def enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self.timeline.enter(phase.value, now)
+
+    def extend(self, until: float) -> None:
+        """Give the phase time until then."""
+        self.deadline = max(self.deadline, until)
 
     def tell_phase(self, job: JobState) -> None:
         job.journal(

@@ -1,0 +1,175 @@
+"""Saves the job's state on request: because it has to leave its machines, or while it trains on.
+
+All ranks pause before the same step, so that none of their work is lost, and an incident of its own
+saves the state under the strategy `dump`. A job that leaves does not wait for a repair: what every
+rank has recorded is saved at once. Nor does it wait for a rank that is still in its step when time
+runs short: the start of that step is saved.
+
+A node that has to leave alone moves to a standby instead, if one is there and `recover` is
+configured; the others train on.
+"""
+
+from __future__ import annotations
+
+from taskd.core.finishing import Finishing
+from taskd.core.incident.machine import Recovery
+from taskd.core.incident.state import Incident
+from taskd.core.pause import SAVING, Pause
+from taskd.core.state import JobState, Part
+from taskd.core.switch import Switch
+from taskd.messages import from_agent, from_operator, from_rank
+
+# seconds kept in hand: ranks need 2 to be interrupted, launchers and manager 1 to end
+RESERVE = 3.0
+
+
+class Leaving(Part):
+    def __init__(
+        self, job: JobState, recovery: Recovery, pause: Pause, finishing: Finishing, switch: Switch
+    ) -> None:
+        self._job, self._recovery, self._pause = job, recovery, pause
+        self._finishing, self._switch = finishing, switch
+        self._why = ""  # why the state is saved; "": nothing is asked for
+        self._ends = False  # the job ends then
+        self._saving = False  # it is being saved
+        self._until: float | None = None  # when the machines may be gone
+        self._latest = 0.0  # when to stop waiting for ranks to pause
+        self._requests: list[str] = []
+        self._moving: dict[int, str] = {}  # nodes that leave by moving -> their agents
+        self._takes = 0.0  # seconds that saving takes, as ranks have estimated
+
+    # -- what is asked for -------------------------------------------------------------------------
+
+    def estimated(self, event: from_rank.SaveEstimate, now: float) -> None:
+        self._takes = max(self._takes, event.seconds)
+
+    def asked_to_leave(self, event: from_agent.AskedToLeave, now: float) -> None:
+        job, node = self._job, self._job.topology.nodes.get(event.node)
+        if not job.protected or node is None or not node.living or event.node in self._moving:
+            return  # its launcher ends as it would without taskd
+        why = f"node {event.node} has to leave within {event.grace:g} s: {event.cause}"
+        if not self._ends and self._moves(event.node, why):
+            job.note(f"{why}; a standby takes its place")
+            self._moving[event.node] = node.agent
+            return
+        until = now + event.grace
+        self._until = until if self._until is None else min(self._until, until)
+        self._begin(why, True, self._until - self._takes - RESERVE, now)
+
+    def _moves(self, number: int, why: str) -> bool:
+        """Move the node to a standby, if each node that leaves has one."""
+        free = len(self._job.topology.standbys) - len(self._moving)
+        return (
+            "recover" in self._job.settings.ladder and free > 0 and self._switch.move(number, why)
+        )
+
+    def requested(self, event: from_operator.SaveRequested, now: float) -> None:
+        if not self._job.protected:
+            refusal = "not every rank has begun its protected loop: there is no state to save yet"
+        elif self._why and self._ends and not event.end:
+            refusal = f"the job is about to end: {self._why}"
+        else:
+            self._requests.append(event.request)
+            why = "the state is saved, and the job ends: requested by an operator"
+            if not event.end:
+                why = "the state is saved: requested by an operator"
+            self._begin(why, event.end, now + self._job.settings.pause_all, now)
+            return
+        self._job.answer(event.request, False, refusal)
+
+    def _begin(self, why: str, ends: bool, latest: float, now: float) -> None:
+        waited = bool(self._why)
+        self._latest = min(self._latest, latest) if waited and self._ends else latest
+        if not waited or (ends and not self._ends):
+            self._why, self._ends = why, ends
+            self._job.note(f"{why}: all ranks pause")
+            if not waited:
+                self._pause.request("", SAVING)
+        self._finishing.check(now)
+
+    # -- until it is saved -------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        return self._latest if self._why and not self._saving else None
+
+    def tick(self, now: float) -> None:
+        if (due := self.deadline) is None or now < due:
+            return
+        if self._ends:
+            self._save("some ranks have not paused in time", now)
+        elif self._recovery.incident is None:
+            self._over(False, "not saved: not all ranks had paused in time", now)
+        else:  # they pause when it is over
+            self._latest = now + self._job.settings.pause_all
+
+    def follow_up(self, now: float) -> None:
+        for number in list(self._moving):
+            self._moved(number, now)
+        incident = self._recovery.incident
+        if not self._why or self._job.over:
+            return
+        if self._saving:
+            self._saved(incident, now)
+        elif any(rank.ended and not rank.quit for rank in self._job.ranks.values()):
+            self._over(False, "not saved: the job is at its end", now)
+        elif self._ends and incident is not None:
+            self._save("a repair is under way", now)
+        elif incident is None and self._pause.all_paused and not self._pause.busy:
+            self._save("", now)
+
+    def _saved(self, incident: Incident | None, now: float) -> None:
+        """Let the ranks train on once the dump is done, or has failed."""
+        if incident is None:
+            self._over(False, "not saved: the repair of a fault came between", now)
+        elif incident.saved:
+            self._over(True, f"the state is saved: {incident.saved}", now)
+        elif "dump" in incident.failed:
+            self._over(False, f"not saved: {incident.tried[-1]}", now)
+
+    def _save(self, hurry: str, now: float) -> None:
+        text = f"{self._why}{f'; {hurry}' if hurry else ''}"
+        self._saving = True
+        if self._ends:
+            self._recovery.leave(text, ("dump", "exit"), now, self._latest)
+        else:
+            self._recovery.leave(text, ("dump", *self._job.settings.with_retry), now)
+
+    def _moved(self, number: int, now: float) -> None:
+        """Look after a node that moves because it has to leave."""
+        agent, node = self._moving[number], self._job.topology.nodes[number]
+        if self._switch.moves(number) and not self._job.over:
+            return
+        del self._moving[number]
+        if node.agent == agent and node.living and not self._job.over:
+            why = f"node {number} has to leave, and no standby could take its place"
+            self._begin(why, True, now + self._job.settings.interruption, now)
+
+    def _over(self, ok: bool, text: str, now: float) -> None:
+        """The state is saved, or will not be, and the ranks train on."""
+        self._answer(ok, text)
+        self._forget()
+        self._pause.release("", SAVING)
+        self._finishing.check(now)
+
+    def end(self) -> None:
+        """The job is over."""
+        incident = self._recovery.incident
+        saved = incident.saved if incident is not None else ""
+        self._answer(bool(saved), f"the state is saved: {saved}" if saved else "the job is over")
+        self._forget()
+        self._moving.clear()
+
+    def _answer(self, ok: bool, text: str) -> None:
+        for request in self._requests:
+            self._job.answer(request, ok, text)
+
+    def _forget(self) -> None:
+        self._requests.clear()
+        self._why, self._ends, self._saving, self._until = "", False, False, None
+
+    def drop(self, why: str) -> None:
+        """The ranks' processes are gone."""
+        self._answer(False, f"not saved: {why}")
+        self._forget()
+        self._moving.clear()
