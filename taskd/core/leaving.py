@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from taskd.core.finishing import Finishing
 from taskd.core.incident.machine import Recovery
+from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
 from taskd.core.pause import SAVING, Pause
 from taskd.core.state import JobState, Part
@@ -36,6 +37,7 @@ class Leaving(Part):
         self._latest = 0.0  # when to stop waiting for ranks to pause
         self._requests: list[str] = []
         self._moving: dict[int, str] = {}  # nodes that leave by moving -> their agents
+        self._at: tuple[Phase | None, int] = None, 0  # phase and interruption after the last event
         self._takes = 0.0  # seconds that saving takes, as ranks have estimated
 
     # -- what is asked for -------------------------------------------------------------------------
@@ -106,14 +108,16 @@ class Leaving(Part):
     def follow_up(self, now: float) -> None:
         for number in list(self._moving):
             self._moved(number, now)
-        incident = self._recovery.incident
+        incident, at = self._recovery.incident, (self._recovery.phase, self._job.interruption)
+        # orders are carried out before the next event interrupts what they are for
+        same, self._at = at == self._at, at
         if not self._why or self._job.over:
             return
         if self._saving:
             self._saved(incident, now)
         elif any(rank.ended and not rank.quit for rank in self._job.ranks.values()):
             self._over(False, "not saved: the job is at its end", now)
-        elif self._ends and incident is not None:
+        elif self._ends and incident is not None and incident.moving is None and same:
             self._save("a repair is under way", now)
         elif incident is None and self._pause.all_paused and not self._pause.busy:
             self._save("", now)

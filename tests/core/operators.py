@@ -1,8 +1,8 @@
-"""The operators of the world: they pause the job, let it continue, and report faults."""
+"""The operators of the world: they pause the job, have it saved, and report faults."""
 
 from __future__ import annotations
 
-from taskd.messages import from_operator
+from taskd.messages import from_agent, from_operator
 from taskd.mindcluster import levels
 from taskd.mindcluster.levels import RESETS, TABLE, Level
 from tests.core.actors import Part
@@ -13,6 +13,19 @@ class Operators(Part):
         self.world.asked += 1
         self.request(from_operator.PauseRequested(f"pause-{self.world.asked}"))
         self.after(self.chance.choice([0.01, 0.5, 3.0, 20.0]), self.go_on)
+
+    def save(self) -> None:
+        """Have the state saved, or a launcher asked to leave."""
+        self.world.asked += 1
+        kind = self.chance.choice(["save", "save", "stop", "leave"])
+        self.counts[f"asked to {kind}"] += 1
+        if kind != "leave":
+            self.request(from_operator.SaveRequested(f"{kind}-{self.world.asked}", kind == "stop"))
+            return
+        node = self.chance.randrange(len(self.world.nodes))
+        grace = self.chance.choice([0.0, 5.0, 30.0])
+        if self.world.asleep is None:
+            self.world.deliver(from_agent.AskedToLeave(node, "SIGTERM", grace))
 
     def go_on(self) -> None:
         """Repeat the request until it succeeds or the job is over."""
@@ -66,6 +79,7 @@ class Operators(Part):
         self,
         event: from_operator.PauseRequested
         | from_operator.ContinueRequested
+        | from_operator.SaveRequested
         | from_operator.NodeSubHealthy,
     ) -> None:
         if self.world.asleep is not None:

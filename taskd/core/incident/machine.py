@@ -335,7 +335,8 @@ class Recovery(Part):
         `latest`: see Incident."""
         incident = self.join(text, now=now)
         incident.rungs, incident.latest, incident.trains_on = rungs, latest, "retry" in rungs
-        incident.leaving = not incident.trains_on
+        incident.leaving, incident.saved = not incident.trains_on, ""
+        incident.failed = [s for s in incident.failed if s != "dump"]
         if incident.strategy not in rungs:  # else it is already ending
             self.again(now)
 
