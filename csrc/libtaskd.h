@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 4u
+#define TASKD_ABI 5u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
 #define TASKD_DAMAGES 4         /* in a slot; the process keeps more: taskd_damage_list */
@@ -87,6 +87,9 @@ struct taskd_slot {
     int32_t pid;
     uint32_t incarnation; /* from TASKD_INCARNATION: 0, +1 for each replacement */
     uint32_t attached;
+    /* see taskd_leave_on: the last signal that came, 0: none; whether the program handles it */
+    int32_t asked;
+    uint32_t handles;
     /* line 1: the rank's position, by the rank (seqlock: odd `seq` while being written) */
     _Alignas(64) uint32_t seq;
     uint32_t phase;
@@ -113,12 +116,14 @@ struct taskd_page {
     uint32_t slot_bytes;
     uint64_t pause;   /* step before which ranks stop, or TASKD_NO_PAUSE; by the agent */
     uint32_t copying; /* 1: another node keeps copies of ranks' records; by the agent */
+    uint32_t ending;  /* 1: the agent ends the ranks; by the agent */
     /* futex word: changes with any slot's `started`, `interruption` or `copied` if a rank waits */
     _Alignas(64) uint32_t gate;
     uint32_t gate_waiters;
     /* which ranks have come to the step that they take together, see taskd_together */
     _Alignas(64) uint64_t together;
-    _Alignas(64) uint32_t bell; /* futex word: +1 whenever a slot's `damaged` grows */
+    /* futex word: +1 whenever a slot's `damaged` grows or its `asked` is set */
+    _Alignas(64) uint32_t bell;
     struct taskd_slot slots[];
 };
 
@@ -129,6 +134,8 @@ struct taskd_view {
     uint32_t attached;
     uint64_t step, heartbeat_ns, started; /* started: 0 is "none", UINT64_MAX "all done" */
     uint64_t usual_ns, until_ns, damaged;
+    int32_t asked;
+    uint32_t handles;
 };
 
 #pragma GCC visibility push(default)
@@ -157,6 +164,8 @@ int taskd_page_copied(struct taskd_page *page, uint32_t slot, uint64_t number);
  * check at step boundaries (taskd_pause_step) and publish TASKD_PAUSED; no rank is woken or
  * interrupted. Replaces an earlier step. */
 int taskd_page_pause(struct taskd_page *page, uint64_t step);
+/* Let a signal end each rank again: see taskd_leave_on. */
+int taskd_page_ending(struct taskd_page *page);
 /* Copy a slot's fields consistently; -EAGAIN if the writer died during an update (the copy is still
  * filled in). */
 int taskd_read(const struct taskd_page *page, uint32_t slot, struct taskd_view *view);
@@ -195,6 +204,14 @@ int taskd_detach(void);
 int taskd_slot_number(void);
 /* 1 if libtaskd was preloaded (so _exit, abort and sigaction are interposed), 0 if loaded later. */
 int taskd_preloaded(void);
+
+/* From now on `sig` asks the job to leave: it no longer ends this process, but sets the slot's
+ * `asked` and rings the bell. What handler the program has for it, now or later, is called all the
+ * same. Once the agent ends its ranks, it acts as if this had never been called. In children forked
+ * from now on, up to their exec, it acts only if their parent sends it: a scheduler signals all
+ * processes of a job, and loader workers are needed until the state is saved. One signal in the
+ * life of a process; 0: it acts as before. -EINVAL for a fatal signal, and for a second one. */
+int taskd_leave_on(int sig);
 
 /* Publish step and phase, with the time. ~25-46 ns. By one thread at a time.
  *

@@ -163,6 +163,8 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->rank = TASKD_NO_RANK;
     slot->pid = 0;
     slot->incarnation = 0;
+    slot->asked = 0;
+    slot->handles = 0;
     __atomic_store_n(&slot->attached, 0, __ATOMIC_RELEASE);
     slot->phase = TASKD_SETUP;
     slot->step = 0;
@@ -223,6 +225,14 @@ int taskd_page_copying(struct taskd_page *page, int on)
     return 0;
 }
 
+int taskd_page_ending(struct taskd_page *page)
+{
+    if (page == NULL)
+        return -EINVAL;
+    __atomic_store_n(&page->ending, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
 int taskd_page_copied(struct taskd_page *page, uint32_t index, uint64_t number)
 {
     if (!has_slot(page, index))
@@ -269,6 +279,8 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
     view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
     view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);
+    view->asked = __atomic_load_n(&slot->asked, __ATOMIC_ACQUIRE);
+    view->handles = __atomic_load_n(&slot->handles, __ATOMIC_RELAXED);
     /* An update takes ~30 ns. A writer still inside after this many tries, most of them after a
      * yield, is dead or stopped. */
     for (int tries = 0; tries < 1000; tries++) {

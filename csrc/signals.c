@@ -1,6 +1,7 @@
-/* Fatal signals: taskd's handler stays installed in the kernel, and calls those that the program
- * installs, which are kept in a table. In the other order a handler such as faulthandler's would
- * run first and raise the signal again, and the fault address would be lost. */
+/* Fatal signals, and the one that asks the job to leave: taskd's handler stays installed in the
+ * kernel, and calls those that the program installs, which are kept in a table. In the other order
+ * a handler such as faulthandler's would run first and raise the signal again, and the fault
+ * address would be lost. */
 #include "internal.h"
 
 #include <string.h>
@@ -13,6 +14,11 @@
 
 static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 #define NFATAL (sizeof fatal / sizeof fatal[0])
+#define LEAVE ((int)NFATAL) /* the row of the signal that asks to leave, see taskd_leave_on */
+
+static int leave_signal; /* 0: none */
+static int32_t spared;   /* this process, if it is a child that leave_signal has to spare */
+static bool leave_off;   /* it acts as if taskd_leave_on had never been called */
 
 /* The program's view of one signal. Two copies and a version, so that a handler can read while
  * another thread writes, and a fork during a write leaves the child a complete one. */
@@ -20,7 +26,7 @@ static struct program_action {
     uint32_t version;
     struct sigaction copies[2];
     int32_t told; /* tid that wrote the last record of this signal */
-} program[NFATAL];
+} program[NFATAL + 1];
 
 static char writing; /* spin lock; held with all signals blocked, for two copies of a struct */
 static bool installed;
@@ -30,12 +36,13 @@ static int slot_of(int sig)
     for (unsigned i = 0; i < NFATAL; i++)
         if (fatal[i] == sig)
             return (int)i;
-    return -1;
+    return sig != 0 && sig == leave_signal ? LEAVE : -1;
 }
 
 bool taskd_is_fatal(int sig)
 {
-    return slot_of(sig) >= 0;
+    int i = slot_of(sig);
+    return i >= 0 && i != LEAVE;
 }
 
 static struct sigaction action_get(const struct program_action *p)
@@ -156,15 +163,72 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         next.sa_handler(sig);
 }
 
+static bool handled(const struct sigaction *action)
+{
+    return action->sa_handler != SIG_DFL && action->sa_handler != SIG_IGN;
+}
+
+/* The signal that asks the job to leave. */
+static void on_leave(int sig, siginfo_t *info, void *context)
+{
+    int saved_errno = errno;
+    struct taskd_slot *slot = taskd_own_slot();
+    bool acts = leave_off || (slot != NULL ? __atomic_load_n(&taskd_self.page->ending,
+                                                             __ATOMIC_ACQUIRE) != 0
+                                           : info->si_pid == getppid());
+    if (slot != NULL && !acts) {
+        __atomic_store_n(&slot->asked, sig, __ATOMIC_RELEASE);
+        __atomic_fetch_add(&taskd_self.page->bell, 1, __ATOMIC_RELEASE);
+        taskd_wake(&taskd_self.page->bell);
+    }
+    struct sigaction next = action_get(&program[LEAVE]);
+    if (handled(&next) && (acts || slot != NULL)) {
+        errno = saved_errno;
+        if ((next.sa_flags & SA_SIGINFO) != 0)
+            next.sa_sigaction(sig, info, context);
+        else
+            next.sa_handler(sig);
+    } else if (acts && next.sa_handler == SIG_DFL) {
+        die(sig, info);
+    }
+    errno = saved_errno;
+}
+
 static void install_ours(int sig, int program_flags)
 {
     struct sigaction ours;
     memset(&ours, 0, sizeof ours);
-    ours.sa_sigaction = on_fatal;
+    bool leave = slot_of(sig) == LEAVE;
+    ours.sa_sigaction = leave ? on_leave : on_fatal;
     /* SA_NODEFER: a fault inside a chained handler is recorded too. SA_RESTART is the program's
      * choice: it decides how its own interrupted system calls behave. */
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER | (program_flags & SA_RESTART);
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | (leave ? 0 : SA_NODEFER) |
+                    (program_flags & SA_RESTART);
     taskd_real_sigaction(sig, &ours, NULL);
+}
+
+int taskd_leave_on(int sig)
+{
+    struct taskd_slot *slot = taskd_own_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    leave_off = sig == 0;
+    if (sig == 0 || sig == leave_signal)
+        return 0;
+    if (sig < 0 || slot_of(sig) >= 0)
+        return -EINVAL;
+    struct sigaction now;
+    if (leave_signal != 0 || taskd_real_sigaction(sig, NULL, &now) != 0)
+        return -EINVAL;
+    sigset_t saved;
+    lock_actions(&saved);
+    action_set(&program[LEAVE], &now);
+    leave_signal = sig;
+    __atomic_store_n(&slot->handles, handled(&now), __ATOMIC_RELAXED);
+    /* without a handler, system calls go on as if the signal had not come */
+    install_ours(sig, handled(&now) ? now.sa_flags : SA_RESTART);
+    unlock_actions(&saved);
+    return 0;
 }
 
 /* Give the calling thread an alternate stack, so that a stack overflow is recorded too. */
@@ -218,6 +282,8 @@ void taskd_signals_child(void)
     /* The thread that held it does not exist here. */
     __atomic_clear(&writing, __ATOMIC_RELAXED);
     taskd_signals_restore();
+    if (leave_signal != 0)
+        spared = (int32_t)getpid();
 }
 
 /* Do what sigaction would have done for the program. false: call the real one. */
@@ -226,7 +292,10 @@ bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigactio
     int i = slot_of(sig);
     /* Another pid: a vfork child shares memory but not handlers; subprocess resets signals there.
      * */
-    if (i < 0 || !__atomic_load_n(&installed, __ATOMIC_ACQUIRE) || taskd_own_slot() == NULL)
+    struct taskd_slot *slot = taskd_own_slot();
+    bool ours = i == LEAVE ? slot != NULL || spared == (int32_t)getpid()
+                           : slot != NULL && __atomic_load_n(&installed, __ATOMIC_ACQUIRE);
+    if (i < 0 || !ours)
         return false;
     struct sigaction wanted, before;
     if (act != NULL)
@@ -236,8 +305,10 @@ bool taskd_signals_virtual(int sig, const struct sigaction *act, struct sigactio
     before = action_get(&program[i]);
     if (act != NULL) {
         action_set(&program[i], &wanted);
-        if (((before.sa_flags ^ wanted.sa_flags) & SA_RESTART) != 0)
-            install_ours(sig, wanted.sa_flags);
+        if (i == LEAVE && slot != NULL)
+            __atomic_store_n(&slot->handles, handled(&wanted), __ATOMIC_RELAXED);
+        if (i == LEAVE || ((before.sa_flags ^ wanted.sa_flags) & SA_RESTART) != 0)
+            install_ours(sig, i == LEAVE && !handled(&wanted) ? SA_RESTART : wanted.sa_flags);
     }
     unlock_actions(&saved);
     if (old != NULL)

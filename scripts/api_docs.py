@@ -208,12 +208,14 @@ GROUPS = (
             "Control",
             "Control.pause",
             "Control.resume",
+            "Control.dump",
+            "Control.stop",
             "Control.status",
             "Control.overview",
             "Control.switch_recovery",
         ),
         "`taskd.control` is for programs outside the job. The commands `taskd pause`, `continue`,"
-        " `status` and `recovery` use it.",
+        " `dump`, `stop`, `status` and `recovery` use it.",
     ),
     Group(
         "Report and inject faults",
@@ -239,7 +241,7 @@ def render() -> str:
     ]
     contents, body = [], []
     for group in GROUPS:
-        module = ast.parse((generated.ROOT / group.path).read_text(encoding="utf-8"))
+        module = _module(group.path)
         if group.title:
             body += [f"## {group.title}", *([_wrapped(group.about)] if group.about else [])]
             contents.append([f"[{group.title}](#{_anchor(group.title)})"])
@@ -259,8 +261,19 @@ def render() -> str:
     return "\n\n".join([*parts, *body, *_commands()]) + "\n"
 
 
+def _module(path: str) -> ast.Module:
+    """The module, with what its classes inherit from classes of other modules of taskd."""
+    module = ast.parse((generated.ROOT / path).read_text(encoding="utf-8"))
+    bases = dict(_exported(module))
+    for node in module.body:
+        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+            if isinstance(base, ast.Name) and base.id in bases:
+                node.body[:0] = bases[base.id].body
+    return module
+
+
 def _exported(package: ast.Module) -> list[tuple[str, Definition]]:
-    """The functions that a package imports from its modules, in their order there."""
+    """The functions and classes that a package imports from its modules, in their order there."""
     found: list[tuple[str, Definition]] = []
     for node in package.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskd."):

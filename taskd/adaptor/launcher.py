@@ -9,11 +9,17 @@ from collections.abc import Callable
 
 from taskd import logs, settings
 from taskd.agent.supervisor import Supervisor
+from taskd.messages import to_agent
 from taskd.protocol import addresses, secret
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import BadSecret
 
 log = logging.getLogger("taskd.agent")
+
+
+# exit statuses of launchers: EX_TEMPFAIL of sysexits.h, "try again later"; and what NVRx's launcher
+# returns where another start is pointless
+STATUS: dict[to_agent.Ending, int] = {"failed": 1, "saved": 75, "hopeless": 93}
 
 
 def supervise(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 
 import torch.distributed.elastic.multiprocessing.api as api
@@ -19,6 +20,9 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 _starting = False
 _leaving = False
 _kept: list[signal.Signals] = []
+# whether the job saves its state for a signal, see Supervisor.asked_to_leave
+_saves: Callable[[signal.Signals], bool] | None = None
+_preemption: signal.Signals | None = None
 
 
 def install() -> None:
@@ -27,9 +31,14 @@ def install() -> None:
     api._terminate_process_handler = _signaled  # type: ignore[assignment]
 
 
-def begin() -> None:
-    """Reset: a launcher begins its work."""
-    global _starting, _leaving
+def begin(
+    saves: Callable[[signal.Signals], bool] | None = None, preemption: signal.Signals | None = None
+) -> None:
+    """Reset: a launcher begins its work. `saves`: asked at each signal whether the job saves its
+    state for it; the launcher then goes on until the job has ended. `preemption`: the signal for
+    which it does."""
+    global _starting, _leaving, _saves, _preemption
+    _saves, _preemption = saves, preemption
     _starting = _leaving = False
     _kept.clear()
 
@@ -64,7 +73,7 @@ def left() -> None:
 
 
 def _signaled(number: int, frame: FrameType | None) -> None:
-    if _leaving:
+    if _leaving or (_saves is not None and _saves(signal.Signals(number))):
         return
     if _starting:
         _kept.append(signal.Signals(number))
@@ -83,10 +92,8 @@ def _listen() -> None:
     """Install the handler for the signals that torch handles once it starts its processes."""
     if threading.current_thread() is not threading.main_thread():
         return
-    for name in os.environ.get(
-        "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-    ).split(","):
-        number = getattr(signal, name.strip(), None)
+    names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
+    for number in (_preemption, *(getattr(signal, n.strip(), None) for n in names.split(","))):
         # an ignored signal stays ignored: nohup
         if isinstance(number, signal.Signals) and signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _signaled)

@@ -30,7 +30,7 @@ from taskd.adaptor import contexts, restarts, stopping, stores
 from taskd.adaptor.arrival import comes_late
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
-from taskd.adaptor.launcher import supervise
+from taskd.adaptor.launcher import STATUS, supervise
 from taskd.adaptor.place import Place
 from taskd.agent.standby import Order
 from taskd.messages import to_agent
@@ -224,7 +224,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if verdict.restart is not None:
             return self._begin_anew(verdict.restart)
         if verdict.what == "give up":
-            return self._give_up(verdict.reason)
+            return self._give_up(verdict.reason, verdict.ending)
         if self._pcontext is not None:
             pids = self._pcontext.pids()  # torch does not know replacements' pids
             for worker in worker_group.workers:
@@ -235,9 +235,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         if self._supervisor.managed:
             return RunResult(state=WorkerState.HEALTHY)  # torch has seen it before the manager
         if not self._supervisor.protecting and (why := self._failures.defect(result.failures)):
-            self._remaining_restarts = 0
-            self._say(why)
-        elif self._restart is not None:
+            return self._give_up(why, "hopeless")
+        if self._restart is not None:
             # torch would start a new rendezvous with the other launchers, which may be gone
             return self._give_up("a rank has failed, unprotected, after all ranks were restarted")
         return result
@@ -247,7 +246,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if not self._supervisor.protecting and (
             why := self._failures.in_vain(self._pcontext, restart)
         ):
-            return self._give_up(why)
+            return self._give_up(why, "hopeless")
         if self._remaining_restarts <= 0:
             most = self._worker_group.spec.max_restarts
             return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
@@ -265,9 +264,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
 
-    def _give_up(self, reason: str) -> RunResult:
+    def _give_up(self, reason: str, ending: to_agent.Ending = "failed") -> RunResult:
         """End the job at the end of the ladder: no restart, one paragraph, and torch's own report
-        of the failures."""
+        of the failures. Raises SystemExit where the exit status says more."""
         self._remaining_restarts = 0
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
@@ -275,6 +274,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._say(reason)
         self._supervisor.stopping()
         self._shutdown(self._last_signal)
+        if ending != "failed":
+            raise SystemExit(STATUS[ending])
         if not failures:
             worker = self._worker_group.workers[0]
             failures[worker.global_rank] = ProcessFailure(
@@ -289,7 +290,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def run(self, role: str = "default_role") -> RunResult:
         ok, why, stopped = False, "", False
-        stopping.begin()
+        stopping.begin(self._supervisor.asked_to_leave, self._supervisor.preemption)
         try:
             if settings.fork(os.environ) or settings.standby(os.environ):
                 spec = self._worker_group.spec
@@ -299,13 +300,16 @@ class TaskdElasticAgent(LocalElasticAgent):
                 self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
             )
             ok = not result.is_failed()
+            if ok and self._supervisor.left_early:
+                self._say("the ranks have left their loops before the end, asked by a signal")
+                raise SystemExit(STATUS["saved"])
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
         except SignalException as error:
             why, stopped = f"the launcher was stopped by {error.sigval.name}", True
             raise
         except BaseException as error:
-            why = f"{type(error).__name__}: {error}"
+            why = self._why or f"{type(error).__name__}: {error}"
             raise
         finally:
             stopping.leaving()

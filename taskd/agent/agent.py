@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from taskd.agent.device_info import DeviceInfo
+from taskd.agent.leaving import Leaving
 from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
 from taskd.agent.orders import Orders
@@ -44,14 +46,17 @@ class Agent(Member):
         limits: HangLimits,
         unprotected: bool,
         device_info: DeviceInfo | None = None,
+        preemption: signal.Signals | None = None,
+        grace: float = 0.0,
     ) -> None:
         """`unprotected`: if no manager is available, ranks train unprotected; otherwise the job
-        ends."""
+        ends. `preemption`, `grace`: see Leaving."""
         super().__init__(keys, job)
+        self.leaving = Leaving(self, preemption, grace)
         self.device_info = device_info or DeviceInfo()
         self._devices = 0  # ranks on the node, or that the standby can run
         self.children = Children(self.call)
-        self.monitor = RankMonitor(self.report, self.call, Watchdog(limits))
+        self.monitor = RankMonitor(self.report, self.call, self.leaving, Watchdog(limits))
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
         self.replacements = Replacements(
             lambda order, process: self.processes.started(order, process),
@@ -134,6 +139,7 @@ class Agent(Member):
                 self.report(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:
             self.report(from_agent.AgentLeft(self.node, True))
+        self.leaving.repeat()
 
     def _joined(self, epoch: Epoch) -> from_agent.AgentJoined:
         ranks = list(epoch.ranks.values())

@@ -80,7 +80,9 @@ class Orders:
             to_agent.Replace: self._replace,
             to_agent.Kill: self._kill,
             to_agent.RestartAll: self._restart_all,
-            to_agent.GiveUp: lambda _, order: member.decide(Verdict("give up", order.reason)),
+            to_agent.GiveUp: lambda _, order: member.decide(
+                Verdict("give up", order.reason, ending=order.ending)
+            ),
         }
 
     def obey(self, order: Any) -> None:

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
 from taskd.protocol.keys import Keys
 from taskd.records import sealed, store
+from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
 
@@ -52,12 +54,17 @@ class Supervisor:
             HangLimits(least=settings.hang_limit(environ)),
             unprotected,
             device_info.make(environ),
+            settings.preemption_signal(pod_info.environment(environ)),
+            settings.grace_period(environ),
         )
         self._loop = Loop(self.agent)
         self._closing = False
         # a script may change its directory: remember the current one
         self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
-        if resumed := settings.resume_path(environ):
+        preemption = self.agent.leaving.signal
+        self._places["TASKD_PREEMPTION_SIGNAL"] = preemption.name if preemption else "off"
+        resumed = settings.resume_path(environ)
+        if resumed is not None and resumed != settings.AUTO:
             self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
 
     # -- epochs ------------------------------------------------------------------------------------
@@ -141,7 +148,30 @@ class Supervisor:
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""
+        if (epoch := self.agent.epoch) is not None and not epoch.dropped:
+            epoch.page.ending()
         self.agent.stopping()
+
+    @property
+    def preemption(self) -> signal.Signals | None:
+        """The signal that asks the job to leave."""
+        return self.agent.leaving.signal
+
+    def asked_to_leave(self, number: signal.Signals) -> bool:
+        """The launcher has got this signal; returns whether the job saves its state for it, and the
+        launcher has to go on. From a signal handler."""
+        leaving = self.agent.leaving
+        if number != leaving.signal or not (leaving.cause or leaving.possible):
+            return False
+        self.agent.call(lambda: leaving.asked(f"{number.name} to its launcher"))
+        return True
+
+    @property
+    def left_early(self) -> bool:
+        """Whether ranks have left their loops on a signal that asked the job to leave."""
+        epochs = self.agent.epochs()
+        ranks = [r for epoch in epochs for r in epoch.ranks.values()]
+        return bool(self.agent.leaving.cause) and any(r.quit for r in ranks)
 
     def farewell(self, limit: float) -> None:
         """Report that this node's ranks have ended well; wait at most `limit` seconds until all
@@ -181,6 +211,9 @@ class Supervisor:
         epoch, decided = agent.epoch, agent.decided
         if decided is not None:
             return decided
+        if agent.leaving.too_late:
+            cause = f"The job ends: its time to leave is over ({agent.leaving.cause})"
+            return Verdict("give up", f"{cause}, and its state is not saved")
         if agent.preparing:
             return Verdict("wait")
         if epoch is not None and any(

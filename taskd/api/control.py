@@ -1,7 +1,7 @@
-"""Requests to a running job: pause all ranks at one step boundary, continue, inject a fault, move a
-sub-healthy node.
+"""Requests to a running job: pause all ranks at one step boundary, continue, save its state, inject
+a fault, move a sub-healthy node.
 
-`taskd pause`, `taskd continue` and `taskd inject` use this module. It is also for programs that
+`taskd pause`, `taskd dump` and the like use this module. It is also for programs that
 must act between two steps of a job, for example to switch a network card or to stress-test
 accelerators.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from taskd.api.asking import Asking
+from taskd.api.device_requests import DeviceRequests
+from taskd.api.device_requests import request_name as _name
 from taskd.messages import from_operator, to_operator, to_rank
 from taskd.protocol.operator_connection import ControlError, NoAnswer, NoManager
 
@@ -22,7 +23,7 @@ __all__ = ["Control", "ControlError", "NoAnswer", "NoManager"]
 log = logging.getLogger("taskd.control")
 
 
-class Control:
+class Control(DeviceRequests):
     """A connection to the manager of the job that the environment names. A context manager.
 
     TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name the job. Without
@@ -111,6 +112,49 @@ class Control:
                 print(control.resume())
         """
         return self._ask(from_operator.ContinueRequested(request := _name()), request, timeout)
+
+    def dump(self, timeout: float = 1200.0) -> str:
+        """Save the job's state at a step boundary, and train on. Takes about the rest of the step
+        under way, the writing, and a rebuild of the communicators.
+
+        Args:
+            timeout: Seconds to wait for the result: the step under way, at most 300 s, and the
+                writing.
+
+        Returns:
+            A sentence that says where the state is.
+
+        Raises:
+            ControlError: It is not saved, and why; the job trains on.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.dump())
+        """
+        return self._ask(from_operator.SaveRequested(request := _name(), False), request, timeout)
+
+    def stop(self, timeout: float = 1200.0) -> str:
+        """Save the job's state at a step boundary, and end the job: its launchers leave with exit
+        status 75. A rank that is still in its step after 300 s is not awaited.
+
+        Args:
+            timeout: Seconds to wait for the result.
+
+        Returns:
+            A sentence that says where the state is.
+
+        Raises:
+            ControlError: The job has ended, and its state is not saved.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print(control.stop())
+        """
+        return self._ask(from_operator.SaveRequested(request := _name(), True), request, timeout)
 
     def profile(self, ranges: Sequence[int], timeout: float = 10.0) -> str:
         """Profile these ranges of all ranks' steps; with none, stop profiling.
@@ -215,124 +259,6 @@ class Control:
             from_operator.NodeSubHealthy(request := _name(), node, why), request, timeout
         )
 
-    def switch_nics(self, backup: Mapping[int, bool], timeout: float = 1200.0) -> str:
-        """Move the links of ranks to their backup network cards, or back, between two steps: all
-        ranks pause, switch, and continue. The job must have been started with
-        TASKD_FAULT_REPORTS=on.
-
-        Args:
-            backup: Rank: True for its backup card, False for its main one.
-            timeout: Seconds to wait for the result: the step under way, and at most 600 s for the
-                switch.
-
-        Returns:
-            A sentence that says that every rank has switched.
-
-        Raises:
-            ControlError: A rank could not, and why; the job continues.
-
-        Example:
-            from taskd.control import Control
-
-            with Control() as control:
-                print(control.switch_nics({0: True, 1: True}))
-        """
-        ranks, cards = tuple(backup), tuple(backup.values())
-        return self._ask(
-            from_operator.NicSwitchRequested(request := _name(), ranks, cards), request, timeout
-        )
-
-    def stress_test(
-        self, ranks: Iterable[int] = (), tests: Iterable[str] = ("aic",), timeout: float = 1800.0
-    ) -> str:
-        """Test devices between two steps: all ranks pause, these test, and all continue. A device
-        that is found faulty costs its node. The job must have been started with
-        TASKD_FAULT_REPORTS=on.
-
-        Args:
-            ranks: The ranks whose devices are tested; none named: all.
-            tests: `aic`, of the cores, and `p2p`, of the links, which all ranks of a node, and all
-                nodes, have to do together.
-            timeout: Seconds to wait for the result: the step under way, and at most 900 s for the
-                tests.
-
-        Returns:
-            A sentence that says that every device is well.
-
-        Raises:
-            ControlError: A test was not carried out, or found something, and what.
-
-        Example:
-            from taskd.control import Control
-
-            with Control() as control:
-                print(control.stress_test([3], ["aic"]))
-        """
-        ops = tuple(to_rank.TESTS.index(test) for test in tests)
-        return self._ask(
-            from_operator.StressTestRequested(request := _name(), tuple(ranks), ops),
-            request,
-            timeout,
-        )
-
-    def report_code(
-        self, rank: int, code: str, kind: str = "once", severity: str = "", timeout: float = 30.0
-    ) -> str:
-        """Report a fault code of the device of `rank`. The job must have been started with
-        TASKD_FAULT_REPORTS=on. Its fault configuration (TASKD_FAULT_CONFIG) defines what a code
-        means.
-
-        Args:
-            rank: The global rank.
-            code: The code, in hexadecimal digits: `80E01801`.
-            kind: `occur`: it is present now. `recover`: it is gone. `once`: it was present for a
-                moment.
-            severity: `hint`, `minor`, `major` or `critical`, as the driver reported it, or "". Used
-                for codes that no file lists.
-            timeout: Seconds to wait for the manager.
-
-        Returns:
-            A sentence that says what the code asks of the job.
-
-        Raises:
-            ControlError: Nothing can be done, and why.
-
-        Example:
-            from taskd.control import Control
-
-            with Control() as control:
-                print(control.report_code(0, "80E01801", kind="once"))
-        """
-        return self._ask(
-            from_operator.ReportCode(request := _name(), rank, code, kind, severity),
-            request,
-            timeout,
-        )
-
-    def release_device(self, device: str, timeout: float = 10.0) -> str:
-        """Let a device that is ManuallySeparateNPU be used again.
-
-        Args:
-            device: Its name, as `taskd faults list` prints it: `10.0.0.3/1`.
-            timeout: Seconds to wait for the manager.
-
-        Returns:
-            A sentence that says what was done.
-
-        Raises:
-            ControlError: The device may be used already, or its release cannot be recorded.
-
-        Example:
-            from taskd.control import Control, ControlError
-
-            with Control() as control:
-                try:
-                    print(control.release_device("10.0.0.3/1"))
-                except ControlError as error:
-                    print(error)
-        """
-        return self._ask(from_operator.ReleaseDevice(request := _name(), device), request, timeout)
-
     def status(self, timeout: float = 5.0) -> str:
         """What the job is doing right now. A manager that is not in charge yet does not answer.
 
@@ -386,7 +312,3 @@ class Control:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _name() -> str:
-    return uuid.uuid4().hex

@@ -27,6 +27,8 @@ COMMANDS = {
     ),
     "pause": ("pause", "pause", "stop all ranks of a running job at the same step boundary"),
     "continue": ("pause", "resume", "let paused ranks continue"),
+    "dump": ("save", "dump", "save the state of a running job at a step boundary, and train on"),
+    "stop": ("save", "stop", "save the state of a running job, and end it"),
     "recovery": (
         "pause",
         "recovery",

@@ -59,12 +59,25 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 @click.option(
     "--dump-dir",
     type=click.Path(file_okay=False),
-    help="Where `dump` saves (TASKD_DUMP_PATH). Default: ./taskd_dump.",
+    help="Where the state is saved (TASKD_DUMP_PATH). Default: ./taskd_dump.",
 )
 @click.option(
-    "--resume-dir",
-    type=click.Path(exists=True, file_okay=False),
-    help="Resume from this dump, or from the newest one in this directory (TASKD_RESUME_PATH).",
+    "--resume",
+    metavar="auto|DIRECTORY",
+    help=(
+        "auto: resume from the newest dump in --dump-dir, or begin if there is none. Or from this"
+        " dump, or the newest one in this directory (TASKD_RESUME_PATH)."
+    ),
+)
+@click.option(
+    "--preemption-signal",
+    help="On this signal, the job saves its state and leaves (TASKD_PREEMPTION_SIGNAL). Default:"
+    " SIGTERM.",
+)
+@click.option(
+    "--grace-period",
+    metavar="SECONDS",
+    help="Until the machine is gone after that signal (TASKD_GRACE_PERIOD). Default: 30.",
 )
 @click.option(
     "--standby",
@@ -82,7 +95,9 @@ def command(
     subhealthy_strategy: str | None,
     port: int | None,
     dump_dir: str | None,
-    resume_dir: str | None,
+    resume: str | None,
+    preemption_signal: str | None,
+    grace_period: str | None,
     standby: bool,
     log_path: str | None,
     torchrun: tuple[str, ...],
@@ -103,12 +118,14 @@ def command(
         "TASKD_PORT": port,
         "TASKD_LOG_PATH": log_path,
         "TASKD_DUMP_PATH": dump_dir,
-        "TASKD_RESUME_PATH": resume_dir,
+        "TASKD_RESUME_PATH": resume,
+        "TASKD_PREEMPTION_SIGNAL": preemption_signal,
+        "TASKD_GRACE_PERIOD": grace_period,
         "TASKD_STANDBY": "on" if standby else None,
     }
-    if resume_dir is not None:
+    if resume not in (None, settings.AUTO):
         try:
-            dumps.newest(Path(resume_dir))
+            dumps.newest(Path(str(resume)))
         except dumps.BadDump as error:
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})

@@ -50,6 +50,8 @@ cdef extern from "libtaskd.h" nogil:
         int32_t pid
         uint32_t attached
         uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
+        int32_t asked
+        uint32_t handles
 
 
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
@@ -75,6 +77,8 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)
     int taskd_copying()
+    int taskd_page_ending(taskd_page *page)
+    int taskd_leave_on(int sig)
     int taskd_page_copying(taskd_page *page, int on)
     int taskd_page_copied(taskd_page *page, uint32_t slot, uint64_t number)
     uint32_t taskd_interruption()

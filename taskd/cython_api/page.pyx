@@ -12,6 +12,7 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_PAUSE, TASKD_NO_RANK, TASKD_RECORDS,
     TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, taskd_damage, taskd_damages,
     taskd_page, taskd_page_bell, taskd_page_copied, taskd_page_copying, taskd_page_create,
+    taskd_page_ending,
     taskd_page_pause, taskd_page_interrupt, taskd_page_unmap, taskd_page_wait_bell, taskd_read,
     taskd_record, taskd_records, taskd_slot_reset, taskd_view, taskd_wait_death,
 )
@@ -25,8 +26,8 @@ MAX_SLOTS = 4096
 View = namedtuple(
     "View",
     "rank pid incarnation attached step phase heartbeat_ns started interruption consistent"
-    " usual_ns until_ns damaged",
-    defaults=(0, 0, 0),
+    " usual_ns until_ns damaged asked handles",
+    defaults=(0, 0, 0, 0, False),
 )
 
 RECORD_KINDS = {
@@ -148,6 +149,8 @@ cdef class Page:
             v.usual_ns,
             v.until_ns,
             v.damaged,
+            v.asked,
+            bool(v.handles),
         )
 
     def records(self, slot):
@@ -194,14 +197,19 @@ cdef class Page:
         self.use(0)
         taskd_page_copying(self.page, bool(on))
 
+    def ending(self):
+        """Let a signal end each rank again, see slot.leave_on: the agent is about to end them."""
+        self.use(0)
+        taskd_page_ending(self.page)
+
     def copied(self, slot, uint64_t number):
         """Note that another node has a copy of record `number` of the rank in `slot`."""
         self.use(slot)
         taskd_page_copied(self.page, slot, number)
 
     def bell(self):
-        """The bell's value, which changes whenever a rank loses a page. Read it before `read` and
-        pass it to `wait_bell`."""
+        """The bell's value, which changes whenever a rank loses a page or is asked to leave. Read it
+        before `read` and pass it to `wait_bell`."""
         self.use(0)
         return taskd_page_bell(self.page)
 

@@ -12,7 +12,7 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_together, taskd_wait_started,
+    taskd_leave_on, taskd_together, taskd_wait_started,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -53,6 +53,15 @@ def number():
     """The slot that this process holds, or None."""
     cdef int rc = taskd_slot_number()
     return None if rc < 0 else rc
+
+
+def leave_on(int signal):
+    """From now on `signal` does not end this process: it asks the job to leave. The program's own
+    handler is called all the same. Loader workers forked from now on survive it too. 0: it ends
+    this process again."""
+    cdef int rc = taskd_leave_on(signal)
+    if rc < 0:
+        raise failure(rc, f"leaving on signal {signal}")
 
 
 def progress(uint64_t step, uint32_t phase):

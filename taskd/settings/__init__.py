@@ -45,7 +45,6 @@ from taskd.settings.reading import (
     FALLBACK_JOB,
     PORT,
     bind_address,
-    dump_path,
     enabled,
     ends_gracefully,
     fault_config,
@@ -67,10 +66,10 @@ from taskd.settings.reading import (
     pod_rescheduling,
     port,
     port_range,
+    preemption_signal,
     preload,
     refuses_carried,
     reschedule_timeout,
-    resume_path,
     retry_times,
     set_up_limit,
     snapshot_steps,
@@ -80,3 +79,4 @@ from taskd.settings.reading import (
     unprotected,
     verify,
 )
+from taskd.settings.saving import AUTO, dump_path, grace_period, keep_dumps, resume_path

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 
 from taskd.core import job_name
-from taskd.settings import documented, kubernetes
+from taskd.settings import documented, kubernetes, saving
 from taskd.settings import variables as v
 
 PORT, FALLBACK_JOB = v.TASKD_PORT.default, v.MINDX_TASK_ID.default
@@ -90,6 +91,11 @@ def ends_gracefully(environ: Mapping[str, str]) -> bool:
     return kubernetes.TASKD_FAULT_SCHEDULING.read(environ) == "grace"
 
 
+def preemption_signal(environ: Mapping[str, str]) -> signal.Signals | None:
+    """The signal upon which the job saves its state and leaves; None: there is none."""
+    return saving.preemption_signal(environ, pod_rescheduling(environ))
+
+
 def fault_injection(environ: Mapping[str, str]) -> bool:
     """Whether the job accepts test faults."""
     return v.TASKD_FAULT_INJECTION.read(environ)
@@ -169,14 +175,6 @@ def retry_times(environ: Mapping[str, str]) -> int:
 def pod_info(environ: Mapping[str, str]) -> str:
     """The directory in which the downward API writes the pod's labels and annotations."""
     return kubernetes.TASKD_POD_INFO.read(environ)
-
-
-def dump_path(environ: Mapping[str, str]) -> str:
-    return v.TASKD_DUMP_PATH.read(environ)
-
-
-def resume_path(environ: Mapping[str, str]) -> str | None:
-    return v.TASKD_RESUME_PATH.read(environ)
 
 
 def fault_config(environ: Mapping[str, str]) -> str | None:

@@ -13,6 +13,7 @@ from taskd.settings import (
     monitoring,
     of_ranks,
     profiling,
+    saving,
 )
 from taskd.settings.parameter import Parameter, Section
 
@@ -138,21 +139,6 @@ TASKD_RECOVER_STRATEGY = Parameter(
     None,
     f"{','.join(ladder.DEFAULT)} under `taskd run`, else what Ascend Operator injects, else exit",
     "The strategies to try. Takes precedence over what Ascend Operator injects.",
-)
-TASKD_DUMP_PATH = Parameter(
-    "TASKD_DUMP_PATH",
-    kinds.text("a directory"),
-    "./taskd_dump",
-    "./taskd_dump",
-    "Where `dump` saves; the same directory on all nodes. A relative one counts from where the"
-    " launcher was started.",
-)
-TASKD_RESUME_PATH = Parameter(
-    "TASKD_RESUME_PATH",
-    kinds.text("a directory"),
-    None,
-    "none",
-    "Resume from this dump, or from the newest one in this directory; `taskd run --resume-dir`.",
 )
 TASKD_STANDBY = Parameter(
     "TASKD_STANDBY",
@@ -324,8 +310,6 @@ SECTIONS = (
         (
             TASKD_PROCESS_ENABLE,
             TASKD_RECOVER_STRATEGY,
-            TASKD_DUMP_PATH,
-            TASKD_RESUME_PATH,
             TASKD_STANDBY,
             kubernetes.TASKD_POD_INFO,
             kubernetes.TASKD_POD_RESCHEDULING,
@@ -353,6 +337,7 @@ SECTIONS = (
             TASKD_PRELOAD,
         ),
     ),
+    saving.SECTION,
     clusterd.SECTION,
     profiling.SECTION,
     monitoring.SECTION,

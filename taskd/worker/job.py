@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.calls import Calls
@@ -167,6 +168,7 @@ class Job:
     def leave_alone(self, reason: str) -> None:
         """End protection; training continues."""
         log.warning("training continues without protection: %s", reason)
+        slot.leave_on(0)
         if self.loop is not None:
             self.loop.draws.let_go()
             self._announced = self.loop.session.entries.announced

@@ -139,10 +139,18 @@ def _protect(objects: dict[str, Any]) -> Job:
     assert job.loop is not None
     imports.save()
     if agent.incarnation:
+        _survive_signals()
         _return(job.loop)
     else:
         _join(job, job.loop)
     return job
+
+
+def _survive_signals() -> None:
+    """From now on the signal that asks the job to leave is reported, and ends no rank."""
+    number = settings.preemption_signal(os.environ)
+    if number is not None:
+        slot.leave_on(number)
 
 
 def _profile(job: Job, ranges: tuple[int, ...], agent: AgentClient) -> None:
@@ -177,6 +185,7 @@ def _join(job: Job, loop: Loop) -> None:
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
         return
+    _survive_signals()
     loop.recorder.note_memory(0)
     set_up.settle(memory.tensors(session))
 

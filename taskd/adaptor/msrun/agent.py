@@ -199,7 +199,7 @@ class MsrunAgent:
             timeout = None if alone is None else max(alone - time.monotonic(), 0.0)
             self._news.wait(timeout)
             self._news.clear()
-            if self._signal is not None:
+            if self._signal is not None and not self._supervisor.asked_to_leave(self._signal):
                 return f"msrun was stopped by {self._signal.name}", 128 + self._signal
             verdict, epoch = self._supervisor.verdict(), self._supervisor.agent.epoch
             assert epoch is not None
@@ -207,7 +207,8 @@ class MsrunAgent:
             self._replace()
             failed = self._supervisor.dead()
             if verdict.what == "give up":
-                return verdict.reason, _status(failed)
+                known = verdict.ending != "failed"
+                return verdict.reason, launcher.STATUS[verdict.ending] if known else _status(failed)
             if verdict.restart is not None:
                 lost = verdict.restart.fault == "node"
                 if not lost and (why := self._in_vain(failed)):

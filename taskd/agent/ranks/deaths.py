@@ -93,6 +93,7 @@ class Deaths:
             not epoch.protected or view.phase in (slot.DONE, slot.SETUP, slot.COMMITTED)
         ):
             rank.over, rank.step = "ended well", view.step
+            rank.quit = epoch.protected and view.step > epoch.released
             with contextlib.suppress(OSError):
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)

@@ -48,6 +48,7 @@ class Rank:
     over: str | None = None  # how its process ended
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
+    quit: bool = False  # in the middle of its loop
     left: Position | None = None
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
@@ -122,6 +123,7 @@ class Verdict:
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""
     restart: to_agent.RestartAll | None = None
+    ending: to_agent.Ending = "failed"
 
 
 @dataclass

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from taskd import stacks
 from taskd.agent.ranks.model import Epoch, Rank
@@ -26,6 +26,14 @@ log = logging.getLogger("taskd.agent")
 ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
 BELL = 1000  # ms between two checks that the epoch is still the present one
 PROCESSES = 100  # most examined per rank: ~20 us for each thread
+
+
+class Signals(Protocol):
+    """What is done about signals that ask the job to leave, see agent/leaving.py."""
+
+    def by_ranks(self, epoch: Epoch) -> None: ...
+
+    def margin(self, epoch: Epoch) -> int: ...
 
 
 @dataclass
@@ -43,6 +51,7 @@ class RankMonitor:
 
     report: Callable[[Any], None]
     later: Callable[[Callable[[], None]], None]
+    leaving: Signals
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
     # local rank -> its process, and since when it is stopped
@@ -62,7 +71,12 @@ class RankMonitor:
             while not epoch.dropped:
                 if epoch.page.wait_bell(seen, BELL):
                     seen = epoch.page.bell()
-                    self.later(lambda: self._damaged(epoch))
+                    self.later(lambda: self._rung(epoch))
+
+    def _rung(self, epoch: Epoch) -> None:
+        if not epoch.dropped:
+            self.leaving.by_ranks(epoch)
+        self._damaged(epoch)
 
     def _damaged(self, epoch: Epoch) -> None:
         for rank in epoch.ranks.values():
@@ -206,11 +220,8 @@ class RankMonitor:
     # -- operators' requests -----------------------------------------------------------------------
 
     def ask_steps(self, epoch: Epoch, node: int) -> None:
-        self.report(
-            from_agent.StepsBegun(
-                node, max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
-            )
-        )
+        first = max(_first_not_begun(epoch.page.read(r.local)) for r in epoch.ranks.values())
+        self.report(from_agent.StepsBegun(node, first + self.leaving.margin(epoch)))
 
     def pause(self, epoch: Epoch, step: int | None) -> None:
         """Set the step before which ranks pause, which they check when they begin one; None lifts

@@ -17,6 +17,7 @@ from dataclasses import replace
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
+from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import imports
 from taskd.worker.state import entry as entries
@@ -30,6 +31,9 @@ from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
 from taskd.worker.training.own_state import Own, OwnState
 from taskd.worker.training.pace import Pace
+
+# commits of this process until it measures how long a dump takes: optimizers have their state then
+MEASURED = 3
 
 
 class Recorder:
@@ -55,6 +59,7 @@ class Recorder:
         self.is_clean, self.note_memory = self._own.is_clean, self._own.note
         self._last: Own | None = None  # what was recorded at the last commit
         self._left: Left = NOTHING  # gradients, likewise
+        self._commits = 0
         session.gradients.watch(session.state.parameters())
         session.start = self.start
 
@@ -114,8 +119,12 @@ class Recorder:
 
     def commit(self, step: int, own: Own) -> None:
         """Record the result of `collect` as the start of `step`."""
+        session = self._session
         self._orders.committed()
-        self._left = self._session.gradients.committed()
+        self._left = session.gradients.committed()
+        self._commits += 1
+        if self._commits == MEASURED and session.rank == 0:
+            estimating.begin(session.state, session.communicators.world_size, session.agent)
         if own.shards is not None:
             self._start, began = None, time.monotonic()
             entry = self._entry(step, PROVISIONAL, own, self._left)

@@ -1,0 +1,38 @@
+"""`taskd dump` and `taskd stop`."""
+
+from __future__ import annotations
+
+import click
+
+from taskd.cli.operate import connected
+
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=1200.0,
+    show_default=True,
+    help="Seconds to wait for the result.",
+)
+
+
+@click.command()
+@timeout
+def dump(timeout: float) -> None:
+    """Save the job's state at a step boundary, in its dump directory, and train on.
+
+    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
+    `taskd run --resume auto` goes on from the newest dump.
+    """
+    with connected() as control:
+        click.echo(control.dump(timeout))
+
+
+@click.command()
+@timeout
+def stop(timeout: float) -> None:
+    """Save the job's state at a step boundary, in its dump directory, and end the job.
+
+    Its launchers leave with exit status 75. The same command with --resume auto goes on from there.
+    """
+    with connected() as control:
+        click.echo(control.stop(timeout))

@@ -1,0 +1,96 @@
+"""Where the state is saved, when on a signal, and from where a job resumes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+
+from taskd.settings import clusterd, kinds
+from taskd.settings.parameter import Parameter, Section
+
+OFF, AUTO = "off", "auto"
+DAY = 86_400
+
+TASKD_DUMP_PATH = Parameter(
+    "TASKD_DUMP_PATH",
+    kinds.text("a directory"),
+    "./taskd_dump",
+    "./taskd_dump",
+    "Where the state is saved (a *dump*): by the strategy `dump`, before the job leaves, and by"
+    " `taskd dump`. The same directory on all nodes. A relative one counts from where the launcher"
+    " was started; `taskd run --dump-dir`.",
+)
+TASKD_KEEP_DUMPS = Parameter(
+    "TASKD_KEEP_DUMPS",
+    kinds.whole(1, 1000),
+    3,
+    "3",
+    "How many dumps stay in that directory: each new one removes the oldest of the job's.",
+    remedy="unset it for 3",
+)
+TASKD_RESUME_PATH = Parameter(
+    "TASKD_RESUME_PATH",
+    kinds.text("`auto`, or a directory"),
+    None,
+    "none",
+    "Resume from this dump, or from the newest one in this directory. auto: from the newest one in"
+    " `TASKD_DUMP_PATH` that is complete and fits this job, and from the beginning if there is"
+    " none; `taskd run --resume`.",
+)
+TASKD_PREEMPTION_SIGNAL = Parameter(
+    "TASKD_PREEMPTION_SIGNAL",
+    kinds.choice("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", OFF),
+    None,
+    "SIGTERM; off where lost pods are replaced (`TASKD_POD_RESCHEDULING`, ClusterD)",
+    "The signal, to any launcher or rank, upon which the job saves its state and ends with status"
+    " 75. off: none; a launcher that is stopped ends its ranks; `taskd run --preemption-signal`.",
+    remedy="unset it for SIGTERM",
+)
+TASKD_GRACE_PERIOD = Parameter(
+    "TASKD_GRACE_PERIOD",
+    kinds.seconds(1, DAY),
+    30.0,
+    "30",
+    "How many seconds pass between that signal and the end of the machine, as the scheduler is"
+    " configured (Kubernetes: terminationGracePeriodSeconds; Slurm: KillWait, or the time given to"
+    " --signal); `taskd run --grace-period`.",
+    remedy="unset it for 30",
+)
+
+SECTION = Section(
+    "Saving and resuming",
+    "",
+    (
+        TASKD_DUMP_PATH,
+        TASKD_KEEP_DUMPS,
+        TASKD_RESUME_PATH,
+        TASKD_PREEMPTION_SIGNAL,
+        TASKD_GRACE_PERIOD,
+    ),
+)
+
+
+def dump_path(environ: Mapping[str, str]) -> str:
+    return TASKD_DUMP_PATH.read(environ)
+
+
+def keep_dumps(environ: Mapping[str, str]) -> int:
+    return TASKD_KEEP_DUMPS.read(environ)
+
+
+def resume_path(environ: Mapping[str, str]) -> str | None:
+    """A directory, AUTO, or None."""
+    return TASKD_RESUME_PATH.read(environ)
+
+
+def preemption_signal(environ: Mapping[str, str], pods: bool) -> signal.Signals | None:
+    """The signal that asks the job to leave. `pods`: lost pods are replaced."""
+    name = TASKD_PREEMPTION_SIGNAL.read(environ)
+    if name is None:
+        replaced = pods or clusterd.clusterd_role(environ) != "off"
+        name = OFF if replaced else "SIGTERM"
+    return None if name == OFF else signal.Signals[name]
+
+
+def grace_period(environ: Mapping[str, str]) -> float:
+    return TASKD_GRACE_PERIOD.read(environ)

@@ -1,0 +1,73 @@
+"""Estimates in the first steps of a job how long saving its state will take, and says so if that is
+longer than the job will have when it has to leave."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from taskd import settings
+from taskd.messages import from_rank
+from taskd.records import dumps
+from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
+
+SAMPLE = 64 << 20  # bytes; a disk takes 0.1 to 1 s for them
+# seconds besides the writing: torch.distributed.checkpoint is imported, ranks stop, launchers end
+BESIDES = 2.0
+
+
+def begin(state: TrainingState, ranks: int, agent: AgentClient) -> None:
+    """Measure, in a thread of its own. The optimizer has its state. `ranks`: of the job, with
+    private state as large as this one's."""
+    private = sum(len(row) for row in (*state.buffers, *state.shards))
+    size = sum(len(row) for row in state.replicated) + private * ranks
+    threading.Thread(
+        target=_estimate, args=(size, agent), name="taskd-estimate", daemon=True
+    ).start()
+
+
+def _estimate(size: int, agent: AgentClient) -> None:
+    place, grace = Path(settings.dump_path(os.environ)), settings.grace_period(os.environ)
+    try:
+        speed = measure(place, min(size, SAMPLE))
+    except OSError as error:
+        why = f"the job's state cannot be saved in {place}: {error}: name another --dump-dir"
+    else:
+        seconds, why = size / speed + BESIDES, ""
+        agent.report(from_rank.SaveEstimate, seconds)
+        log.info("saving %.1f MB takes about %.1f s in %s", size / 1e6, seconds, place)
+        if seconds > grace:
+            why = (
+                f"the job's state, {size / 1e9:.1f} GB, cannot be saved within the grace period of"
+                f" {grace:g} s: it takes about {seconds:.0f} s in {place}, at"
+                f" {speed / 1e6:.0f} MB/s. Set --grace-period (TASKD_GRACE_PERIOD) to what the"
+                " scheduler gives, or --dump-dir to a faster disk"
+            )
+    if why and settings.preemption_signal(os.environ) is not None:
+        log.warning("%s", why)
+        print(f"taskd: {why}", file=sys.stderr, flush=True)
+
+
+def measure(place: Path, size: int) -> float:
+    """The bytes per second at which `size` bytes are written where dumps are, and read back. Raises
+    OSError."""
+    there = next(p for p in (place, *place.parents) if p.is_dir())
+    block, began = os.urandom(min(max(size, 1), 1 << 20)), time.monotonic()
+    path = there / f".taskd-speed-{os.getpid()}"
+    try:
+        with open(path, "xb") as file:
+            for _ in range(max(size // len(block), 1)):
+                file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+        dumps.describe(there, path)
+    finally:
+        path.unlink(missing_ok=True)
+    return max(size, 1) / max(time.monotonic() - began, 1e-6)
