@@ -268,7 +268,7 @@ def _module(path: str) -> ast.Module:
     for node in module.body:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             if isinstance(base, ast.Name) and base.id in bases:
-                node.body[:0] = bases[base.id].body
+                node.body += bases[base.id].body
     return module
 
 
@@ -278,6 +278,8 @@ def _exported(package: ast.Module) -> list[tuple[str, Definition]]:
     for node in package.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskd."):
             path = generated.ROOT / (str(node.module).replace(".", "/") + ".py")
+            if not path.is_file():  # a package
+                continue
             module, names = (
                 ast.parse(path.read_text(encoding="utf-8")),
                 {a.name for a in node.names},

@@ -28,6 +28,7 @@ from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import HangLimits, Watchdog
 from taskd.agent.standby import Standby
+from taskd.core.forming import common
 from taskd.cython_api import slot
 from taskd.messages import from_agent, from_rank
 from taskd.protocol.keys import Keys
@@ -143,6 +144,7 @@ class Agent(Member):
 
     def _joined(self, epoch: Epoch) -> from_agent.AgentJoined:
         ranks = list(epoch.ranks.values())
+        joined = [r for r in ranks if r.joined]
         failed = [r for r in ranks if r.failed]
         stateless = [r for r in ranks if r.stateless and not r.failed]
         waiting = [
@@ -157,7 +159,8 @@ class Agent(Member):
             store=store,
             epoch=epoch.number,
             incarnations=tuple(r.incarnation for r in ranks),
-            joined=tuple(r.number for r in ranks if r.joined),
+            joined=tuple(r.number for r in joined),
+            dumps=common(r.dumps for r in joined),
             waiting=tuple(r.number for r in waiting) if epoch.protected else (),
             dead=tuple(r.number for r in failed),
             new=tuple(r.number for r in stateless),

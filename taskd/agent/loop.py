@@ -73,7 +73,8 @@ class Loop:
             if self._ending and agent.mailbox.empty:
                 if last is None:
                     last = time.monotonic() + LAST_WORDS
-                if managers.in_step or time.monotonic() >= last:
+                # once the job is over, there may be no manager to listen
+                if managers.over or managers.in_step or time.monotonic() >= last:
                     managers.close()
                     return
 

@@ -148,7 +148,7 @@ class Admission:
         news: list[e.Event] = []
         if event.generation == 0:
             news += [
-                from_rank.RankJoined(rank, incarnations[rank], event.handlers)
+                from_rank.RankJoined(rank, incarnations[rank], event.handlers, event.dumps)
                 for rank in event.joined
             ]
         if known is not None and known.epoch == event.epoch:

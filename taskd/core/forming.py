@@ -6,12 +6,20 @@ A fault before that is no incident: all ranks are restarted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.machine import Recovery
 from taskd.core.pending import PendingSet
 from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_rank
+
+
+def common(dumps: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names that are in all of `dumps`, in the order of the first."""
+    first, *others = list(dumps) or [()]
+    return tuple(name for name in first if all(name in other for other in others))
 
 
 class Forming(Part):
@@ -54,16 +62,44 @@ class Forming(Part):
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
         job.ranks[event.rank].joined = self.some_joined = True
+        job.ranks[event.rank].dumps = event.dumps
         job.handlers = event.handlers
         if job.protected or self.building:
             return
         if job.topology.complete and self.all_joined:
             self.building, self._deadline = True, now + job.settings.rebuild
             self._rebuilt = set()
-            job.generation += 1
-            job.rebuild()
+            dump = self._dump()
+            if dump is not None:
+                job.generation += 1
+                job.rebuild(dump=dump)
         elif self.deadline is None:
             self._deadline = now + job.settings.form
+
+    def _dump(self) -> str | None:
+        """The newest dump that all ranks could begin from, "" if none of them has found any. None:
+        the job has ended, because they have found different ones."""
+        job = self._job
+        found = {rank: state.dumps for rank, state in job.ranks.items()}
+        known = max(found.values(), key=len)
+        if not known:
+            return ""
+        possible = common(found.values())
+        newest = possible[0] if possible else known[0]
+        # newer ones that some rank has refused
+        for name in known[: known.index(newest)] if possible and newest in known else known:
+            without = [r for r in found if name not in found[r]]
+            job.note(f"{name} is passed over: ranks [{abbreviate(without)}] cannot begin from it")
+        if possible:
+            job.note(f"all ranks begin from {newest}")
+            return newest
+        without = [r for r in found if not found[r]] or [r for r in found if newest not in found[r]]
+        job.give_up(
+            f"ranks [{abbreviate(without)}] cannot begin from any of the dumps that others have"
+            f" found ({abbreviate(known)}): the reasons are in the ranks' logs. All nodes need the"
+            " same TASKD_DUMP_PATH (or TASKD_RESUME_PATH); to begin anew, leave out --resume"
+        )
+        return None
 
     def rebuilt(self, rank: int) -> None:
         """The rank has joined generation 1."""

@@ -44,6 +44,7 @@ class Part:
 class RankState:
     incarnation: int = 0
     joined: bool = False
+    dumps: tuple[str, ...] = ()  # that it could begin from, the newest first
     finished: int | None = None  # its loop has ended before this step
     ended: bool = False
     quit: str = ""  # how it exited, with status 0 but before all loops had ended
@@ -174,12 +175,14 @@ class JobState:
             state.ended, state.alive, state.quit = False, False, ""
         return missed
 
-    def rebuild(self, new: tuple[int, ...] | None = None) -> None:
+    def rebuild(self, new: tuple[int, ...] | None = None, dump: str = "") -> None:
         """Order all ranks to build the communicators of the current generation. `new`: the ranks
-        whose processes are; None: all."""
+        whose processes are; None: all. `dump`: what they begin from."""
         store = self.store()
         same = new is not None and not new
-        self.out.append(to_rank.Rebuild(self.interruption, self.generation, store, same, new or ()))
+        self.out.append(
+            to_rank.Rebuild(self.interruption, self.generation, store, same, new or (), dump)
+        )
 
     def store(self) -> Address:
         """Where ranks are to meet."""

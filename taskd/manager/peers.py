@@ -128,6 +128,7 @@ def check_event(message: Any, peer: Peer) -> None:
         from_agent.AgentLeft
         | from_agent.StepsBegun
         | from_agent.SchedulerDied
+        | from_agent.AskedToLeave
         | from_agent.RecordsSaved
         | from_agent.Sealed
         | from_agent.DevicesFound

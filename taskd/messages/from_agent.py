@@ -1,6 +1,6 @@
 """Messages from an agent to the manager, besides those it relays from its ranks.
 
-The first one, AgentJoined or StandbyJoined, holds all its state, so a new manager can take over."""
+The first one, AgentJoined or StandbyJoined, holds its state for a manager that takes over."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from taskd.messages.values import (
     ROOM,
     Address,
     Count,
+    Dumps,
     File,
     HostName,
     Keepers,
@@ -90,15 +91,13 @@ class RosterKept(Message, frozen=True):
 
 
 class Arrived(Message, frozen=True):
-    """A launcher started for `node` asks whether the job is already under way. -1: it does not
-    know its node yet."""
+    """A launcher for `node`, -1 if it does not know it yet, asks whether the job is under way."""
 
     node: NodeOrNone = -1
 
 
 class AskedToLeave(Message, frozen=True):
-    """`cause`, such as a signal to the launcher, says that `node` may be taken away in `grace`
-    seconds. Repeated for each manager."""
+    """A signal says that `node` may be gone in `grace` seconds. Repeated for each manager."""
 
     node: Node
     cause: Text
@@ -128,6 +127,7 @@ class AgentJoined(Message, frozen=True):
     incarnations: Numbers = ()  # of `ranks`, in their order; empty: all 0
     joined: Ranks = ()  # ranks whose scripts have called protect()
     waiting: Ranks = ()  # ranks that are interrupted
+    dumps: Dumps = ()  # that each of these could begin from
     dead: Ranks = ()  # ranks without a process
     new: Ranks = ()  # replacements that have not been given their state
     ready: Ranks = ()  # of these, those that wait for orders
@@ -196,8 +196,7 @@ class NodeTaken(Message, frozen=True):
 
 
 class NodePrepared(Message, frozen=True):
-    """Standby `agent` is ready to take over `node`: its ranks have run their scripts up to the
-    first attempt."""
+    """Standby `agent` is ready to take over `node`: its ranks are before their first attempt."""
 
     node: Node
     agent: Name
@@ -237,8 +236,7 @@ class RankEnded(Message, frozen=True):
 
 
 class RankBusy(Message, frozen=True):
-    """An interrupted rank is in user code that cannot be interrupted; `allowance`: seconds it may
-    still take."""
+    """An interrupted rank is in user code, and may stay there for `allowance` seconds."""
 
     rank: Rank
     incarnation: Number
@@ -248,8 +246,7 @@ class RankBusy(Message, frozen=True):
 
 class RankStalled(Message, frozen=True):
     """The rank has made no progress for `seconds`, longer than its limit; it may be at fault or
-    waiting for the one that is. `stopped`: a signal has kept it stopped all that time, wherever it
-    is."""
+    waiting for the one that is. `stopped`: by a signal, all that time."""
 
     rank: Rank
     incarnation: Number

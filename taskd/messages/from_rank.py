@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from taskd.messages.values import (
     Count,
+    Dumps,
     File,
     Message,
     Name,
@@ -44,11 +45,13 @@ class ControlHello(Message, frozen=True):
 
 class RankJoined(Message, frozen=True):
     """The rank's script has called protect(). `handlers`: instead, its framework repairs itself by
-    handlers that it has registered (taskd.adaptor.mindio)."""
+    handlers that it has registered (taskd.adaptor.mindio). `dumps`: those that it could begin
+    from."""
 
     rank: Rank
     incarnation: Number = 0
     handlers: bool = False
+    dumps: Dumps = ()
 
 
 class OptimizerReplicas(Message, frozen=True):

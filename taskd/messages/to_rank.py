@@ -38,13 +38,15 @@ class Interrupt(Message, frozen=True):
 class Rebuild(Message, frozen=True):
     """All ranks build communicators of `generation` over the store at (host, port). `same`: the
     processes are those of the previous generation, so a library that can resume its communicators
-    may do so. `new`: the ranks whose processes are not."""
+    may do so. `new`: the ranks whose processes are not. `dump`: the one that all ranks begin
+    from."""
 
     interruption: Number
     generation: Number
     store: Address
     same: bool = False
     new: tuple[Rank, ...] = ()
+    dump: Name = ""
 
 
 class Restore(Message, frozen=True):

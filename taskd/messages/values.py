@@ -50,6 +50,8 @@ Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps t
 Ops = Annotated[tuple[Number, ...], Meta(max_length=8)]  # stress tests, see to_rank.StressTest
 # of a task on one rank: the number of the test, its code, a text; see from_rank.TaskDone
 Results = Annotated[tuple[tuple[Number, Number, Text], ...], Meta(max_length=8)]
+# names of dumps that a rank could begin from, the newest first
+Dumps = Annotated[tuple[Name, ...], Meta(max_length=16)]
 # name, bytes, checksum
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 

@@ -19,6 +19,7 @@ import hmac
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ STATE = "state"
 INDEX = "index"
 RECORDS = "records"
 VERSION = 3
+OVER = 3600.0  # seconds
 PUBLIC = b"taskd dump without a secret"
 
 File = tuple[str, int, str]  # name, bytes, checksum
@@ -135,18 +137,52 @@ def newest(place: Path) -> Found:
     """The dump at `place`, or the one of the highest step inside it. Raises BadDump."""
     if (place / MANIFEST).is_file():
         return read(place)
-    found = []
-    with contextlib.suppress(OSError):
-        for path in place.iterdir():
-            with contextlib.suppress(BadDump):
-                if path.name.startswith("step-"):
-                    found.append(read(path))
+    found, refused = complete(place)
     if not found:
         raise BadDump(
             f"{place} is not a complete dump and contains none: name a directory that `dump` has"
-            " written (TASKD_DUMP_PATH)"
+            f" written (TASKD_DUMP_PATH){''.join(f'; {why}' for why in refused)}"
         )
-    return max(found, key=lambda f: (f.step, f.path.stat().st_mtime))
+    return found[0]
+
+
+def complete(place: Path) -> tuple[list[Found], list[str]]:
+    """The complete dumps in `place`, that of the highest step first, and why the others are
+    none."""
+    found, refused = [], []
+    with contextlib.suppress(OSError):
+        for path in place.iterdir():
+            try:
+                if path.name.startswith("step-"):
+                    found.append(read(path))
+            except BadDump as error:
+                refused.append(str(error))
+    return sorted(found, key=_age, reverse=True), refused
+
+
+def _age(found: Found) -> tuple[int, float]:
+    try:
+        return found.step, found.path.stat().st_mtime
+    except OSError:  # it is being removed
+        return found.step, 0.0
+
+
+def clear(place: Path, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` dumps that this job could read, and what is left of dumps
+    that were never completed. Returns what was removed."""
+    dumps = sorted(complete(place)[0], key=lambda f: _age(f)[::-1], reverse=True)
+    doomed = [f.path for f in dumps[keep:]]
+    with contextlib.suppress(OSError):
+        for path in place.glob(".step-*.partial"):
+            # a dump takes half an hour at most: core.settings.Settings.dump
+            if time.time() - path.stat().st_mtime > OVER:
+                doomed.append(path)
+    for path in doomed:
+        # no longer a dump from its first removed file on
+        with contextlib.suppress(OSError):
+            (path / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
+    return doomed
 
 
 def read(path: Path) -> Found:

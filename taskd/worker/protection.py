@@ -32,6 +32,7 @@ from taskd.worker.discovery import holders, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
+from taskd.worker.repair import choosing
 from taskd.worker.repair.communicators import Communicators
 from taskd.worker.repair.outcomes import LeftAlone
 from taskd.worker.repair.session import RepairSession
@@ -177,10 +178,10 @@ def _join(job: Job, loop: Loop) -> None:
     communicators."""
     session = loop.session
     belonging.dies_with_launcher()
-    found = _resumed_from(session.rank, session.communicators.world_size)
-    session.agent.report(from_rank.RankJoined)
+    found = choosing.find(session.state, session.rank, session.communicators.world_size)
+    session.agent.report(from_rank.RankJoined, dumps=tuple(found))
     outcome = session.wait_for_orders(
-        lambda: (Position(0, None), ""), on_formed=lambda: _formed(loop, found)
+        lambda: (Position(0, None), ""), on_formed=lambda name: _formed(loop, found.get(name))
     )
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)
@@ -223,29 +224,6 @@ def _compare(session: RepairSession) -> None:
     if difference is not None:
         log.info("rank %d: %s", session.rank, difference.says(len(state.replicated)))
         state.set_apart(difference.apart, difference.replicas)
-
-
-def _resumed_from(rank: int, world_size: int) -> dumps.Found | None:
-    """The checked dump that this job begins from, or None. Raises dumps.BadDump."""
-    place = settings.resume_path(os.environ)
-    if place is None:
-        return None
-    found = dumps.newest(Path(place))
-    owner = found.path.stat()
-    if owner.st_uid not in (os.getuid(), 0) or owner.st_mode & 0o002:
-        raise dumps.BadDump(
-            f"{found.path} may have been written by other users: make this user its owner and"
-            " only writer"
-        )
-    if found.world_size != world_size:
-        raise dumps.BadDump(
-            f"{found.path} was saved by {found.world_size} ranks, this job has {world_size}: each"
-            " rank's random numbers, loader position and buffers cannot be kept. Resume with"
-            f" {found.world_size} ranks, or load {found.path / dumps.STATE} with"
-            " torch.distributed.checkpoint.load, which reads the tensors into any layout"
-        )
-    dumps.check(found, dumps.INDEX, f"{dumps.RECORDS}/rank-{rank}")
-    return found
 
 
 def _return(loop: Loop) -> None:

@@ -22,8 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from taskd.core.snapshots import FINAL
 from taskd.messages import to_rank
 from taskd.records import dumps
-from taskd.worker import protection
-from taskd.worker.repair import dumping
+from taskd.worker.repair import choosing, dumping
 from taskd.worker.state import entry
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, put_tensors
@@ -272,12 +271,22 @@ def test_another_layout_is_refused(tmp_path):
         assert "torch.distributed.checkpoint.load" in str(e.value)
 
 
+def chosen(rank: int, ranks: int) -> int:
+    """The step of the dump that a rank of a job of so many begins from."""
+
+    def choose() -> int:
+        (found,) = choosing.find(of_rank(rank, layout=fsdp), rank, ranks).values()
+        return found.step
+
+    return in_rank(rank, choose)
+
+
 def test_another_world_size_is_refused(tmp_path, monkeypatch):
     found = dump(tmp_path / "work", partial(of_rank, layout=fsdp))
     monkeypatch.setenv("TASKD_RESUME_PATH", str(found.path))
     with pytest.raises(dumps.BadDump, match=r"saved by 4 ranks, this job has 2: .* cannot be kept"):
-        protection._resumed_from(0, 2)
-    assert protection._resumed_from(0, 4).step == STEP
+        chosen(0, 2)
+    assert chosen(0, WORLD) == STEP
 
 
 @pytest.mark.parametrize("name", ["state/__3_0.distcp", "state/.metadata", "index"])
@@ -290,7 +299,7 @@ def test_every_file_is_checked_by_some_rank(tmp_path, monkeypatch, name):
     refused = []
     for rank in range(WORLD):
         try:
-            protection._resumed_from(rank, WORLD)
+            chosen(rank, WORLD)
             load(rank, fsdp, found)
         except dumps.BadDump as error:
             assert name in str(error) and "does not match its checksum" in str(error)
@@ -298,7 +307,7 @@ def test_every_file_is_checked_by_some_rank(tmp_path, monkeypatch, name):
     assert refused
     path.unlink()
     with pytest.raises(dumps.BadDump, match=f"{name} is missing"):
-        protection._resumed_from(0, WORLD)
+        chosen(0, WORLD)
 
 
 def test_a_damaged_record_is_not_saved_from(tmp_path):

@@ -38,6 +38,7 @@ class Rank:
     channel: socket.socket | None = None  # to its training thread
     control: socket.socket | None = None  # to the thread that answers while it trains
     joined: bool = False
+    dumps: tuple[str, ...] = ()  # see from_rank.RankJoined
     stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state

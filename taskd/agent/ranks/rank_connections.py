@@ -176,7 +176,7 @@ class RankConnections:
             rank.total = message.total
             return
         if isinstance(message, from_rank.RankJoined):
-            rank.joined, rank.handlers = True, message.handlers
+            rank.joined, rank.handlers, rank.dumps = True, message.handlers, message.dumps
             self._node.news.set()  # a launcher may get ready to replace it
             if self._given_up():
                 self._node.send_to_rank(rank, to_rank.Unprotected("no manager answered"))

@@ -30,6 +30,7 @@ from taskd.worker.repair.restore import for_dump
 from taskd.worker.state import entry, parts, plain, replicas
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, scatter
+from taskd.worker.state.parts import Key
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
@@ -186,22 +187,15 @@ def _full(place: Path) -> bool:
 def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entry, bool]:
     """Load the state of a dump whose manifest is checked; returns kind and content of the rank's
     record, and whether it has replica sets, see `compared`. Raises dumps.BadDump."""
-    path = found.path / dumps.RECORDS / f"rank-{rank}"
-    if rank not in found.ranks:
-        raise dumps.BadDump(
-            f"{found.path} has no record of rank {rank}: its node and the keeper of its records"
-            f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
-            " random numbers and loader positions of such ranks are not known"
-        )
-    data = path.read_bytes()
     try:
-        held = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
-        rows, scattered, sets = stored.read_index(found.path)
-        dumps.check(found, *_to_check(found, rows, rank))
-        _conform(state, found, held, scattered)
+        kind, held = _record(found, rank)
+        check_files(found, rank)
+        rows, _, sets = stored.read_index(found.path)
+        _check_parts(state, found, held)
+        _conform(state, found, held)
         if sets:
             _load_set(state, found, held, sets)
-            return data[0], held, True
+            return kind, held, True
         _same_names(state, found, rows)
         for row, memory in zip(state.replicated, stored.read(found.path, rows), strict=True):
             if len(memory):
@@ -209,7 +203,36 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
     except (BadRecord, plain.Unreadable, OSError) as error:
         raise dumps.BadDump(f"{found.path}: {error}") from None
     state.refresh()
-    return data[0], held, False
+    return kind, held, False
+
+
+def _record(found: dumps.Found, rank: int) -> tuple[int, Entry]:
+    """Kind and content of the rank's record. Raises dumps.BadDump, BadRecord, OSError."""
+    if rank not in found.ranks:
+        raise dumps.BadDump(
+            f"{found.path} has no record of rank {rank}: its node and the keeper of its records"
+            f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
+            " random numbers and loader positions of such ranks are not known"
+        )
+    data = (found.path / dumps.RECORDS / f"rank-{rank}").read_bytes()
+    return data[0], entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
+
+
+def check_names(state: TrainingState, found: dumps.Found) -> None:
+    """Raises dumps.BadDump if the dump is of another model; also plain.Unreadable, OSError."""
+    rows, scattered, _ = stored.read_index(found.path)
+    if scattered:
+        return  # check_layout compares its parts
+    saved = {row[0]: row[1] for row in rows}
+    for key, size in state.names():  # an optimizer has its state later
+        if saved.get(key) != size:
+            raise _other_tensor(found, key, saved, {key: size})
+
+
+def check_layout(state: TrainingState, found: dumps.Found, rank: int) -> None:
+    """Raises dumps.BadDump if the rank's record is of another model or layout; also BadRecord,
+    plain.Unreadable, OSError."""
+    _check_parts(state, found, _record(found, rank)[1])
 
 
 def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[int, int]) -> None:
@@ -240,37 +263,45 @@ def compared(state: TrainingState, step: int, held: Entry) -> Entry:
     )
 
 
-def _to_check(found: dumps.Found, rows: list[stored.Row], rank: int) -> list[str]:
-    """The files that this rank reads, and its share of those that no rank reads."""
+def check_files(found: dumps.Found, rank: int) -> None:
+    """Check the files that this rank reads, and its share of those that no rank reads. Raises
+    dumps.BadDump; also plain.Unreadable, OSError."""
+    rows, _, _ = stored.read_index(found.path)
     names = sorted(name for name in found.files if name.startswith(f"{dumps.STATE}/"))
-    return [*{f"{dumps.STATE}/{row[2]}" for row in rows}, *names[rank :: found.world_size]]
+    read = {f"{dumps.STATE}/{row[2]}" for row in rows}
+    dumps.check(found, *read, *names[rank :: found.world_size])
 
 
-def _conform(state: TrainingState, found: dumps.Found, held: Entry, scattered: bool) -> None:
-    """Make the tensors that the record describes. Raises dumps.BadDump where this job has other
-    parts of them than the one that was saved."""
+def _check_parts(state: TrainingState, found: dumps.Found, held: Entry) -> None:
+    """Raises dumps.BadDump where this job has other objects, or other parts of their tensors, than
+    the one that was saved."""
     there = plain.decode(held.structure).get("parts")
     if there is None and state.sharded:
         raise dumps.BadDump(
             f"{found.path} was saved by a job whose tensors were not sharded: {READ_BY_TORCH}"
         )
     if there is not None:
-        wanted = parts.decode(there)
-        why = parts.mismatch(parts.values(state.parts()), parts.values(wanted))
-        if why is None:
-            state.conform(held.structure)
-            why = parts.mismatch(state.parts(), wanted)
-        if why is not None:
-            raise dumps.BadDump(
-                f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
-            )
-        return
-    if unknown := set(plain.decode(held.structure)["optimizers"]) - set(state.optimizers):
+        _same_parts(found, parts.values(state.parts()), parts.values(parts.decode(there)))
+    elif unknown := set(plain.decode(held.structure)["optimizers"]) - set(state.optimizers):
         raise dumps.BadDump(
             f"{found.path} has the state of {', '.join(sorted(unknown))}: give protect() the"
             " objects and names that the dump was saved with"
         )
+
+
+def _conform(state: TrainingState, found: dumps.Found, held: Entry) -> None:
+    """Make the tensors that the record describes. Raises dumps.BadDump."""
+    there = plain.decode(held.structure).get("parts")
     state.conform(held.structure)
+    if there is not None:
+        _same_parts(found, state.parts(), parts.decode(there))
+
+
+def _same_parts(found: dumps.Found, here: list[parts.Part], there: list[parts.Part]) -> None:
+    if (why := parts.mismatch(here, there)) is not None:
+        raise dumps.BadDump(
+            f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
+        )
 
 
 READ_BY_TORCH = (
@@ -283,13 +314,19 @@ def _same_names(state: TrainingState, found: dumps.Found, rows: list[stored.Row]
     saved, here = {row[0]: row[1] for row in rows}, dict(state.names())
     for key in (*here, *saved):
         if saved.get(key) != here.get(key):
-            have = [f"{known[key]} bytes" if key in known else "nothing" for known in (saved, here)]
-            raise dumps.BadDump(
-                f"{found.path} has {have[0]} for {'.'.join(map(str, key)).rstrip('.')}, this job"
-                f" has {have[1]}: give protect() the objects and names that the dump was saved with"
-            )
+            raise _other_tensor(found, key, saved, here)
     if [row[:2] for row in rows] != state.names():
         raise dumps.BadDump(
             f"{found.path} has the tensors of this job in another order: give protect() its objects"
             " in the order that the dump was saved with"
         )
+
+
+def _other_tensor(
+    found: dumps.Found, key: Key, saved: dict[Key, int], here: dict[Key, int]
+) -> dumps.BadDump:
+    have = [f"{known[key]} bytes" if key in known else "nothing" for known in (saved, here)]
+    return dumps.BadDump(
+        f"{found.path} has {have[0]} for {'.'.join(map(str, key)).rstrip('.')}, this job has"
+        f" {have[1]}: give protect() the objects and names that the dump was saved with"
+    )

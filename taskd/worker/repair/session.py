@@ -41,7 +41,7 @@ class _Waits:
     """The arguments of one `wait_for_orders`, and what has been restored during it."""
 
     release: int | None
-    on_formed: Callable[[], None] | None
+    on_formed: Callable[[str], None] | None
     paused: bool
     entered: int  # number of the interruption in which its communicators were built
     restored: Resumed | None = None
@@ -63,13 +63,14 @@ class RepairSession(ProtectedRank):
         self,
         position: Callable[[], tuple[Position, str]] | None,
         release: int | None = None,
-        on_formed: Callable[[], None] | None = None,
+        on_formed: Callable[[str], None] | None = None,
         paused: bool = False,
     ) -> Outcome:
         """Execute orders until one ends the wait. `position`: gives this rank's position and why
         its process cannot continue ("": it can); None in a replacement, which has nothing to
         report. `release`: return Released once no step before this one will be repeated.
-        `on_formed`: called once the first communicators exist. `paused`: paused on request, without
+        `on_formed`: called once the first communicators exist, with the dump that all ranks begin
+        from, "" for none. `paused`: paused on request, without
         a fault."""
         waits = _Waits(release, on_formed, paused, self.built_at)
         self._position = position
@@ -93,7 +94,7 @@ class RepairSession(ProtectedRank):
     def _rebuilt(self, order: to_rank.Rebuild, waits: _Waits) -> None:
         self._rebuild(order)
         if waits.on_formed is not None:
-            waits.on_formed()
+            waits.on_formed(order.dump)
         self.agent.report(from_rank.RankRebuilt, order.generation)
 
     def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
