@@ -39,6 +39,8 @@ from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
 
+LEFT = "a signal has asked the job to leave, and its ranks have ended by themselves, with status 0"
+
 
 class TaskdElasticAgent(LocalElasticAgent):
     """torch's agent of a node, with taskd's agent in a thread."""
@@ -271,6 +273,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
         failures = self._failures.dead(context)
+        if ending == "failed" and self._supervisor.left_early:
+            reason, ending = LEFT, "saved"
         self._say(reason)
         self._supervisor.stopping()
         self._shutdown(self._last_signal)
@@ -301,7 +305,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             )
             ok = not result.is_failed()
             if ok and self._supervisor.left_early:
-                self._say("the ranks have left their loops before the end, asked by a signal")
+                self._say(LEFT)
                 raise SystemExit(STATUS["saved"])
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result

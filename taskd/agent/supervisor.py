@@ -168,10 +168,14 @@ class Supervisor:
 
     @property
     def left_early(self) -> bool:
-        """Whether ranks have left their loops on a signal that asked the job to leave."""
-        epochs = self.agent.epochs()
-        ranks = [r for epoch in epochs for r in epoch.ranks.values()]
-        return bool(self.agent.leaving.cause) and any(r.quit for r in ranks)
+        """Whether all ranks have left their loops, with status 0, since a signal has asked the job
+        to leave."""
+        return bool(self.agent.leaving.cause) and all(
+            # the agent's thread may not have seen its end yet
+            rank.quit or (not rank.failed and epoch.page.read(rank.local).step > epoch.released)
+            for epoch in self.agent.epochs()
+            for rank in epoch.ranks.values()
+        )
 
     def farewell(self, limit: float) -> None:
         """Report that this node's ranks have ended well; wait at most `limit` seconds until all

@@ -84,6 +84,7 @@ class Leaving(Part):
         self._latest = min(self._latest, latest) if waited and self._ends else latest
         if not waited or (ends and not self._ends):
             self._why, self._ends = why, ends
+            self._job.leaves = ends
             self._job.note(f"{why}: all ranks pause")
             if not waited:
                 self._pause.request("", SAVING)
@@ -115,12 +116,17 @@ class Leaving(Part):
             return
         if self._saving:
             self._saved(incident, now)
-        elif any(rank.ended and not rank.quit for rank in self._job.ranks.values()):
-            self._over(False, "not saved: the job is at its end", now)
+        elif self._at_the_end():
+            self._over(False, "not saved: the ranks have left their loops", now)
         elif self._ends and incident is not None and incident.moving is None and same:
             self._save("a repair is under way", now)
         elif incident is None and self._pause.all_paused and not self._pause.busy:
             self._save("", now)
+
+    def _at_the_end(self) -> bool:
+        """Whether ranks have ended after their last step, or all by themselves before it."""
+        ended = [rank for rank in self._job.ranks.values() if rank.ended]
+        return len(ended) == len(self._job.ranks) or any(not rank.quit for rank in ended)
 
     def _saved(self, incident: Incident | None, now: float) -> None:
         """Let the ranks train on once the dump is done, or has failed."""
@@ -171,6 +177,7 @@ class Leaving(Part):
     def _forget(self) -> None:
         self._requests.clear()
         self._why, self._ends, self._saving, self._until = "", False, False, None
+        self._job.leaves = False
 
     def drop(self, why: str) -> None:
         """The ranks' processes are gone."""

@@ -10,6 +10,7 @@ from taskd.core import commands as c
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.events import Event
+from taskd.core.incident import ladder
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
 from taskd.core.topology import Topology
@@ -73,6 +74,7 @@ class JobState:
         self.over = False
         self.switches = settings.switches  # how often recovery has been paused or turned on
         self.sub_healthy = settings.sub_healthy  # what is done about a sub-healthy node
+        self.leaves = False  # it ends once its state is saved: nothing is repaired any more
         self.advised = False  # the advisor names the strategy of each fault
         self.retried = 0  # times that all ranks were restarted at the end of the ladder
         self.restart = ""  # why to restart all ranks now
@@ -87,6 +89,16 @@ class JobState:
     def repairs(self) -> bool:
         """Whether faults are repaired; otherwise the next fault ends the job."""
         return self.switches % 2 == 0
+
+    @property
+    def rungs(self) -> tuple[str, ...]:
+        """What remains for a fault, in place of the configured ladder."""
+        if self.leaves:
+            return ("dump", "exit")
+        if self.repairs:
+            return ()
+        self.note("recovery is paused: nothing is repaired")
+        return tuple(s for s in self.settings.ladder if s in ladder.ENDING)
 
     @property
     def closing(self) -> bool:

@@ -98,6 +98,7 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
+        rank.quit = code == 0
         cause = describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (

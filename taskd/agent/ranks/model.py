@@ -49,7 +49,7 @@ class Rank:
     over: str | None = None  # how its process ended
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
-    quit: bool = False  # in the middle of its loop
+    quit: bool = False  # it has ended with status 0, but in the middle of its loop
     left: Position | None = None
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported

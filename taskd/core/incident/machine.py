@@ -141,10 +141,8 @@ class Recovery(Part):
     def _open(self, now: float) -> None:
         self.incidents += 1
         incident = self.incident = Incident(self.incidents, now)
-        incident.consults = self._job.advised and self._job.repairs
-        if not self._job.repairs:
-            incident.rungs = tuple(s for s in self._job.settings.ladder if s in ladder.ENDING)
-            self._job.note("recovery is paused: nothing is repaired")
+        incident.rungs, incident.leaving = self._job.rungs, self._job.leaves
+        incident.consults = self._job.advised and not incident.rungs
         incident.enter(Phase.DETECT, now)
         for rank, how in self._job.take_for_dead().items():
             incident.faults.append(f"rank {rank}: {how}")

@@ -31,7 +31,7 @@ def find(state: TrainingState, rank: int, world_size: int) -> dict[str, dumps.Fo
         return {found.path.name: found}
     here = Path(settings.dump_path(os.environ))
     complete, refused = dumps.complete(here)
-    fitting = {}
+    fitting: dict[str, dumps.Found] = {}
     for found in complete[:MOST]:
         try:
             _check(found, state, rank, world_size, whole=not fitting)
