@@ -49,7 +49,7 @@ class Leaving(Part):
         job, node = self._job, self._job.topology.nodes.get(event.node)
         if not job.protected or node is None or not node.living or event.node in self._moving:
             return  # its launcher ends as it would without taskd
-        why = f"node {event.node} has to leave within {event.grace:g} s: {event.cause}"
+        why = f"node {event.node} has to leave within {event.grace:.0f} s: {event.cause}"
         if not self._ends and self._moves(event.node, why):
             job.note(f"{why}; a standby takes its place")
             self._moving[event.node] = node.agent

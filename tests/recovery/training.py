@@ -270,6 +270,15 @@ class Running:
     def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid(rank), number)
 
+    def signal(self, number: int) -> None:
+        """To the launcher."""
+        self._process.send_signal(number)
+
+    def ended(self) -> Result:
+        """Wait for an end that is not the loop's."""
+        self._process.wait(LIMIT)
+        return self.result()
+
     def ask(self, rank: int, point: str, kind: str) -> None:
         """Of steered.py: do that to yourself when you come to that point next; see
         scripts/faults.py."""

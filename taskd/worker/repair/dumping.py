@@ -12,6 +12,7 @@ import errno
 import logging
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,12 @@ def state_dict(state: TrainingState) -> dict[str, Any]:
     return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
 
 
-def record(rank: ProtectedRank, order: to_rank.RecordState) -> None:
+def record(rank: ProtectedRank, order: to_rank.RecordState) -> Callable[[], None]:
     """Write this rank's record of the step again, with the state of its replica set; from then on
-    all its state is private. Raises RuntimeError, OSError."""
+    all its state is private, until the returned function is called: the rank trains on. Raises
+    RuntimeError, OSError."""
     state = rank.state
+    apart, sets = set(state.apart), state.replicas
     found = for_dump(rank, order.step, order.stripes)
     if found is None:
         raise RuntimeError(f"the record of step {order.step} is gone or damaged")
@@ -56,6 +59,14 @@ def record(rank: ProtectedRank, order: to_rank.RecordState) -> None:
     whole = replace(held, structure=state.structure(), shards=gather(state.shards))
     content = entry.encode(whole, rank.entries.seal, order.step)
     rank.entries.write(order.step, kind, content)
+
+    def undo() -> None:
+        state.share_all()
+        state.apart = apart
+        state.set_apart((), sets)
+        rank.entries.write(order.step, kind, entry.encode(held, rank.entries.seal, order.step))
+
+    return undo
 
 
 def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:

@@ -55,6 +55,7 @@ class RepairSession(ProtectedRank):
     built_at: int = 0  # number of the interruption in which the current communicators were built
     answered: int = 0  # number of the last interruption answered
     aborter: Aborter | None = None  # for devices whose work has to be stopped
+    unrecord: Callable[[], None] | None = None  # see dumping.record
 
     def __post_init__(self) -> None:
         self.restorer = Restorer(self)
@@ -92,6 +93,7 @@ class RepairSession(ProtectedRank):
     # -- orders ------------------------------------------------------------------------------------
 
     def _rebuilt(self, order: to_rank.Rebuild, waits: _Waits) -> None:
+        self._train_on()
         self._rebuild(order)
         if waits.on_formed is not None:
             waits.on_formed(order.dump)
@@ -110,7 +112,8 @@ class RepairSession(ProtectedRank):
         # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
         from taskd.worker.repair import dumping
 
-        dumping.record(self, order)
+        self._train_on()
+        self.unrecord = dumping.record(self, order)
         self.agent.report(from_rank.StateSaved, order.interruption, ())
 
     def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
@@ -124,6 +127,12 @@ class RepairSession(ProtectedRank):
         work = Path(settings.dump_path(os.environ)) / order.name
         files = dumping.save(self.state, work, order)
         self.agent.report(from_rank.StateSaved, order.interruption, files)
+
+    def _train_on(self) -> None:
+        """Undo what a dump has changed: the job goes on, or is saved once more."""
+        if self.unrecord is not None:
+            undo, self.unrecord = self.unrecord, None
+            undo()
 
     def _released(self, order: to_rank.Release, waits: _Waits) -> Released | None:
         over = waits.release is not None and order.step >= waits.release

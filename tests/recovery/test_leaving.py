@@ -1,0 +1,184 @@
+"""A job that has to leave: it saves its state, and the same command goes on, bit for bit."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import training
+
+from taskd.records import dumps
+
+SAVED, FAILED = 75, 1
+STEPS = "100"
+
+
+@pytest.fixture(autouse=True)
+def secret(monkeypatch):
+    """That of the jobs, under which their dumps are sealed."""
+    monkeypatch.setenv("TASKD_SECRET", "tests")
+
+
+def begin(directory: Path, world: int, *script: str, **more: str) -> training.Running:
+    """The same command, whenever it is started."""
+    env = {"TASKD_DUMP_PATH": str(directory / "dumps"), **more}
+    return training.start(directory, world, *script, options=("--resume", "auto"), **env)
+
+
+def steps_of(directory: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (directory / "dumps").iterdir())
+
+
+def of_job(job: training.Running) -> list[psutil.Process]:
+    """All processes of the job, as a scheduler knows them."""
+    mine = job.env["TASKD_LOG_PATH"]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TASKD_LOG_PATH") == mine:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_the_same_command_goes_on(tmp_path, reference):
+    """A signal to the launcher, one to a rank, and a request; then the newest dump is torn, and
+    another one is not this job's."""
+    script = ("steered.py", STEPS)
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        job.signal(signal.SIGTERM)
+        job.signal(signal.SIGTERM)  # schedulers may repeat it
+        result = job.ended()
+    assert result.status == SAVED, result.output[-3000:]
+    first = max(result.steps(0)) + 1
+    assert steps_of(tmp_path) == [first]
+    text = training.paragraph(result)
+    assert "node 0 has to leave within 30 s: SIGTERM to its launcher" in text
+    assert f"is at {tmp_path / 'dumps' / f'step-{first}'}" in text and "--resume auto" in text
+
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        job.kill(1, signal.SIGTERM)
+        result = job.ended()
+    assert result.status == SAVED and "SIGTERM to rank 1" in training.paragraph(result)
+
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        done = job.taskd("stop")
+        assert done.returncode == 0 and "the state is saved: " in done.stdout, done.stderr
+        result = job.ended()
+    assert result.status == SAVED
+    before, torn = steps_of(tmp_path)[-2:]
+    parts = sorted((tmp_path / "dumps" / f"step-{torn}" / dumps.STATE).glob("*.distcp"))
+    parts[0].write_bytes(parts[0].read_bytes()[:-1] + b"?")
+
+    other = training.start(
+        tmp_path / "other", 2, "mlp.py", "62", faults="0:9:tail:kill",
+        TASKD_RECOVER_STRATEGY="dump", TASKD_DUMP_PATH=str(tmp_path / "foreign"),
+    )  # fmt: skip
+    with other:
+        assert other.end().status == SAVED
+    (tmp_path / "foreign" / "step-9").rename(tmp_path / "dumps" / "step-99")
+
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        result = job.end()
+    training.assert_equal(result, reference(2, *script), 2)
+    passed = [line for line in result.output.splitlines() if "a dump is passed over" in line]
+    assert any("step-99 has nothing for" in line for line in passed), passed
+    assert any(f"step-{torn}/" in line and "does not match" in line for line in passed), passed
+    assert f"begins at step {before} of" in result.log("worker-0.log")
+
+
+@pytest.mark.parametrize("how", ["flag", *training.long("exit")])
+def test_a_handler_of_the_script(tmp_path, how):
+    """Both save, and neither ends the other."""
+    with begin(tmp_path, 2, "signaled.py", "200", how) as job:
+        job.trains()
+        job.signal(signal.SIGTERM)
+        result = job.ended()
+    assert result.status == SAVED, result.output[-3000:]
+    assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
+
+
+def test_every_process_gets_the_signal(tmp_path, reference):
+    """As from a scheduler that signals all it has started: manager, zygote, ranks, their loaders'
+    workers."""
+    script = ("signaled.py", "60", "none")
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        processes = of_job(job)
+        assert len(processes) >= 8, processes
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+        result = job.ended()
+    assert result.status == SAVED, result.output[-3000:]
+    with begin(tmp_path, 2, *script) as job:
+        result = job.end()
+    training.assert_equal(result, reference(2, *script), 2)
+
+
+def test_a_rank_in_a_long_step_is_not_awaited(tmp_path, reference):
+    script = ("steered.py", STEPS)
+    late = {"TASKD_GRACE_PERIOD": "6", "TASKD_HANG_LIMIT": "off"}
+    with begin(tmp_path, 2, *script, **late) as job:
+        job.trains()
+        job.ask(1, "begin", "hang")
+        job.until("rank 1 was in its step", lambda: any(tmp_path.glob("struck-1-begin-*")))
+        job.signal(signal.SIGTERM)
+        result = job.ended()
+    assert result.status == SAVED, result.output[-3000:]
+    assert "some ranks have not paused in time" in training.paragraph(result)
+    with begin(tmp_path, 2, *script) as job:
+        job.trains()
+        result = job.end()
+    training.assert_equal(result, reference(2, *script), 2)
+
+
+def test_what_cannot_be_saved_is_said_at_the_start(tmp_path):
+    (tmp_path / "file").touch()
+    place = {"TASKD_DUMP_PATH": str(tmp_path / "file" / "dumps"), "TASKD_GRACE_PERIOD": "1"}
+    with begin(tmp_path, 2, "steered.py", STEPS, **place) as job:
+        job.trains()
+        job.until("it was said", lambda: "the job's state cannot be saved" in job.result().output)
+        job.signal(signal.SIGTERM)
+        result = job.ended()
+    assert result.status == FAILED and "Not a directory" in training.paragraph(result)
+    with begin(tmp_path / "short", 2, "steered.py", STEPS, TASKD_GRACE_PERIOD="1") as job:
+        job.trains()
+        job.until("it was said", lambda: "grace period of 1 s: it takes" in job.result().output)
+
+
+@pytest.mark.parametrize("kind", ["ddp", *training.long("fsdp", "hsdp", "pp")])
+def test_a_dump_by_hand_disturbs_nothing(tmp_path, reference, kind):
+    training.of_this_torch(kind)
+    world = 2 if kind == "ddp" else 4
+    script = ("steered.py", STEPS) if kind == "ddp" else ("parallel.py", "40", kind)
+    with begin(tmp_path, world, *script, TASKD_KEEP_DUMPS="2") as job:
+        job.trains()
+        places = [Path(job.control.dump().removeprefix("the state is saved: ")) for _ in range(3)]
+        job.trains()
+        result = job.end()
+    training.assert_equal(result, reference(world, *script), world)
+    assert [path.exists() for path in places] == [False, True, True]
+    # the job that begins from it ends like the other one
+    last = dumps.read(places[-1]).step
+    again = training.taskd(
+        tmp_path / "again", world, *script, TASKD_RESUME_PATH=str(places[-1]), faults=""
+    )
+    theirs = reference(world, *script)
+    for rank in range(world):
+        assert min(again.steps(rank)) == last and again.final(rank) == theirs.final(rank)
+
+
+def test_a_script_that_is_not_protected_yet_ends_as_under_torchrun(tmp_path):
+    tmp_path.joinpath("wait").touch()
+    with begin(tmp_path, 2, "steered.py", STEPS) as job:
+        job.until("ranks were started", lambda: len(of_job(job)) >= 4)
+        job.signal(signal.SIGTERM)
+        result = job.ended()
+    assert result.status == FAILED and not (tmp_path / "dumps").exists()
