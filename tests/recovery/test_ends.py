@@ -194,6 +194,7 @@ def test_how_taskd_run_ends(tmp_path, how):
     finally:
         launcher.end()
     assert "forcefully exiting" not in said
+    assert "zygote has ended" not in said and "no manager is in charge" not in said
     if TABLE[how][0] == 1 and " rank" not in how and how != "a closed terminal":
         assert "taskd: the job was ended by SIG" in said
         # a rank's own, for Ctrl-C
