@@ -62,10 +62,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(log, 2, *error.errors)
     except (settings.BadSetting, BadSecret) as error:
         return _refuse(log, 2, str(error))
-    if arguments.ready >= 0:
-        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, see --starter
-            os.write(arguments.ready, b"1")
-        os.close(arguments.ready)
     got: list[int] = []
 
     def leave(number: int, _frame: object) -> None:
@@ -79,6 +75,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in SIGNALS:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, leave)
+    if arguments.ready >= 0:
+        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, see --starter
+            os.write(arguments.ready, b"1")
+        os.close(arguments.ready)
     outcome = server.run()
     if outcome.ok is None:
         return 128 + got[0] if got else 4
