@@ -188,6 +188,9 @@ def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(
     # sent to all processes of the job: its launcher handles that
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         process.send_signal(number)
+    stranger = fake_agent(port, 5, (0, 1))
+    stranger.join()
+    stranger.receive()  # refused: so the manager is in its loop
     launcher.kill()
     launcher.wait()
     for agent in agents:  # it is there, and told how the job ends
