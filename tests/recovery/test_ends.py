@@ -237,5 +237,8 @@ def test_a_scripts_own_handler_finishes(tmp_path, when):
         result = job.result()
     assert result.status == 1
     assert "forcefully exiting" not in result.output
-    saved = [file.name for file in sorted(directory.glob("saved-*"))]
-    assert saved == ([] if when == "repair" else ["saved-0", "saved-1"])
+    written = sorted(
+        file.name for kind in ("saved", "told") for file in directory.glob(f"{kind}-*")
+    )
+    if when != "repair":
+        assert written == ["saved-0", "saved-1", "told-0", "told-1"]

@@ -6,6 +6,7 @@ leaving.py OUT
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -25,6 +26,9 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(torch.ones(1_000_000, 4), batch_size=1, num_workers=1)
+# what the rank has started is told too, once the rank has ended
+beside = f"trap 'touch {out}/told-{rank}; exit' TERM; sleep 3600 & wait"
+subprocess.Popen(["sh", "-c", beside])
 job = taskd.protect(model=model, optimizer=optimizer)
 leave = False
 for attempt in job.batches(loader):
