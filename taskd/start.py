@@ -12,6 +12,12 @@ import sys
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
     del sys.path[0]
 
+import signal
+
+# "leave", from a launcher to a manager that it has started; which leaves by no other, as those are
+# also sent to all processes of a job. Unused, like that of stacks.py
+LEAVE = signal.SIGRTMAX - 4
+
 
 def command(module: str, *arguments: str, python: str = "", unbuffered: bool = False) -> list[str]:
     """The command that starts `module`. It contains `-m` and the module's name, so that people find

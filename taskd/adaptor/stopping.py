@@ -2,8 +2,8 @@
 
 torch raises SignalException wherever its main thread is. Between starting a process and recording
 it, that would leave it running; during clean-up, a second signal would interrupt the clean-up. So a
-signal is held until what is being started is recorded, and ignored while the launcher cleans up.
-SIGKILL needs none of this.
+signal is held until what is being started is recorded, and ignored while the launcher cleans up,
+except that a repeated Ctrl-C kills the ranks. SIGKILL needs none of this.
 """
 
 from __future__ import annotations
@@ -11,18 +11,25 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
 import torch.distributed.elastic.multiprocessing.api as api
 from torch.distributed.elastic.multiprocessing.api import SignalException
 
+# torch's, with its default
+VARIABLE, SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+# seconds; what sends a signal to the launcher and to its process group, as `timeout` does, sends
+# two within microseconds, and a person's second Ctrl-C comes after 0.15
+ONE = 0.1
+
 _starting = False
 _leaving = False
 _kept: list[signal.Signals] = []
-# whether the job saves its state for a signal, see Supervisor.asked_to_leave
+_asked = 0.0  # when the launcher was asked to leave
+_hurry: Callable[[], None] | None = None
 _saves: Callable[[signal.Signals], bool] | None = None
-_preemption: signal.Signals | None = None
 
 
 def install() -> None:
@@ -32,15 +39,25 @@ def install() -> None:
 
 
 def begin(
-    saves: Callable[[signal.Signals], bool] | None = None, preemption: signal.Signals | None = None
+    hurry: Callable[[], None],
+    saves: Callable[[signal.Signals], bool],
+    preemption: signal.Signals | None,
 ) -> None:
-    """Reset: a launcher begins its work. `saves`: asked at each signal whether the job saves its
-    state for it; the launcher then goes on until the job has ended. `preemption`: the signal for
-    which it does."""
-    global _starting, _leaving, _saves, _preemption
-    _saves, _preemption = saves, preemption
+    """Reset: a launcher begins its work. `hurry`: kills its ranks, which have been asked to end;
+    called in the main thread, wherever that is. `saves`: whether the job saves its state for a
+    signal, so that the launcher goes on until the job has ended; it does so for `preemption`
+    alone."""
+    global _starting, _leaving, _hurry, _saves
     _starting = _leaving = False
+    _hurry, _saves = hurry, saves
     _kept.clear()
+    # An ignored signal stays ignored (nohup). The ranks ignore it too: passed on to them, it would
+    # be waited for in vain.
+    names = os.environ.get(VARIABLE, SIGNALS).split(",")
+    if preemption is not None and preemption.name not in names:
+        names.append(preemption.name)
+    heard = [name for name in names if not _ignored(getattr(signal, name.strip(), None))]
+    os.environ[VARIABLE] = ",".join(heard)
 
 
 def starting() -> None:
@@ -51,12 +68,11 @@ def starting() -> None:
 
 
 def started() -> None:
-    """Stop holding signals: what was made is recorded. Raises SignalException for a signal held
-    meanwhile."""
+    """Stop holding signals: what was made is recorded. Acts on one held meanwhile."""
     global _starting
     _starting = False
     if _kept:
-        _raise(_kept[0])
+        _leave(_kept[0])
 
 
 def leaving() -> None:
@@ -68,32 +84,42 @@ def leaving() -> None:
 
 def left() -> None:
     """Handle signals again: the clean-up is done."""
-    global _leaving
-    _leaving = False
+    global _leaving, _hurry
+    _leaving, _hurry = False, None
 
 
 def _signaled(number: int, frame: FrameType | None) -> None:
-    if _leaving or (_saves is not None and _saves(signal.Signals(number))):
+    if _leaving:
+        if number == signal.SIGINT and _hurry is not None and time.monotonic() - _asked > ONE:
+            _hurry()
+    elif _saves is not None and _saves(signal.Signals(number)):
         return
-    if _starting:
+    elif _starting:
         _kept.append(signal.Signals(number))
-        return
-    _raise(signal.Signals(number))
+    else:
+        _leave(signal.Signals(number))
 
 
-def _raise(number: signal.Signals) -> None:
-    global _leaving
-    _leaving = True
+def _leave(number: signal.Signals) -> None:
+    """A signal asks the launcher to leave: its ranks get the same signal, and it ends."""
+    global _leaving, _asked
+    _leaving, _asked = True, time.monotonic()
     _kept.clear()
     raise SignalException(f"Process {os.getpid()} got signal: {number.name}", sigval=number)
+
+
+def _ignored(number: object) -> bool:
+    return isinstance(number, signal.Signals) and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _listen() -> None:
     """Install the handler for the signals that torch handles once it starts its processes."""
     if threading.current_thread() is not threading.main_thread():
         return
-    names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT")
-    for number in (_preemption, *(getattr(signal, n.strip(), None) for n in names.split(","))):
-        # an ignored signal stays ignored: nohup
-        if isinstance(number, signal.Signals) and signal.getsignal(number) is not signal.SIG_IGN:
+    for name in os.environ.get(VARIABLE, SIGNALS).split(","):
+        number = getattr(signal, name.strip(), None)
+        if isinstance(number, signal.Signals) and not _ignored(number):
             signal.signal(number, _signaled)
+    # what ends a launcher that is PID 1 until here (cli/first_signals.py)
+    if (early := signal.set_wakeup_fd(-1)) >= 0:
+        os.close(early)

@@ -32,6 +32,7 @@ from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.launcher import STATUS, supervise
 from taskd.adaptor.place import Place
+from taskd.agent.ranks.processes import signal_group
 from taskd.agent.standby import Order
 from taskd.messages import to_agent
 from taskd.protocol.addresses import Address
@@ -292,9 +293,16 @@ class TaskdElasticAgent(LocalElasticAgent):
         # the signal, and what differs between torch's versions: is_restart or timeout
         super()._shutdown(*arguments, **more)
 
+    def _hurry(self) -> None:
+        """Kill the ranks, which have been told to end. In a signal handler: takes no lock."""
+        for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
+            if handler.proc.returncode is None:
+                signal_group(handler.proc, signal.SIGKILL)
+
     def run(self, role: str = "default_role") -> RunResult:
         ok, why, stopped = False, "", False
-        stopping.begin(self._supervisor.asked_to_leave, self._supervisor.preemption)
+        supervisor = self._supervisor
+        stopping.begin(self._hurry, supervisor.asked_to_leave, supervisor.preemption)
         try:
             if settings.fork(os.environ) or settings.standby(os.environ):
                 spec = self._worker_group.spec

@@ -81,10 +81,10 @@ class Supervisor:
         common = {"TASKD_AGENT": agent.connections.name, **self._places, **self._preloading()}
         agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
-    def _end_children(self) -> None:
-        """End what the current ranks have started, once these have ended."""
+    def _end_children(self, told: bool = False) -> None:
+        """End what the current ranks have started, once these have ended; `told`: by SIGTERM."""
         for epoch in self.agent.epochs():
-            self.agent.children.end_all(epoch)
+            self.agent.children.end_all(epoch, told)
 
     def _preloading(self) -> dict[str, str]:
         return preloading() if self._preload else {}
@@ -202,7 +202,7 @@ class Supervisor:
         if agent.records is not None:
             agent.records.close()
         agent.device_info.close()
-        self._end_children()
+        self._end_children(stopped)
         agent.drop_epochs()
         agent.connections.listener.close()
 

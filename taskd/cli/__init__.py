@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 import importlib
+import sys
+
+from taskd.cli import first_signals
+
+if sys.argv[1:2] == ["run"]:
+    first_signals.listen()
 
 import click
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,6 @@ def command(
     taskd's own options may appear anywhere before the script: taskd run --nproc_per_node 4
     --recover-strategy retry,exit train.py
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        # before ranks start there is nothing to clean up, and a KeyboardInterrupt is lost if it
-        # hits a callback from C code, as during `import torch`
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     given = {
         "TASKD_RECOVER_STRATEGY": recover_strategy,
         "TASKD_SUBHEALTHY_STRATEGY": subhealthy_strategy,
@@ -152,6 +148,7 @@ def command(
     # before torch's launcher defines its options: one of them gets another default
     torch_elastic.install()
     from torch.distributed import run as torch_run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
 
     arguments = torch_run.parse_args(list(torchrun))
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
@@ -171,6 +168,11 @@ def command(
     try:
         # torch's own entry point, so that exit codes, error files and signals are torchrun's
         torch_run.main(list(torchrun))
+    except SignalException as error:
+        # torchrun's status, without its traceback; a closed terminal takes no text
+        with contextlib.suppress(OSError):
+            click.echo(f"taskd: the job was ended by {error.sigval.name}", err=True)
+        raise SystemExit(1) from None
     finally:
         if manager is not None:
             _end_manager(manager)
@@ -279,5 +281,9 @@ def _end_manager(manager: subprocess.Popen[bytes]) -> None:
         pass
     finally:  # also when a signal ends the waiting
         if manager.poll() is None:
-            manager.terminate()
+            manager.send_signal(start.LEAVE)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                manager.wait(5.0)  # it takes 0.1
+        if manager.poll() is None:
+            manager.kill()
             manager.wait()

@@ -3,23 +3,34 @@ nothing on stdout.
 
 Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4
 another manager is in charge, or the launcher that started this one ended before any agent joined;
-128 + signal when SIGINT or SIGTERM ended it while the job continued.
+128 + signal when one ended it while the job continued. While the launcher that started it lives,
+only that one's LEAVE does (start.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from taskd import logs, settings
+from taskd import logs, settings, start
 from taskd.manager import config
 from taskd.manager.endpoint import PortInUse
 from taskd.manager.start import InCharge, make
 from taskd.protocol.keys import BadSecret
+
+SIGNALS = (
+    start.LEAVE,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,17 +62,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(log, 2, *error.errors)
     except (settings.BadSetting, BadSecret) as error:
         return _refuse(log, 2, str(error))
-    if arguments.ready >= 0:
-        os.write(arguments.ready, b"1")
-        os.close(arguments.ready)
     got: list[int] = []
 
     def leave(number: int, _frame: object) -> None:
+        # what is sent to a whole job, as scancel does, is for its launchers: they say how it ends
+        if server.starter >= 0 and number != start.LEAVE:
+            return
         got.append(number)
-        server.stop(f"{signal.Signals(number).name} was received; the job continues")
+        by = "LEAVE" if number == start.LEAVE else signal.Signals(number).name
+        server.stop(f"{by} was received; the job continues")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, leave)
+    if arguments.ready >= 0:
+        with contextlib.suppress(BrokenPipeError):  # the launcher has ended, see --starter
+            os.write(arguments.ready, b"1")
+        os.close(arguments.ready)
     outcome = server.run()
     if outcome.ok is None:
         return 128 + got[0] if got else 4

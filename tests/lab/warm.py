@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,8 @@ def popen(
 ) -> Process:
     """Fork a process: `kind` is "launcher" (`taskd ARGUMENTS`) or "ranks" (`python ranks.py
     ARGUMENTS`, or `python -c CODE`). It leads a session of its own. `output`, `errors`: file
-    descriptors that it prints to. `namespace`: as for `ip netns exec`."""
+    descriptors that it prints to; a terminal becomes its controlling one. `namespace`: as for
+    `ip netns exec`."""
     connection = _connect(kind)
     request = {
         "arguments": arguments,
@@ -263,6 +266,9 @@ def _tell(connection: socket.socket, **message: int) -> None:
 
 def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.setsid()
+    if os.isatty(streams[0]):
+        fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest's starter may ignore it
     if request["namespace"]:
         _enter(request["namespace"])
     os.chdir(request["cwd"])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from taskd import start
 from taskd.messages import from_agent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +101,7 @@ def test_what_cannot_be_used_is_refused_with_status_2(manager, arguments, variab
     assert word in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, start.LEAVE])
 def test_a_signal_ends_it_cleanly(manager, fake_agent, port, number):
     process = manager(*TWO)
     agent = fake_agent(port, 5, (0, 1))
@@ -184,6 +185,12 @@ def test_a_job_of_several_nodes_goes_on_without_the_launcher_of_its_manager(
     for agent in agents:
         agent.join()
         registered(tmp_path, agent.node)
+    # sent to all processes of the job: its launcher handles that
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        process.send_signal(number)
+    stranger = fake_agent(port, 5, (0, 1))
+    stranger.join()
+    stranger.receive()  # refused: so the manager is in its loop
     launcher.kill()
     launcher.wait()
     for agent in agents:  # it is there, and told how the job ends

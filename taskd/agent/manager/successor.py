@@ -123,7 +123,7 @@ class Successor:
         child = self._child
         if child is not None and child.poll() is None and address[0] != self._here:
             log.info("the manager started here is not needed: another one is in charge")
-            child.terminate()
+            child.send_signal(start.LEAVE)
 
     def close(self) -> None:
         child = self._child
@@ -131,7 +131,7 @@ class Successor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(5.0)  # it knows how the job ended, and exits by itself
             if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
+                child.send_signal(start.LEAVE)
 
 
 def _is_manager(pid: int) -> bool:

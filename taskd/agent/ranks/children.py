@@ -172,15 +172,19 @@ class Children:
         """Reap killed children that have become ours; called every few seconds."""
         self._dead = [fd for fd in self._dead if not _reaped(fd)]
 
-    def end_all(self, epoch: Epoch) -> None:
+    def end_all(self, epoch: Epoch, told: bool = False) -> None:
         """All ranks of the epoch are dead or about to die: end their children, with a moment for
-        those that end by themselves. Called by the launcher's thread."""
+        those that end by themselves, or by SIGTERM if they are `told`. Called by the launcher's
+        thread."""
         search = _Search(
             frozenset(r.pid for r in epoch.ranks.values() if r.pid),
             marks(epoch),
             (),
         )
         waiting = [fd for fd, _, _ in search.found()]
+        for fd in waiting if told else ():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGTERM)
         due = time.monotonic() + CLEANING
         for fd in waiting:
             _over(fd, due - time.monotonic())

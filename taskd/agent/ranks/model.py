@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from taskd.cython_api.page import Page
-from taskd.messages import codec, to_agent
+from taskd.messages import codec, to_agent, to_rank
 from taskd.messages.values import Position, ReplicaGroups
 from taskd.protocol.mailbox import Action, Mailbox
 
@@ -216,9 +216,13 @@ class Node(ABC):
         """The launcher is about to stop its processes: their ends are not faults. From any
         thread."""
         with self._lock:
-            if self.epoch is not None:
-                self._old = self.epoch
+            if (epoch := self.epoch) is not None:
+                self._old = epoch
             self.epoch = None
+        if epoch is not None:
+            # one that waits for orders, such as a repair, goes on alone, and can end
+            alone = to_rank.Unprotected("the launcher ends its ranks")
+            self.call(lambda: self.send_to_ranks(epoch, alone))
 
     def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
         """Run `put`, which hands a process to the launcher, and return its result; False if the

@@ -121,8 +121,14 @@ class Handler:
             return True
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
+        number = death_sig or signal.SIGTERM
         with self._lock:
-            signal_group(self.proc, death_sig or signal.SIGTERM)
+            if isinstance(self.proc, Forked) and number != signal.SIGKILL:
+                # The rank alone, not its group: a loader whose workers die first raises in the
+                # middle of what the script's handler saves. They are ended after it.
+                self.proc.send_signal(number)
+            else:
+                signal_group(self.proc, number)
 
 
 class Zygote:

@@ -30,11 +30,24 @@ from taskd.agent.ranks import process_title
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
 # memory
 GOING = 10.0
+# signals that are sent to all processes of a job
+NOT_OURS = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
+    # What is sent to all processes of a job, as scancel does, reaches the zygote too, which its
+    # launcher still needs. Blocked, not ignored: a fork has the dispositions of a process that
+    # torch starts, and gets also what was sent to it before it is a rank.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_OURS)
     die_with_parent(True)
     launcher = os.pidfd_open(os.getppid())
     ranks = importlib.import_module(sys.argv[2])
@@ -46,6 +59,7 @@ def main() -> None:
     request = serve(connection, launcher)
     if request is not None:
         become_rank(request)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         ranks.run(request["command"], launcher)
 
 

@@ -38,7 +38,10 @@ def run(command: list[str], groups: bool = True) -> None:
 
             set_up.begin()
         _run(command)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        # Python ends this process by SIGINT after it has printed it
+        trace, before = _below(error), sys.excepthook
+        sys.excepthook = lambda kind, value, _: before(kind, value.with_traceback(trace), trace)
         raise
     except SystemExit as error:
         raised.left_by(error, _below(error))
