@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -238,7 +237,7 @@ def make_epoch(
 ) -> Epoch:
     """Make the shared memory of an epoch before its ranks start. `key`: seals their records. Adds
     its names and the `common` variables to `environments`, by local rank. Raises OSError."""
-    directory = shared_memory.make()
+    directory, lock = shared_memory.make()
     try:
         sealed.write_key(directory, key, job)
         page = Page.create(str(directory / "page"), len(environments))
@@ -254,9 +253,9 @@ def make_epoch(
         pipes = {local: stacks.pipe(directory, local) for local in environments}
         os.mkfifo(directory / store.NOTES, 0o600)
     except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
+        shared_memory.remove(directory, lock)
         raise
-    return Epoch(number, directory, page, pipes)
+    return Epoch(number, directory, page, lock, pipes)
 
 
 def preloading() -> dict[str, str]:

@@ -125,10 +125,10 @@ class Deaths:
 
     @staticmethod
     def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
-        """The exception that ended the rank's process, in one line, or "". `pid`: under a wrapper,
-        of the process in the wrapper."""
+        """The exception that ended the rank's process, in one line, or why it could leave none; else
+        "". `pid`: under a wrapper, of the process in the wrapper."""
         found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
-        return raised.line(next(filter(None, found), ""))
+        return raised.line(next(filter(None, found), "")) or epoch.vanished
 
     def report_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
