@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from taskd.agent import shared_memory
-from taskd.agent.ranks.model import Epoch
+from taskd.agent.copies import dumping
+from taskd.agent.ranks.model import Epoch, Rank
 from taskd.cython_api.page import Page
+from taskd.messages import from_agent, to_agent
 
 # an agent makes its directory, says so, and lives until it is killed
 AGENT = """
@@ -155,6 +157,19 @@ def test_a_vanished_directory_is_named(shared):
     epoch.drop()
     with pytest.raises(OSError):
         os.fstat(lock)
+
+
+def test_a_dump_without_the_directory_fails_with_the_reason(shared, monkeypatch):
+    """The job waited for it without an end."""
+    monkeypatch.setenv("TASKD_DUMP_PATH", str(shared / "dumps"))
+    path, lock = shared_memory.make()
+    epoch = Epoch(0, path, Page.create(str(path / "page"), 1), lock)
+    epoch.ranks[0] = Rank(0, 0, None, None, os.open("/dev/null", os.O_RDONLY))
+    shutil.rmtree(path)
+    said: list[from_agent.RecordsSaved] = []
+    dumping.save_records(to_agent.SaveRecords(1, 5, "work", ()), 0, epoch, None, said.append)
+    epoch.drop()
+    assert [str(path) in answer.why for answer in said] == [True]
 
 
 def test_a_process_that_the_agent_starts_does_not_hold_the_lock(shared):
