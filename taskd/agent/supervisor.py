@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskd import raised, settings, stacks
-from taskd.agent import device_info, shared_memory
+from taskd.agent import device_info
 from taskd.agent.agent import Agent
 from taskd.agent.loop import Loop
+from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
 from taskd.agent.ranks.processes import adopt_orphans
 from taskd.agent.ranks.replacements import runs_python
@@ -22,6 +23,7 @@ from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
+from taskd.protocol import running_jobs
 from taskd.protocol.keys import Keys
 from taskd.records import sealed, store
 
@@ -54,6 +56,7 @@ class Supervisor:
         )
         self._loop = Loop(self.agent)
         self._closing = False
+        self._job_id, self._record = settings.job_id(environ), -1
         # a script may change its directory: remember the current one
         self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
         if resumed := settings.resume_path(environ):
@@ -129,7 +132,10 @@ class Supervisor:
         """Listen for other nodes and connect to the manager as `node`, once."""
         if not self._loop.running:
             self.agent.listen(*store(), nodes, self._ports)
-            self.agent.connect(self._address(), node)
+            address = self._address()
+            # held until this process ends: see running_jobs.py
+            self._record = running_jobs.leave(self._job_id, *address)
+            self.agent.connect(address, node)
             self._loop.start()
 
     def stand_by(self, ranks: int, nodes: int, store: MakeStore) -> Order | None:
@@ -170,6 +176,7 @@ class Supervisor:
         self._end_children()
         agent.drop_epochs()
         agent.connections.listener.close()
+        running_jobs.withdraw(self._record)
 
     # -- the launcher's questions ------------------------------------------------------------------
 

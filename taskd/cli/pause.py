@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 
 
 @click.command()
+@of_job
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -26,6 +27,7 @@ def pause(timeout: float) -> None:
 
 
 @click.command()
+@of_job
 def resume() -> None:
     """Let the paused ranks of the job continue."""
     with connected() as control:
@@ -33,6 +35,7 @@ def resume() -> None:
 
 
 @click.command()
+@of_job
 @click.argument("state", type=click.Choice(("on", "pause")))
 def recovery(state: str) -> None:
     """Turn the repair of faults in a running job on, or pause it: process-recover-enable.

@@ -66,6 +66,7 @@ from taskd.settings.reading import (
     patches,
     pod_rescheduling,
     port,
+    port_is_named,
     port_range,
     preload,
     refuses_carried,

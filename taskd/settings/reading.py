@@ -15,6 +15,11 @@ def port(environ: Mapping[str, str]) -> int:
     return v.TASKD_PORT.read(environ)
 
 
+def port_is_named(environ: Mapping[str, str]) -> bool:
+    """Whether TASKD_PORT names the manager's port; a job of one node chooses a free one without."""
+    return v.TASKD_PORT.text(environ) is not None
+
+
 def port_range(environ: Mapping[str, str]) -> range | None:
     """The ports on which agents and ranks listen; None: any."""
     return v.TASKD_PORT_RANGE.read(environ)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from taskd.agent import shared_memory
 from taskd.agent.copies import dumping
+from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent, to_agent
@@ -21,7 +21,7 @@ from taskd.messages import from_agent, to_agent
 # an agent makes its directory, says so, and lives until it is killed
 AGENT = """
 import sys
-from taskd.agent import shared_memory
+from taskd.agent.ranks import shared_memory
 shared_memory.SHARED = sys.argv[1]
 print(shared_memory.make()[0], flush=True)
 sys.stdin.read()

@@ -125,7 +125,7 @@ class Deaths:
 
     @staticmethod
     def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
-        """The exception that ended the rank's process, in one line, or why it could leave none; else
+        """The exception that ended the rank's process, in one line, or why it could leave none, or
         "". `pid`: under a wrapper, of the process in the wrapper."""
         found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
         return raised.line(next(filter(None, found), "")) or epoch.vanished

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from taskd.agent import shared_memory
+from taskd.agent.ranks import shared_memory
 from taskd.cython_api.page import Page
 from taskd.messages import codec, to_agent
 from taskd.messages.values import Position, ReplicaGroups
