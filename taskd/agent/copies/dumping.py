@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from taskd import settings
 from taskd.agent.copies.service import Records
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
 from taskd.messages import from_agent, to_agent
 from taskd.records import dumps, sealed
@@ -70,7 +70,7 @@ def save_records(
         except (OSError, sealed.BadRecord) as error:
             failed(epoch.vanished or str(error))
 
-    threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
+    threads.run("taskd-records-dump", write)
 
 
 def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
@@ -89,4 +89,4 @@ def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
             dumps.discard(work)
             report(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
 
-    threading.Thread(target=finish, name="taskd-seal", daemon=True).start()
+    threads.run("taskd-seal", finish)

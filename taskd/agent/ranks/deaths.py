@@ -59,9 +59,16 @@ class Deaths:
             # a wrapper's child is not our process
             self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
 
-    def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
+    def ended(
+        self,
+        epoch: Epoch,
+        rank: Rank,
+        code: int | None,
+        certain: bool = False,
+        why: str = "",
+    ) -> None:
         """Handle the end of a rank's process; `certain`: it is dying, even if no exit code is known
-        yet."""
+        yet; `why`: the cause, if that is not its exit code."""
         if rank.over is not None:
             return
         if (
@@ -82,7 +89,7 @@ class Deaths:
                 None,
             )
         if self.node.preparing:
-            rank.over = describe(code, epoch.page.records(rank.local))
+            rank.over = why or describe(code, epoch.page.records(rank.local))
             rank.raised = self._raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
@@ -97,7 +104,7 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
-        cause = describe(code, epoch.page.records(rank.local), rank.killed)
+        cause = why or describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"
