@@ -57,10 +57,6 @@ class Supervisor:
         self._loop = Loop(self.agent)
         self._closing = False
         self._job_id, self._record = settings.job_id(environ), -1
-        # a script may change its directory: remember the current one
-        self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
-        if resumed := settings.resume_path(environ):
-            self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
 
     # -- epochs ------------------------------------------------------------------------------------
 
@@ -73,7 +69,7 @@ class Supervisor:
         adopt_orphans()
         self._end_children()
         agent.drop_epochs()
-        common = {"TASKD_AGENT": agent.connections.name, **self._places, **self._preloading()}
+        common = {"TASKD_AGENT": agent.connections.name, **self._preloading()}
         agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
     def _end_children(self) -> None:

@@ -119,6 +119,7 @@ def command(
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
+        os.environ.update(settings.places(os.environ))
         settings.check()
         if settings.undecided(pod_info.environment(os.environ)):
             os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
@@ -233,14 +234,18 @@ def _manager_at(
 
 def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
     """Start the manager and return it once it listens; or None, and why. Raises _PortTaken."""
+    from taskd.agent.ranks import process_limits
+
     us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
     try:
         # a session of its own: Ctrl-C reaches the launcher, which reports to the manager how the
         # job ended. If a signal that nothing handles yet ends the launcher first, its pidfd does.
         more = ["--starter", str(us), "--ready", str(told)]
-        process = subprocess.Popen(
-            [*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told]
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [us, told]}
+        try:
+            process = subprocess.Popen([*command, *more], start_new_session=True, **streams)
+        except OSError as error:
+            return None, f"the manager {process_limits.why(error)}"
         os.close(told)
         told = -1
         if not select.select([heard], [], [], LISTENS)[0]:

@@ -64,6 +64,7 @@ from taskd.settings.reading import (
     manager_wait,
     own_address,
     patches,
+    places,
     pod_rescheduling,
     port,
     port_is_named,

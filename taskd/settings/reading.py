@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 from taskd.core import job_name
-from taskd.settings import documented, kubernetes
+from taskd.settings import documented, kubernetes, logs, of_ranks, profiling
 from taskd.settings import variables as v
+from taskd.settings.kinds import BadSetting
 
 PORT, FALLBACK_JOB = v.TASKD_PORT.default, v.MINDX_TASK_ID.default
 
@@ -182,6 +184,29 @@ def dump_path(environ: Mapping[str, str]) -> str:
 
 def resume_path(environ: Mapping[str, str]) -> str | None:
     return v.TASKD_RESUME_PATH.read(environ)
+
+
+def places(environ: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's working directory, and the variables that name others relative to it, made
+    absolute: a script may change its directory, and the launcher's may be removed. Raises
+    BadSetting."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        name, remedy = "the working directory", "cd to it again, or to another one"
+        raise BadSetting(name, "removed", "one that exists", remedy) from None
+    named = {
+        parameter.name: parameter.read(environ)
+        for parameter in (
+            logs.TASKD_LOG_PATH,
+            profiling.TASKD_PROFILING_PATH,
+            v.TASKD_DUMP_PATH,
+            v.TASKD_RESUME_PATH,
+            v.TASKD_SECRET_FILE,
+        )
+    }
+    found = {name: os.path.abspath(value) for name, value in named.items() if value is not None}
+    return {of_ranks.TASKD_START_DIR.name: here, **found}
 
 
 def fault_config(environ: Mapping[str, str]) -> str | None:
