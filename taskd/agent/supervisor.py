@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -262,8 +263,12 @@ def make_epoch(
 
 
 def preloading() -> dict[str, str]:
-    """Variables that make a process start with libtaskd."""
-    present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
-    if ours in present.split(":"):
-        return {"LD_PRELOAD": present}
-    return {"LD_PRELOAD": f"{ours}:{present}" if present else ours}
+    """Variables that make a process start with libtaskd, in front of other allocators: it sees only
+    what comes to it first."""
+    ours = library_path()
+    others = [
+        entry
+        for entry in re.split("[: ]+", os.environ.get("LD_PRELOAD", ""))  # as the dynamic linker
+        if entry and os.path.realpath(entry) != os.path.realpath(ours)
+    ]
+    return {"LD_PRELOAD": ":".join((ours, *others))}

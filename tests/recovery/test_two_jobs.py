@@ -13,7 +13,7 @@ UNNAMED = {"TASKD_PORT": None, "MINDX_TASK_ID": None, "TASKD_SECRET": None, "PET
 
 
 def test_two_jobs_run_side_by_side_and_commands_find_them(tmp_path, reference):
-    """Started at once, from one directory; each loses a rank."""
+    """Started at once, with one log directory; each loses a rank."""
     log = str(tmp_path / "log")
     jobs = [
         training.start(tmp_path / name, 2, "steered.py", "40", **UNNAMED, TASKD_LOG_PATH=log)
