@@ -26,9 +26,9 @@ PLACES = (
 def command() -> None:
     """Inject a test fault into a running job, to see it survive; or report a real one to it.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
-    It accepts test faults (memory, link) only if it was started with TASKD_FAULT_INJECTION=on, and
-    reports (code, subhealth) only with TASKD_FAULT_REPORTS=on.
+    `taskd pause --help` says how the job is found. It accepts test faults (memory, link) only if it
+    was started with TASKD_FAULT_INJECTION=on, and reports (code, subhealth) only with
+    TASKD_FAULT_REPORTS=on.
     """
 
 

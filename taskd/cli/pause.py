@@ -20,7 +20,8 @@ def pause(timeout: float) -> None:
     """Stop all ranks of the job at the same step boundary. They stay alive until `taskd continue`
     lets them continue.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
+    The job is your only one on this machine, or the one that --job, --port, or TASKD_MANAGER_ADDR,
+    TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name.
     """
     with connected() as control:
         click.echo(control.pause(timeout))

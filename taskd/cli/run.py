@@ -60,7 +60,9 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     help=("What to do about a sub-healthy node (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."),
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of the manager (TASKD_PORT). Default: 9601; with one node, the next free one.",
 )
 @click.option(
     "--dump-dir",
