@@ -134,7 +134,8 @@ class RankProcesses:
         epoch, rank = self.node.epoch, self._wanted(order)
         if epoch is None or rank is None:
             return
-        handler = self.node.context.subprocess_handlers.get(rank.local)
+        context = self.node.context  # msrun has none
+        handler = context.subprocess_handlers[rank.local] if context is not None else None
         if isinstance(handler, Handler) and isinstance(handler.proc, Ordered):
             handler.proc.end(1)  # torch's launcher waits for it
         self.deaths.ended(epoch, rank, 1, why=why)
