@@ -28,6 +28,7 @@ def supervise(
     """Open the log of node `node`'s agent, check the settings, and make the supervisor: see there
     for `address` and `unprotected`. `nodes`: of the job; several for a standby. Raises BadSetting,
     and SystemExit where the job has no usable secret."""
+    os.environ.update(settings.places(os.environ))  # for ranks and managers
     logs.setup(f"agent-{node}")
     for notice in settings.check(os.environ):
         log.info("%s", notice)  # the manager has the same environment and warns

@@ -62,6 +62,7 @@ class Agent(Member):
         self.replacements = Replacements(
             lambda order, process: self.processes.started(order, process),
             lambda process, status: self.processes.forked_ended(process, status),
+            lambda order, why: self.processes.failed(order, why),
         )
         self.deaths = Deaths(
             self,

@@ -6,15 +6,16 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import shutil
+import re
 import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from taskd import raised, settings, stacks
-from taskd.agent import device_info, shared_memory
+from taskd.agent import device_info
 from taskd.agent.agent import Agent
 from taskd.agent.loop import Loop
+from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
 from taskd.agent.ranks.processes import adopt_orphans
 from taskd.agent.ranks.replacements import runs_python
@@ -24,6 +25,7 @@ from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
+from taskd.protocol import running_jobs
 from taskd.protocol.keys import Keys
 from taskd.records import sealed, store
 from taskd.settings import pod_info
@@ -59,13 +61,7 @@ class Supervisor:
         )
         self._loop = Loop(self.agent)
         self._closing = False
-        # a script may change its directory: remember the current one
-        self._places = {"TASKD_DUMP_PATH": os.path.abspath(settings.dump_path(environ))}
-        preemption = self.agent.leaving.signal
-        self._places["TASKD_PREEMPTION_SIGNAL"] = preemption.name if preemption else "off"
-        resumed = settings.resume_path(environ)
-        if resumed is not None and resumed != settings.AUTO:
-            self._places["TASKD_RESUME_PATH"] = os.path.abspath(resumed)
+        self._job_id, self._record = settings.job_id(environ), -1
 
     # -- epochs ------------------------------------------------------------------------------------
 
@@ -78,7 +74,12 @@ class Supervisor:
         adopt_orphans()
         self._end_children()
         agent.drop_epochs()
-        common = {"TASKD_AGENT": agent.connections.name, **self._places, **self._preloading()}
+        leaves_on = agent.leaving.signal
+        common = {
+            "TASKD_AGENT": agent.connections.name,
+            "TASKD_PREEMPTION_SIGNAL": leaves_on.name if leaves_on is not None else settings.OFF,
+            **self._preloading(),
+        }
         agent.next = make_epoch(number, agent.keys.records, agent.job, environments, common)
 
     def _end_children(self, told: bool = False) -> None:
@@ -137,7 +138,10 @@ class Supervisor:
         """Listen for other nodes and connect to the manager as `node`, once."""
         if not self._loop.running:
             self.agent.listen(*store(), nodes, self._ports)
-            self.agent.connect(self._address(), node)
+            address = self._address()
+            # held until this process ends: see running_jobs.py
+            self._record = running_jobs.leave(self._job_id, *address)
+            self.agent.connect(address, node)
             self._loop.start()
 
     def stand_by(self, ranks: int, nodes: int, store: MakeStore) -> Order | None:
@@ -205,6 +209,7 @@ class Supervisor:
         self._end_children(stopped)
         agent.drop_epochs()
         agent.connections.listener.close()
+        running_jobs.withdraw(self._record)
 
     # -- the launcher's questions ------------------------------------------------------------------
 
@@ -275,7 +280,7 @@ def make_epoch(
 ) -> Epoch:
     """Make the shared memory of an epoch before its ranks start. `key`: seals their records. Adds
     its names and the `common` variables to `environments`, by local rank. Raises OSError."""
-    directory = shared_memory.make()
+    directory, lock = shared_memory.make()
     try:
         sealed.write_key(directory, key, job)
         page = Page.create(str(directory / "page"), len(environments))
@@ -291,14 +296,18 @@ def make_epoch(
         pipes = {local: stacks.pipe(directory, local) for local in environments}
         os.mkfifo(directory / store.NOTES, 0o600)
     except OSError:
-        shutil.rmtree(directory, ignore_errors=True)
+        shared_memory.remove(directory, lock)
         raise
-    return Epoch(number, directory, page, pipes)
+    return Epoch(number, directory, page, lock, pipes)
 
 
 def preloading() -> dict[str, str]:
-    """Variables that make a process start with libtaskd."""
-    present, ours = os.environ.get("LD_PRELOAD", ""), library_path()
-    if ours in present.split(":"):
-        return {"LD_PRELOAD": present}
-    return {"LD_PRELOAD": f"{ours}:{present}" if present else ours}
+    """Variables that make a process start with libtaskd, in front of other allocators: it sees only
+    what comes to it first."""
+    ours = library_path()
+    others = [
+        entry
+        for entry in re.split("[: ]+", os.environ.get("LD_PRELOAD", ""))  # as the dynamic linker
+        if entry and os.path.realpath(entry) != os.path.realpath(ours)
+    ]
+    return {"LD_PRELOAD": ":".join((ours, *others))}

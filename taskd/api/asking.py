@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taskd import settings
+from taskd.api import finding
 from taskd.manager import whereabouts
 from taskd.messages import from_operator, to_operator
 from taskd.protocol import addresses, secret
@@ -24,6 +25,7 @@ class Asking:
     def __init__(self, environ: Mapping[str, str], waits: Callable[[str], object]) -> None:
         """`environ` names the job. `waits` is called with what a late answer waits for. Raises as
         Control does."""
+        environ = finding.named(environ)
         self._environ, self._waits = environ, waits
         self._address = settings.manager_address(environ)
         self._job = settings.job(environ)

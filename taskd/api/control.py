@@ -26,11 +26,11 @@ log = logging.getLogger("taskd.control")
 class Control(DeviceRequests):
     """A connection to the manager of the job that the environment names. A context manager.
 
-    TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name the job. Without
-    TASKD_SECRET, a job of one node that this user has started on this machine is found by
-    MINDX_TASK_ID and TASKD_PORT alone. If the manager there is not in charge, or is gone, and the
-    log directory or the Kubernetes API says where the one in charge is, that one is asked. Not
-    thread-safe.
+    TASKD_MANAGER_ADDR, TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name the job. A job of this user
+    that runs on this machine is found by MINDX_TASK_ID or TASKD_PORT, or without either if there is
+    only one; one of one node needs no TASKD_SECRET. If the manager there is not in charge, or is
+    gone, and the log directory or the Kubernetes API says where the one in charge is, that one is
+    asked. Not thread-safe.
 
     Each request returns when it has been carried out. Each raises `ControlError` if the job
     refuses it, `NoAnswer` if it is not carried out within `timeout` seconds, and `NoManager` if
@@ -45,6 +45,7 @@ class Control(DeviceRequests):
         taskd.settings.BadSetting: A variable has an invalid value.
         taskd.protocol.keys.BadSecret: The secret is unusable.
         NoManager: The job's secret is not known.
+        ControlError: Several jobs of this user run here, and none is named.
 
     Example:
         from taskd.control import Control

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 from taskd.cli.ranks import RANKS
 from taskd.messages.to_rank import TESTS
 
@@ -34,6 +34,7 @@ def command() -> None:
 
 
 @command.command("switch-nics")
+@of_job
 @click.argument("cards", nargs=-1, required=True, type=_Cards())
 def switch_nics(cards: tuple[tuple[int, bool], ...]) -> None:
     """Move the links of ranks to their backup network card (3=backup), or back (3=main)."""
@@ -44,6 +45,7 @@ def switch_nics(cards: tuple[tuple[int, bool], ...]) -> None:
 
 
 @command.command("test")
+@of_job
 @click.option("--ranks", type=RANKS, default=(), help="Such as 0,3. Default: all.")
 @click.option(
     "--tests",

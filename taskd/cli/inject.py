@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 from taskd.cli.ranks import RANKS
 from taskd.mindcluster.faults.codes import SEVERITIES
 from taskd.mindcluster.faults.device import KINDS, ONCE
@@ -26,13 +26,14 @@ PLACES = (
 def command() -> None:
     """Inject a test fault into a running job, to see it survive; or report a real one to it.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
-    It accepts test faults (memory, link) only if it was started with TASKD_FAULT_INJECTION=on, and
-    reports (code, subhealth) only with TASKD_FAULT_REPORTS=on.
+    `taskd pause --help` says how the job is found. It accepts test faults (memory, link) only if it
+    was started with TASKD_FAULT_INJECTION=on, and reports (code, subhealth) only with
+    TASKD_FAULT_REPORTS=on.
     """
 
 
 @command.command()
+@of_job
 @click.option(
     "--rank", "--ranks", "ranks", type=RANKS, required=True, help="In which rank; several: 1,2."
 )
@@ -64,6 +65,7 @@ def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
 
 
 @command.command()
+@of_job
 @click.option("--ranks", type=RANKS, required=True, help="The two ends: 1,3.")
 @click.option(
     "--how",
@@ -89,6 +91,7 @@ def link(ranks: tuple[int, ...], how: str) -> None:
 
 
 @command.command()
+@of_job
 @click.argument("code")
 @click.option("--rank", type=click.IntRange(0), required=True, help="The rank whose device has it.")
 @click.option(
@@ -113,6 +116,7 @@ def code(code: str, rank: int, kind: str, severity: str | None) -> None:
 
 
 @command.command()
+@of_job
 @click.option("--node", type=click.IntRange(0), required=True, help="The node's --node_rank.")
 @click.option(
     "--why",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -12,6 +13,36 @@ from taskd import settings
 
 if TYPE_CHECKING:
     from taskd.control import Control
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _names(variable: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def name(_ctx: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None:
+            os.environ[variable] = str(value)
+
+    return name
+
+
+def of_job(command: F) -> F:
+    """Add the options that name the job."""
+    port = click.option(
+        "--port",
+        type=click.IntRange(1, 65535),
+        expose_value=False,
+        callback=_names("TASKD_PORT"),
+        help="The job whose manager has this port (TASKD_PORT).",
+    )
+    job = click.option(
+        "--job",
+        metavar="ID",
+        expose_value=False,
+        callback=_names("MINDX_TASK_ID"),
+        help="The job of this id (MINDX_TASK_ID). Default: your only job on this machine.",
+    )
+    return job(port(command))
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 
 
 @click.command()
+@of_job
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -19,13 +20,15 @@ def pause(timeout: float) -> None:
     """Stop all ranks of the job at the same step boundary. They stay alive until `taskd continue`
     lets them continue.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
+    The job is your only one on this machine, or the one that --job, --port, or TASKD_MANAGER_ADDR,
+    TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name.
     """
     with connected() as control:
         click.echo(control.pause(timeout))
 
 
 @click.command()
+@of_job
 def resume() -> None:
     """Let the paused ranks of the job continue."""
     with connected() as control:
@@ -33,6 +36,7 @@ def resume() -> None:
 
 
 @click.command()
+@of_job
 @click.argument("state", type=click.Choice(("on", "pause")))
 def recovery(state: str) -> None:
     """Turn the repair of faults in a running job on, or pause it: process-recover-enable.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 from taskd.cli.whole_file import whole_file
 from taskd.messages.to_rank import RANGES
 from taskd.profiling import merging, switches
@@ -18,6 +18,7 @@ def command() -> None:
 
 
 @command.command()
+@of_job
 @click.argument("ranges", nargs=-1)
 def on(ranges: tuple[str, ...]) -> None:
     """Have all ranks write down RANGES: Step, DataLoader, FP (forward and backward),
@@ -33,6 +34,7 @@ def on(ranges: tuple[str, ...]) -> None:
 
 
 @command.command()
+@of_job
 def off() -> None:
     """Have the ranks write down nothing more."""
     with connected() as control:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from taskd import settings, start
+from taskd.cli import free_ports
 from taskd.cli.arguments import Run
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
@@ -19,6 +20,7 @@ from taskd.records import dumps
 from taskd.settings import pod_info
 
 ANSWERS = 1.0  # seconds; on the same machine an answer or a refusal comes at once
+PORT_TAKEN = 3  # the manager's exit status, see manager/__main__.py
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk it takes longer
 
 
@@ -26,6 +28,10 @@ class LaunchRefused(click.ClickException):
     """The job is not started, for a reason other than wrong usage; printed as one line."""
 
     exit_code = 2
+
+
+class _PortTaken(LaunchRefused):
+    """Something else has the manager's port."""
 
 
 def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
@@ -54,7 +60,9 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     help=("What to do about a sub-healthy node (TASKD_SUBHEALTHY_STRATEGY). Default: ignore."),
 )
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port of the manager (TASKD_PORT). Default: 9601."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of the manager (TASKD_PORT). Default: 9601; with one node, the next free one.",
 )
 @click.option(
     "--dump-dir",
@@ -126,6 +134,7 @@ def command(
             raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
+        os.environ.update(settings.places(os.environ))
         settings.check()
         if settings.undecided(pod_info.environment(os.environ)):
             os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
@@ -163,6 +172,8 @@ def command(
     except keys.BadSecret as error:
         raise click.UsageError(str(error)) from None
     manager = _start_manager(arguments, torch_run)
+    if nodes == 1:
+        torchrun = tuple(free_ports.of_torchrun(torchrun, arguments, torch_run))
     arrival.has_manager = manager is not None
     os.environ.setdefault("TASKD_PROCESS_ENABLE", "on")
     try:
@@ -190,16 +201,45 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
         return None
     if nodes > 1 and _has_moved(nodes):
         return None
-    host, port = settings.bind_address(os.environ), settings.port(os.environ)
+    host = settings.bind_address(os.environ)
     if nodes > 1 and settings.own_address(os.environ) is None:
         host = arguments.master_addr or host
-    if _has_manager(host, port):
-        return None
     per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
     command = start.command(
         "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host
     )
-    manager, why = _launch(command)
+    chosen = free_ports.are_chosen(nodes, os.environ)
+    for port in free_ports.of_manager(nodes, os.environ):
+        try:
+            return _manager_at(host, port, command, chosen)
+        except _PortTaken as error:
+            taken = error
+    raise taken
+
+
+def _manager_at(
+    host: str, port: int, command: list[str], chosen: bool
+) -> subprocess.Popen[bytes] | None:
+    """The manager, started to listen there; or None: one of this job does already, or the job goes
+    on unprotected. `chosen`: the port is not the user's. Raises LaunchRefused."""
+    from taskd.protocol import running_jobs
+
+    if _has_manager(host, port, chosen):
+        return None
+    # before it listens: a job that starts meanwhile sees whose it is. Open to the end of this
+    # process
+    record = running_jobs.leave(settings.job_id(os.environ), host, port)
+    try:
+        manager, why = _launch(command)
+    except _PortTaken:
+        running_jobs.withdraw(record)
+        raise
+    if manager is not None and chosen and port != settings.PORT:
+        click.echo(
+            f"port {settings.PORT} is taken: the manager of this job has port {port} (taskd status"
+            f" --port {port})",
+            err=True,
+        )
     if manager is None and not settings.unprotected(os.environ):
         raise LaunchRefused(
             f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without"
@@ -214,15 +254,19 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
 
 
 def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """Start the manager and return it once it listens; or None, and why."""
+    """Start the manager and return it once it listens; or None, and why. Raises _PortTaken."""
+    from taskd.agent.ranks import process_limits
+
     us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
     try:
         # a session of its own: Ctrl-C reaches the launcher, which reports to the manager how the
         # job ended. If a signal that nothing handles yet ends the launcher first, its pidfd does.
         more = ["--starter", str(us), "--ready", str(told)]
-        process = subprocess.Popen(
-            [*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told]
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "pass_fds": [us, told]}
+        try:
+            process = subprocess.Popen([*command, *more], start_new_session=True, **streams)
+        except OSError as error:
+            return None, f"the manager {process_limits.why(error)}"
         os.close(told)
         told = -1
         if not select.select([heard], [], [], LISTENS)[0]:
@@ -230,7 +274,9 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
             process.wait()
             return None, f"the manager does not listen after {LISTENS:g} s"
         if not os.read(heard, 1):  # it has ended
-            return None, f"the manager ended with status {process.wait()}, see its reason above"
+            if (status := process.wait()) == PORT_TAKEN:
+                raise _PortTaken("another program was faster to take the manager's port")
+            return None, f"the manager ended with status {status}, see its reason above"
         return process, ""
     finally:
         for descriptor in (us, heard, *([told] if told >= 0 else [])):
@@ -250,10 +296,10 @@ def _has_moved(nodes: int) -> bool:
     return arrival.has_moved
 
 
-def _has_manager(host: str, port: int) -> bool:
-    """Whether a manager of this job listens there and waits for our node. Raises LaunchRefused if
-    something else has the port."""
-    from taskd.protocol import addresses, asking, secret
+def _has_manager(host: str, port: int, chosen: bool) -> bool:
+    """Whether a manager of this job listens there and waits for our node. `chosen`: the port is not
+    the user's. Raises _PortTaken if something else has the port."""
+    from taskd.protocol import addresses, asking, running_jobs, secret
 
     if not addresses.listens((host, port), ANSWERS):
         return False
@@ -263,10 +309,14 @@ def _has_manager(host: str, port: int) -> bool:
     if answer is None and not addresses.listens((host, port), ANSWERS):
         return False  # it was leaving, its job was over
     if answer is None:
-        raise LaunchRefused(
+        raise _PortTaken(
             f"port {port} on {host} is in use, and not by a manager of this job: "
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
+    # jobs without an id have one name; the other one's launcher may not have joined yet
+    alike = chosen and not os.environ.get("MINDX_TASK_ID")
+    if alike and (answer.taken or any(other.port == port for other in running_jobs.found())):
+        raise _PortTaken(asking.second((host, port), job, 0))
     if answer.taken:
         raise LaunchRefused(asking.second((host, port), job, 0))
     return True

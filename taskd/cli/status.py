@@ -16,6 +16,7 @@ import click
 
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
+from taskd.cli.operate import of_job
 from taskd.history import files
 from taskd.history.model import of_records
 from taskd.history.reading import Reader
@@ -34,6 +35,7 @@ WELL, FAILED, SILENT = 0, 3, 4
 
 
 @click.command()
+@of_job
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
 @LOG_PATH
 @click.option("--once", is_flag=True, help="Print it once. Default where there is no terminal.")
@@ -113,6 +115,7 @@ class _Sight:
 
     def _asked(self) -> Model | None:
         """By the manager; None if none answers."""
+        from taskd.api.finding import SeveralJobs
         from taskd.control import Control, ControlError
         from taskd.history.status.model import of_manager
         from taskd.protocol import addresses
@@ -121,7 +124,7 @@ class _Sight:
         if self.given is not None:
             return None
         # without a secret there is no job of ours to ask, or not yet; the journal may be readable
-        with contextlib.suppress(ControlError, BadSecret):
+        try:
             self._control = self._control or Control()
             seen = self._control.overview(timeout=ANSWER)
             if seen.term != self._term:  # it knows only what has happened under it
@@ -130,7 +133,10 @@ class _Sight:
                 self._before = known.incidents if known is not None else ()
             where = addresses.text(self._control.address)
             return of_manager(where, seen, self._before)
-        return None
+        except SeveralJobs as error:
+            raise click.ClickException(str(error)) from None
+        except (ControlError, BadSecret):
+            return None
 
     def _journaled(self) -> Model:
         """By the journal. Raises ClickException."""

@@ -34,7 +34,7 @@ def user() -> int:
 
 
 def directory() -> str:
-    """The directory of this user's secrets."""
+    """The directory of this user's secrets, and of the records of its running jobs."""
     base = SHARED if os.access(SHARED, os.W_OK) else tempfile.gettempdir()
     return os.path.join(base, f"taskd-secrets-{user()}")
 
@@ -45,7 +45,7 @@ def obtain(job: str, port: int) -> bytes:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        with _opened(path) as folder:
+        with opened(path) as folder:
             for _ in range(TRIES):
                 if (found := _read(folder, _name(job, port), path)) is not None:
                     return found
@@ -61,7 +61,7 @@ def find(job: str, port: int) -> bytes | None:
     """The job's secret, or None. Raises BadSecret."""
     path = directory()
     try:
-        with _opened(path) as folder:
+        with opened(path) as folder:
             return _read(folder, _name(job, port), path)
     except FileNotFoundError:
         return None
@@ -73,7 +73,7 @@ def find(job: str, port: int) -> bytes | None:
 
 def forget(job: str, port: int) -> None:
     """Remove the job's secret."""
-    with contextlib.suppress(OSError, BadSecret), _opened(directory()) as folder:
+    with contextlib.suppress(OSError, BadSecret), opened(directory()) as folder:
         os.unlink(_name(job, port), dir_fd=folder)
 
 
@@ -83,7 +83,7 @@ def _name(job: str, port: int) -> str:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def opened(path: str) -> Iterator[int]:
     """Open the directory: what is checked is what is used, whatever happens to the name. Raises
     OSError, and BadSecret for a directory that others own or may use."""
     try:
@@ -93,7 +93,7 @@ def _opened(path: str) -> Iterator[int]:
             f"{path} is not this user's directory ({error.strerror}): remove it, or {REMEDY}"
         ) from None
     try:
-        if why := _unsafe(os.fstat(folder)):
+        if why := unsafe(os.fstat(folder)):
             raise BadSecret(f"{path} {why}: remove it, or {REMEDY}")
         yield folder
     finally:
@@ -115,7 +115,7 @@ def _read(folder: int, name: str, path: str) -> bytes | None:
         ) from None
     try:
         found = os.fstat(file)
-        why = _unsafe(found) or ("" if stat.S_ISREG(found.st_mode) else "is not a file")
+        why = unsafe(found) or ("" if stat.S_ISREG(found.st_mode) else "is not a file")
         content = b"" if why else os.read(file, SIZE + 1)
     finally:
         os.close(file)
@@ -124,7 +124,7 @@ def _read(folder: int, name: str, path: str) -> bytes | None:
     return content
 
 
-def _unsafe(found: os.stat_result) -> str:
+def unsafe(found: os.stat_result) -> str:
     if found.st_uid != user():
         return f"belongs to user {found.st_uid}"
     mode = stat.S_IMODE(found.st_mode)

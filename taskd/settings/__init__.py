@@ -63,8 +63,10 @@ from taskd.settings.reading import (
     manager_wait,
     own_address,
     patches,
+    places,
     pod_rescheduling,
     port,
+    port_is_named,
     port_range,
     preemption_signal,
     preload,
@@ -79,4 +81,4 @@ from taskd.settings.reading import (
     unprotected,
     verify,
 )
-from taskd.settings.saving import AUTO, dump_path, grace_period, keep_dumps, resume_path
+from taskd.settings.saving import AUTO, OFF, dump_path, grace_period, keep_dumps, resume_path

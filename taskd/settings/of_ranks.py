@@ -38,6 +38,13 @@ TASKD_INCARNATION = Parameter(
     "0",
     "0 for the first process of a rank, 1 more for each replacement.",
 )
+TASKD_START_DIR = Parameter(
+    "TASKD_START_DIR",
+    kinds.text("a directory"),
+    None,
+    "none",
+    "The launcher's working directory; a replacement has its name even if it was removed.",
+)
 
 SECTION = Section(
     "Set by the agent for its ranks",
@@ -49,5 +56,6 @@ SECTION = Section(
         TASKD_SLOT,
         TASKD_LOCAL_RANK,
         TASKD_INCARNATION,
+        TASKD_START_DIR,
     ),
 )

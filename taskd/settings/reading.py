@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 
 from taskd.core import job_name
-from taskd.settings import documented, kubernetes, saving
+from taskd.settings import documented, kubernetes, logs, of_ranks, profiling, saving
 from taskd.settings import variables as v
+from taskd.settings.kinds import BadSetting
 
 PORT, FALLBACK_JOB = v.TASKD_PORT.default, v.MINDX_TASK_ID.default
 
 
 def port(environ: Mapping[str, str]) -> int:
     return v.TASKD_PORT.read(environ)
+
+
+def port_is_named(environ: Mapping[str, str]) -> bool:
+    """Whether TASKD_PORT names the manager's port; a job of one node chooses a free one without."""
+    return v.TASKD_PORT.text(environ) is not None
 
 
 def port_range(environ: Mapping[str, str]) -> range | None:
@@ -175,6 +182,33 @@ def retry_times(environ: Mapping[str, str]) -> int:
 def pod_info(environ: Mapping[str, str]) -> str:
     """The directory in which the downward API writes the pod's labels and annotations."""
     return kubernetes.TASKD_POD_INFO.read(environ)
+
+
+def places(environ: Mapping[str, str]) -> dict[str, str]:
+    """The launcher's working directory, and the variables that name others relative to it, made
+    absolute: a script may change its directory, and the launcher's may be removed. Raises
+    BadSetting."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        name, remedy = "the working directory", "cd to it again, or to another one"
+        raise BadSetting(name, "removed", "one that exists", remedy) from None
+    named = {
+        parameter.name: parameter.read(environ)
+        for parameter in (
+            logs.TASKD_LOG_PATH,
+            profiling.TASKD_PROFILING_PATH,
+            saving.TASKD_DUMP_PATH,
+            saving.TASKD_RESUME_PATH,
+            v.TASKD_SECRET_FILE,
+        )
+    }
+    found = {
+        name: os.path.abspath(value)
+        for name, value in named.items()
+        if value not in (None, saving.AUTO)
+    }
+    return {of_ranks.TASKD_START_DIR.name: here, **found}
 
 
 def fault_config(environ: Mapping[str, str]) -> str | None:

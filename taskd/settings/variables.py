@@ -23,9 +23,9 @@ TASKD_PORT = Parameter(
     "TASKD_PORT",
     kinds.port(),
     9601,  # documented, and open in the pod's YAML
-    "9601",
+    "9601; for a job of one node, the first free one from there to 9699",
     "The manager's port, the same on all nodes; one job per port.",
-    remedy="unset it for 9601, or set the same free port on all nodes",
+    remedy="unset it, or set the same free port on all nodes",
 )
 TASKD_MANAGER_ADDR = Parameter(
     "TASKD_MANAGER_ADDR",

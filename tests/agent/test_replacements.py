@@ -3,6 +3,7 @@ script that is played."""
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections import deque
 
@@ -45,6 +46,7 @@ def world(monkeypatch):
     made = Replacements(
         lambda order, process: started.append((order.rank, f"forked {process.pid}")),
         lambda process, status: None,
+        lambda order, why: started.append((order.rank, why)),
     )
     monkeypatch.setattr(made, "_start_slowly", lambda order: started.append((order.rank, "slowly")))
     made.warm_up({}, "taskd.worker.process.forked")
@@ -112,6 +114,37 @@ def test_one_that_is_found_stopped_twice_is_ended(world, monkeypatch):
     for ended in (False, False, False, True):
         made.beat()
         assert zygote.killed is ended
+
+
+def test_what_the_kernel_refuses_is_tried_again_for_a_while(world):
+    """Whether a place becomes free, or none does; what no waiting mends fails at once."""
+    made, started, clock = world
+
+    def refused(ticket, number=errno.EAGAIN):
+        made.zygote.said.append({"refused": number, "why": "no more", "ticket": ticket})
+        made.hear()
+
+    made.start(order(3))
+    refused(1)
+    assert not started and made.poll(clock[0]) == clock[0] + replacements.NEXT
+    clock[0] += replacements.NEXT
+    made.poll(clock[0])
+    made.zygote.said.append({"started": 77, "ticket": 2})
+    made.hear()
+    assert started == [(3, "forked 77")] and made.poll(clock[0]) is None
+
+    made.start(order(4))
+    begin = clock[0]
+    while len(started) < 2:
+        refused(made.zygote.asked[-1])
+        clock[0] += replacements.NEXT
+        made.poll(clock[0])
+        assert clock[0] < begin + 2 * replacements.REFUSED
+    assert started[1:] == [(4, "no more")] and clock[0] >= begin + replacements.REFUSED
+
+    made.start(order(5))
+    refused(made.zygote.asked[-1], errno.EACCES)
+    assert started[2:] == [(5, "no more")]
 
 
 def test_a_program_that_is_no_script_is_not_asked_of_it(world):

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.ranks.model import Verdict
-from taskd.agent.supervisor import Supervisor
+from taskd.agent.supervisor import Supervisor, preloading
+from taskd.cython_api import library_path
 from taskd.protocol import keys
 
 
@@ -42,3 +43,15 @@ def test_an_order_to_end_stands_while_ranks_are_started_again(supervisor, what, 
     supervisor.prepare(0, 1, {0: {}})
     agent.adopt(agent.next)
     assert (agent.decided.what if agent.decided else None) == then
+
+
+@pytest.mark.parametrize(
+    "given", ["", "{ours}", "/lib/jemalloc.so:{ours}", "{link} /lib/jemalloc.so"]
+)
+def test_libtaskd_comes_before_other_allocators(given, tmp_path, monkeypatch):
+    """Behind one it would see no allocation, and contain no lost page of one."""
+    ours, link = library_path(), tmp_path / "libtaskd.so"
+    link.symlink_to(ours)
+    monkeypatch.setenv("LD_PRELOAD", given.format(ours=ours, link=link))
+    others = ":/lib/jemalloc.so" if "jemalloc" in given else ""
+    assert preloading() == {"LD_PRELOAD": f"{ours}{others}"}

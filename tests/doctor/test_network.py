@@ -110,11 +110,15 @@ def test_held_by_something_of_zeromq():
         context.term()
 
 
-def test_held_without_listening(free):
+def test_held_without_listening(free, monkeypatch):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", int(free)))
         found = network.port({"TASKD_PORT": free})
+        monkeypatch.setattr(network.settings, "port", lambda environ: int(free))
+        unnamed = [network.port({}, nodes) for nodes in (1, 2)]
     assert found.state == "error" and "held by another program" in found.found
+    assert [finding.state for finding in unnamed] == ["ok", "error"]
+    assert "takes the next free one" in unnamed[0].found
 
 
 def test_a_manager(manager):

@@ -149,3 +149,24 @@ def test_logging_variables():
     levels = {"TASKD_FILE_LOG_LEVEL": "debug", "TASKD_STD_LOG_LEVEL": "ERROR"}
     chosen = settings.log_settings({"TASKD_LOG_PATH": "/x", "TASKD_LOG_STDOUT": "False", **levels})
     assert chosen == settings.Logging("/x", "DEBUG", "ERROR", False)
+
+
+def test_places_are_resolved_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = {"TASKD_DUMP_PATH": "dumps", "TASKD_RESUME_PATH": "/a/../b", "TASKD_SECRET_FILE": "key"}
+    found = settings.places(given)
+    assert found == {
+        "TASKD_START_DIR": str(tmp_path),
+        "TASKD_LOG_PATH": str(tmp_path / "taskd_log"),
+        "TASKD_DUMP_PATH": str(tmp_path / "dumps"),
+        "TASKD_RESUME_PATH": "/b",
+        "TASKD_SECRET_FILE": str(tmp_path / "key"),
+    }
+    monkeypatch.chdir("/")
+    assert settings.places(found) == {**found, "TASKD_START_DIR": "/"}
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(settings.BadSetting, match="the working directory='removed'"):
+        settings.places({})

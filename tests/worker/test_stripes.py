@@ -3,6 +3,8 @@ started."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -103,3 +105,15 @@ def test_stripes_of_a_replica_set(tmp_path, state):
         out = [torch.zeros_like(t) for t in mine]
         Stripes(tmp_path, rank, 3).read_all(5, out, local)
         assert all(torch.equal(a, b) for a, b in zip(out, mine, strict=True))
+
+
+def test_what_would_do_where_there_is_no_room(tmp_path, state, monkeypatch):
+    """Twice the state for each set of replicas on the node, beside what is used already."""
+    room = SimpleNamespace(f_blocks=100, f_bavail=40, f_frsize=1 << 20)  # 60 MiB are used
+    monkeypatch.setattr("taskd.worker.state.stripes.os.statvfs", lambda path: room)
+    large = [torch.zeros(50 << 20, dtype=torch.uint8)]
+    one = Stripes(tmp_path, 0, RANKS).lack(large)
+    assert "40 MiB free" in one and "take 100 MiB" in one and "needs 160 MiB in all" in one
+    each = Stripes(tmp_path, 0, RANKS).lack(large, (0,))
+    assert "take 200 MiB" in each and "needs 260 MiB in all" in each and "TASKD_STRIPES" in each
+    assert "was removed" in Stripes(tmp_path / "gone", 0, RANKS).lack(state)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from taskd import settings
 from taskd.agent.copies.service import Records
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
 from taskd.messages import from_agent, to_agent
 from taskd.records import dumps, sealed
@@ -28,11 +28,22 @@ def save_records(
 ) -> None:
     """Write the records of this node's ranks, including those without a process, and the records of
     lost nodes kept here."""
+    work = Path(settings.dump_path(os.environ)) / order.name
+
+    def failed(why: str) -> None:
+        log.error("the records of node %d cannot be saved: %s", node, why)
+        dumps.discard(work)  # without them the state is not saved
+        report(from_agent.RecordsSaved(node, order.interruption, (), why[:300]))
+
     found: list[tuple[int, int, bytes]] = []
-    for rank in epoch.ranks.values():
-        kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
-        if kept is not None:
-            found.append((rank.number, *kept))
+    try:
+        for rank in epoch.ranks.values():
+            kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
+            if kept is not None:
+                found.append((rank.number, *kept))
+    except OSError as error:
+        failed(epoch.vanished or str(error))
+        return
     for lost, keeper in order.lost:
         if keeper == node and records is not None:
             found += [
@@ -42,7 +53,6 @@ def save_records(
             ]
 
     def write() -> None:
-        work = Path(settings.dump_path(os.environ)) / order.name
         try:
             # the job's seal is valid only within the job
             renewed = [
@@ -58,11 +68,9 @@ def save_records(
             files = dumps.write_records(work, renewed)
             report(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
         except (OSError, sealed.BadRecord) as error:
-            log.error("the records of node %d cannot be saved: %s", node, error)
-            dumps.discard(work)  # without them the state is not saved
-            report(from_agent.RecordsSaved(node, order.interruption, (), str(error)[:300]))
+            failed(epoch.vanished or str(error))
 
-    threading.Thread(target=write, name="taskd-records-dump", daemon=True).start()
+    threads.run("taskd-records-dump", write)
 
 
 def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
@@ -83,4 +91,4 @@ def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
             dumps.discard(work)
             report(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
 
-    threading.Thread(target=finish, name="taskd-seal", daemon=True).start()
+    threads.run("taskd-seal", finish)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
 from taskd.agent.ranks.process_title import MARKS
 
@@ -121,9 +122,7 @@ class Children:
     def begin_to_end(self, of: frozenset[bytes], session: int, *parents: int) -> None:
         """The same, in a separate thread."""
         if (search := self._claim(of, session, parents)) is not None:
-            threading.Thread(
-                target=self._run, args=(search,), name="taskd-children", daemon=True
-            ).start()
+            threads.run("taskd-children", lambda: self._run(search))
 
     def once_ended(self, of: frozenset[bytes], session: int, action: Callable[[], None]) -> None:
         """Run `action` once those children are gone."""

@@ -59,9 +59,16 @@ class Deaths:
             # a wrapper's child is not our process
             self.ended(epoch, rank, noted_code(view.pid) if code is None else code, certain=True)
 
-    def ended(self, epoch: Epoch, rank: Rank, code: int | None, certain: bool = False) -> None:
+    def ended(
+        self,
+        epoch: Epoch,
+        rank: Rank,
+        code: int | None,
+        certain: bool = False,
+        why: str = "",
+    ) -> None:
         """Handle the end of a rank's process; `certain`: it is dying, even if no exit code is known
-        yet."""
+        yet; `why`: the cause, if that is not its exit code."""
         if rank.over is not None:
             return
         if (
@@ -82,7 +89,7 @@ class Deaths:
                 None,
             )
         if self.node.preparing:
-            rank.over = describe(code, epoch.page.records(rank.local))
+            rank.over = why or describe(code, epoch.page.records(rank.local))
             rank.raised = self._raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
@@ -99,7 +106,7 @@ class Deaths:
             self.report_end(rank)
             return
         rank.quit = code == 0
-        cause = describe(code, epoch.page.records(rank.local), rank.killed)
+        cause = why or describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"
@@ -127,10 +134,10 @@ class Deaths:
 
     @staticmethod
     def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
-        """The exception that ended the rank's process, in one line, or "". `pid`: under a wrapper,
-        of the process in the wrapper."""
+        """The exception that ended the rank's process, in one line, or why it could leave none, or
+        "". `pid`: under a wrapper, of the process in the wrapper."""
         found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
-        return raised.line(next(filter(None, found), ""))
+        return raised.line(next(filter(None, found), "")) or epoch.vanished
 
     def report_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import os
 import queue
-import shutil
 import socket
 import subprocess
 import threading
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from taskd.agent.ranks import shared_memory
 from taskd.cython_api.page import Page
 from taskd.messages import codec, to_agent, to_rank
 from taskd.messages.values import Position, ReplicaGroups
@@ -82,6 +82,7 @@ class Epoch:
     number: int
     directory: Path
     page: Page
+    lock: int = -1  # of the directory, see shared_memory.py
     pipes: dict[int, int] = field(default_factory=dict)  # by local rank; read ends, see stacks.py
     ranks: dict[int, Rank] = field(default_factory=dict)  # by local rank
     generation: int = 0
@@ -107,13 +108,19 @@ class Epoch:
             r.over is None and r.restored == self.generation for r in self.ranks.values()
         )
 
+    @property
+    def vanished(self) -> str:
+        """The sentence that says that somebody has removed the directory, or ""."""
+        return shared_memory.vanished(self.directory, self.lock)
+
     def drop(self) -> None:
         self.dropped = True
         for rank in self.ranks.values():
             rank.forget_process()
             with contextlib.suppress(OSError):
                 os.close(rank.stacks)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        shared_memory.remove(self.directory, self.lock)
+        self.lock = -1
 
 
 @dataclass(frozen=True)

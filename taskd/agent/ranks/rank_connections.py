@@ -3,15 +3,16 @@ send only in its own name."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank
 from taskd.agent.ranks.processes import parent
@@ -109,12 +110,10 @@ class RankConnections:
                 self._monitor.ask(rank, to_rank.Profile(self._node.profile))
             return
         rank.channel = caller.connection
-        threading.Thread(
-            target=self._deaths.watch,
-            args=(epoch, rank, rank.incarnation, rank.pid),
-            name=f"taskd-watch-{rank.local}",
-            daemon=True,
-        ).start()
+        incarnation, pid = rank.incarnation, rank.pid
+        watch = functools.partial(self._deaths.watch, epoch, rank, incarnation, pid)
+        # without it the rank's pidfd reports its death, later
+        threads.run(f"taskd-watch-{rank.local}", watch, here=False)
         # what arrived with the hello is read at the next turn: the socket is ready at once
 
     def process_known(self) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from taskd import stacks
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
 from taskd.cython_api import slot
@@ -63,7 +63,7 @@ class RankMonitor:
         """Start a new epoch: listen for its bell, which ranks ring from a signal handler."""
         self._call, self.watchdog.holding = None, False
         self._stopped.clear()
-        threading.Thread(target=self._listen, args=(epoch,), name="taskd-bell", daemon=True).start()
+        threads.run("taskd-bell", lambda: self._listen(epoch), here=False)
 
     def _listen(self, epoch: Epoch) -> None:
         seen = 0
@@ -215,7 +215,7 @@ class RankMonitor:
             log.warning("rank %d (pid %d): %s", number, pid, found)
             self.later(then)
 
-        threading.Thread(target=take, name="taskd-stacks", daemon=True).start()
+        threads.run("taskd-stacks", take)
 
     # -- operators' requests -----------------------------------------------------------------------
 

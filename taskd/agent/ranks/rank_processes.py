@@ -16,7 +16,7 @@ from typing import Any
 from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank, pidfd
-from taskd.agent.ranks.processes import Forked, Handler, signal_group
+from taskd.agent.ranks.processes import Forked, Handler, Ordered, signal_group
 from taskd.agent.ranks.rank_connections import RankConnections
 from taskd.agent.ranks.replacements import Order, Replacements
 
@@ -103,17 +103,8 @@ class RankProcesses:
     def started(self, order: Order, process: Any) -> None:
         """Put the new process where torch's launcher looks for its rank, unless a newer one has
         been ordered since, or the launcher is about to stop."""
-        epoch = self.node.epoch
-        rank = epoch.find(order.rank) if epoch else None
-        ours = epoch is not None and order.environment.get("TASKD_SHARED_DIR") == str(
-            epoch.directory
-        )
-        if (
-            rank is None
-            or not ours
-            or rank.incarnation != order.incarnation
-            or rank.over is not None
-        ):
+        epoch, rank = self.node.epoch, self._wanted(order)
+        if epoch is None or rank is None:
             process.send_signal(signal.SIGKILL)
             return
         local = rank.local
@@ -125,11 +116,30 @@ class RankProcesses:
             handlers[local] = Handler(process, local)
             return True
 
-        assert epoch is not None
         if not self.node.starts and not self.node.unless_stopping(epoch, put):
             process.send_signal(signal.SIGKILL)
             return
         self._runs(rank, process)
+
+    def _wanted(self, order: Order) -> Rank | None:
+        """The rank whose present process was ordered so, and has not ended; None: none any more."""
+        epoch = self.node.epoch
+        if epoch is None or order.environment.get("TASKD_SHARED_DIR") != str(epoch.directory):
+            return None
+        rank = epoch.find(order.rank)
+        wanted = rank is not None and rank.incarnation == order.incarnation and rank.over is None
+        return rank if wanted else None
+
+    def failed(self, order: Order, why: str) -> None:
+        """The process could not be started."""
+        epoch, rank = self.node.epoch, self._wanted(order)
+        if epoch is None or rank is None:
+            return
+        context = self.node.context  # msrun has none
+        handler = context.subprocess_handlers[rank.local] if context is not None else None
+        if isinstance(handler, Handler) and isinstance(handler.proc, Ordered):
+            handler.proc.end(1)  # torch's launcher waits for it
+        self.deaths.ended(epoch, rank, 1, why=why)
 
     def started_by_launcher(
         self, epoch: Epoch, local: int, incarnation: int, process: Forked

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd import logs, stacks, start
+from taskd.agent.ranks import process_limits
 from taskd.agent.ranks.processes import Forked, Zygote, leaving, orphan_code
 
 log = logging.getLogger("taskd.agent")
@@ -33,6 +34,11 @@ FIRST = 60.0
 # seconds until another zygote is started: the fresh interpreters that stand in need the CPUs first,
 # for ~2 s
 AGAIN = 5.0
+# seconds for which a process that the kernel refuses to start is tried again: a killed one may free
+# its place as late (see children.py)
+REFUSED = 5.0
+# seconds between two tries: nothing notifies of a place that has become free; a try takes 1 ms
+NEXT = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,18 @@ def runs_python(entrypoint: Any, arguments: tuple[Any, ...]) -> bool:
 
 
 class Replacements:
-    """`started(order, process)` and `ended(process, status)` are called from `start` and `hear`."""
+    """`started(order, process)`, `failed(order, why)` and `ended(process, status)` are called from
+    `start`, `hear` and `poll`."""
 
     def __init__(
-        self, started: Callable[[Order, Any], None], ended: Callable[[Forked, int], None]
+        self,
+        started: Callable[[Order, Any], None],
+        ended: Callable[[Forked, int], None],
+        failed: Callable[[Order, str], None],
     ) -> None:
-        self._started, self._ended = started, ended
+        self._started, self._ended, self._failed = started, ended, failed
+        # (rank, incarnation) -> the order, when to try it again (None: it is tried), and until when
+        self._refused: dict[tuple[int, int], tuple[Order, float | None, float]] = {}
         # by ticket; with the time until which it must be answered
         self._asked: dict[int, tuple[Order, float]] = {}
         # requests for which its socket has no room yet
@@ -95,12 +107,12 @@ class Replacements:
 
     def _begin(self, now: float) -> None:
         assert self._environment is not None
-        self.zygote, self._began, self._again, self._stopped = (
-            Zygote(self._environment, self._ranks),
-            now,
-            None,
-            False,
-        )
+        self._began, self._again, self._stopped = now, None, False
+        try:
+            self.zygote = Zygote(self._environment, self._ranks)
+        except OSError as error:
+            log.warning("the zygote %s", process_limits.why(error))
+            self._again = now + AGAIN
         self._zygotes += 1
 
     def start(self, order: Order) -> None:
@@ -156,14 +168,33 @@ class Replacements:
                 stack.enter_context(open(logs.open_to_append(p), "ab")) if p else None
                 for p in (order.stdout, order.stderr)
             ]
-            process = subprocess.Popen(
-                command,
-                env=order.environment,
-                stdout=streams[0],
-                stderr=streams[1],
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=order.environment,
+                    stdout=streams[0],
+                    stderr=streams[1],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._refuse(order, error.errno or 0, process_limits.why(error))
+                return
+        self._runs(order, process)
+
+    def _runs(self, order: Order, process: Any) -> None:
+        self._refused.pop((order.rank, order.incarnation), None)
         self._started(order, process)
+
+    def _refuse(self, order: Order, number: int, why: str) -> None:
+        """The kernel has refused to start the process: try again for a while, if that may help."""
+        now, key = time.monotonic(), (order.rank, order.incarnation)
+        _, _, until = self._refused.pop(key, (order, None, now + REFUSED))
+        if number not in process_limits.PASSING or now >= until:
+            self._failed(order, why)
+            return
+        if until == now + REFUSED:
+            log.warning("rank %d %s; tried again for %g s", order.rank, why, REFUSED)
+        self._refused[key] = order, now + NEXT, until
 
     def hear(self) -> None:
         """Read the zygote's messages, or handle its end."""
@@ -174,7 +205,10 @@ class Replacements:
             while (message := zygote.receive()) is not None:
                 if "started" in message:
                     process = self._forked[message["started"]] = Forked(message["started"])
-                    self._started(self._asked.pop(message["ticket"])[0], process)
+                    self._runs(self._asked.pop(message["ticket"])[0], process)
+                elif "refused" in message:
+                    order, _ = self._asked.pop(message["ticket"])
+                    self._refuse(order, message["refused"], message["why"])
                 elif "ended" in message:
                     self._over(message["ended"], message["status"])
                 elif "ready" in message:
@@ -217,7 +251,12 @@ class Replacements:
         late = [order for order, due in self._asked.values() if now >= due]
         if late and self.zygote is not None:
             self._give_up(f"it has not started rank {late[0].rank} within {ANSWER:g} s")
-        return min((due for _, due in self._asked.values()), default=self._again)
+        for key, (order, due, until) in list(self._refused.items()):
+            if due is not None and now >= due:
+                self._refused[key] = order, None, until
+                self.start(order)
+        waiting = [due for _, due, _ in self._refused.values() if due is not None]
+        return min((*waiting, *(due for _, due in self._asked.values())), default=self._again)
 
     def beat(self) -> None:
         """Kill a zygote that is found stopped twice; called every few seconds."""
@@ -247,6 +286,7 @@ class Replacements:
     def close(self) -> None:
         """Kill the zygote, and what it was about to start."""
         self._again, self._closed = None, True
+        self._refused.clear()
         zygote, self.zygote = self.zygote, None
         if zygote is None:
             return

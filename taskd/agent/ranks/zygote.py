@@ -25,7 +25,7 @@ from typing import Any
 import msgpack
 
 from taskd import logs
-from taskd.agent.ranks import process_title
+from taskd.agent.ranks import process_limits, process_title
 
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
 # memory
@@ -102,7 +102,14 @@ def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
             break
         request = msgpack.unpackb(data)
         go, start = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the agent asks again, if that can help
+            os.close(go)
+            os.close(start)
+            refusal = {"refused": error.errno, "why": process_limits.why(error)}
+            connection.send(msgpack.packb({**refusal, "ticket": request["ticket"]}))
+            continue
         if pid == 0:
             connection.close()
             for fd in (*children, start):

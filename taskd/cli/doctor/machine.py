@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from taskd import settings
-from taskd.agent.shared_memory import ROOM
+from taskd.agent.ranks.shared_memory import ROOM
 from taskd.cli.doctor.finding import Finding, error, ok, warning
 from taskd.protocol import keys, secret_file
 from taskd.protocol import secret as source

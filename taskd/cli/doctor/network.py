@@ -41,6 +41,8 @@ def port(environ: Mapping[str, str], nodes: int = 1) -> Finding:
         reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         if _answers(reachable, number, environ):
             return ok(name, f"{where} is held by the manager of this job, which answers")
+        if nodes == 1 and not settings.port_is_named(environ):
+            return ok(name, f"{where} is held by {OTHER}: `taskd run` takes the next free one")
         return error(name, f"{where} is held by {OTHER}", SAME_SECRET)
     if nodes > 1 and (host.startswith("127.") or host == "::1"):
         return warning(name, f"{where} is free, and other nodes cannot reach it", own)

@@ -30,6 +30,7 @@ def active() -> bool:
 def run(command: list[str], groups: bool = True) -> None:
     """Run the script to its end. An exception that ends it is reported as Python does, without
     taskd's frames. `groups`: the script uses torch's process groups."""
+    _go_to_start()
     # so that stacks can be read if it hangs in its set-up
     stacks.offer(Path(os.environ["TASKD_SHARED_DIR"]), int(os.environ["TASKD_LOCAL_RANK"]))
     try:
@@ -51,6 +52,19 @@ def run(command: list[str], groups: bool = True) -> None:
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)
+
+
+def _go_to_start() -> None:
+    """Have a working directory also where the launcher's was removed: the one that has its name
+    now, or else its name, which is what the first process saw."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        name = os.environ["TASKD_START_DIR"]
+        try:
+            os.chdir(name)
+        except OSError:
+            os.getcwd, os.getcwdb = lambda: name, lambda: os.fsencode(name)
 
 
 def _below(error: BaseException) -> types.TracebackType | None:

@@ -10,6 +10,7 @@ rank updates its parameters in a step it waits until all local stripes of that s
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,6 +69,23 @@ class Stripes:
                 targets.append(row[at : at + piece.numel()])
                 at += piece.numel()
             self._targets.append(targets)
+
+    def lack(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> str:
+        """Why there was no room to `lay_out` these, with the room that would do."""
+        if not self._directory.exists():
+            return f"{self._directory} was removed"
+        sets = self._local_size // len(local or range(self._local_size))
+        node = 2 * _total(tensors) * sets
+        found = os.statvfs(self._directory)
+        # the former files are kept until the new ones are complete, as others' may be already
+        used = (found.f_blocks - found.f_bavail) * found.f_frsize
+        place = self._directory.parent
+        return (
+            f"{place} has {found.f_bavail * found.f_frsize >> 20} MiB free, and this node's stripes"
+            f" take {-(-node >> 20)} MiB, twice parameters and optimizer state: {place} needs"
+            f" {-(-(used + node) >> 20)} MiB in all (docker: --shm-size; Kubernetes: an emptyDir"
+            " with medium: Memory), or set TASKD_STRIPES=off"
+        )
 
     def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
         """The stripes that a growing file must carry over: a slower rank may still need the step

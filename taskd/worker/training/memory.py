@@ -44,10 +44,11 @@ def lay_out(session: RepairSession) -> None:
     try:
         session.stripes.lay_out(state.replicated, state.replicas.local)
     except OSError as error:
+        why = session.stripes.lack(state.replicated, state.replicas.local)
         log.warning(
-            "no room for stripes (%s): a fault after the optimizer's update cannot be undone;"
-            " enlarge /dev/shm",
-            error,
+            "no room for stripes (%s): a fault after the optimizer's update cannot be undone: %s",
+            error.strerror,
+            why,
         )
         session.stripes = None
         return
