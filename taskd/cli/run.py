@@ -15,10 +15,12 @@ from taskd import settings, start
 from taskd.cli.arguments import Run
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
+from taskd.protocol import addresses
 from taskd.records import dumps
 from taskd.settings import pod_info
 
 ANSWERS = 1.0  # seconds; on the same machine an answer or a refusal comes at once
+IN_USE = 3  # the manager's exit status
 LISTENS = 60.0  # seconds; a manager listens after 0.3, from a cold network disk it takes longer
 
 
@@ -160,27 +162,26 @@ def command(
 
 
 def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
-    """Start a manager on node 0, unless one of this job already answers or is named elsewhere. None
-    also if it cannot start and TASKD_UNPROTECTED is on."""
+    """Start a manager on node 0, or where launchers meet by c10d, unless one of this job already
+    answers or is named elsewhere. None also if it cannot start and TASKD_UNPROTECTED is on."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
-    if (
-        settings.standby(os.environ)
-        or settings.manager_is_named(os.environ)
-        or (nodes > 1 and int(arguments.node_rank) != 0)
-    ):
+    if settings.standby(os.environ) or settings.manager_is_named(os.environ):
         return None
-    if nodes > 1 and _has_moved(nodes):
+    port, node = settings.port(os.environ), 0
+    host: str | None = settings.bind_address(os.environ)
+    if nodes > 1:
+        host, node = _host(arguments)
+    if host is None or (nodes > 1 and _has_moved(nodes)):
         return None
-    host, port = settings.bind_address(os.environ), settings.port(os.environ)
-    if nodes > 1 and settings.own_address(os.environ) is None:
-        host = arguments.master_addr or host
-    if _has_manager(host, port):
+    if _has_manager(host, port, node):
         return None
     per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
     command = start.command(
         "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host
     )
     manager, why = _launch(command)
+    if manager is None and _has_manager(host, port, node):
+        return None  # another launcher on this machine was faster
     if manager is None and not settings.unprotected(os.environ):
         raise LaunchRefused(
             f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without"
@@ -192,6 +193,30 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
         )
         os.environ["TASKD_MANAGER_WAIT"] = "0"  # nothing else starts one here
     return manager
+
+
+def _host(arguments: Any) -> tuple[str | None, int]:
+    """Where the first manager of a job of several nodes listens, None: on another machine; and this
+    launcher's node, -1 if it does not know it."""
+    from taskd.adaptor import launcher, rendezvous
+
+    first = arguments.rdzv_endpoint
+    meets = arguments.rdzv_backend == "c10d"
+    try:
+        endpoint = rendezvous.host(first) if first or meets else arguments.master_addr
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if not meets:
+        host = settings.own_address(os.environ) or launcher.here(endpoint) or endpoint
+        return (host if int(arguments.node_rank) == 0 else None), 0
+    host = launcher.here(endpoint)
+    if host is not None and addresses.is_loopback(host) and endpoint not in (host, "localhost"):
+        click.echo(
+            f"Warning: {endpoint} leads to {host} on this machine: if the job has other machines,"
+            " set POD_IP to this one's address",
+            err=True,
+        )
+    return host, -1
 
 
 def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
@@ -211,7 +236,9 @@ def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
             process.wait()
             return None, f"the manager does not listen after {LISTENS:g} s"
         if not os.read(heard, 1):  # it has ended
-            return None, f"the manager ended with status {process.wait()}, see its reason above"
+            status = process.wait()
+            reason = "its port is in use" if status == IN_USE else "see its reason above"
+            return None, f"the manager ended with status {status}, {reason}"
         return process, ""
     finally:
         for descriptor in (us, heard, *([told] if told >= 0 else [])):
@@ -231,16 +258,16 @@ def _has_moved(nodes: int) -> bool:
     return arrival.has_moved
 
 
-def _has_manager(host: str, port: int) -> bool:
+def _has_manager(host: str, port: int, node: int) -> bool:
     """Whether a manager of this job listens there and waits for our node. Raises LaunchRefused if
     something else has the port."""
-    from taskd.protocol import addresses, asking, secret
+    from taskd.protocol import asking, secret
 
     if not addresses.listens((host, port), ANSWERS):
         return False
     job = settings.job(os.environ)
     keys = secret.of_running(settings.job_id(os.environ), os.environ, port)
-    answer = asking.arrive((host, port), keys, job, 0)
+    answer = asking.arrive((host, port), keys, job, node)
     if answer is None and not addresses.listens((host, port), ANSWERS):
         return False  # it was leaving, its job was over
     if answer is None:
@@ -249,7 +276,7 @@ def _has_manager(host: str, port: int) -> bool:
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
     if answer.taken:
-        raise LaunchRefused(asking.second((host, port), job, 0))
+        raise LaunchRefused(asking.second((host, port), job, node))
     return True
 
 

@@ -91,9 +91,10 @@ class RosterKept(Message, frozen=True):
 
 class Arrived(Message, frozen=True):
     """A launcher started for `node` asks whether the job is already under way. -1: it does not
-    know its node yet."""
+    know its node yet. `rendezvous`: the id under which the launchers are to meet, if any."""
 
     node: NodeOrNone = -1
+    rendezvous: Name = ""
 
 
 class May(Message, frozen=True):
