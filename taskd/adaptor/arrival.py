@@ -48,7 +48,7 @@ def _asked(place: Place, keys: Keys) -> bool:
     if not has_manager and place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
         address = place.manager_before_all_have_met()
         has_moved = not addresses.same_host(first[0], address[0])
-    rendezvous = place.rendezvous.id if place.rendezvous is not None else ""
+    rendezvous = place.rendezvous.where if place.rendezvous is not None else ""
     answer = asking.arrive(address, keys, job, place.node, rendezvous)
     if has_manager:
         return False

@@ -12,27 +12,34 @@ from collections.abc import Callable
 from typing import Any
 
 from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
+    RendezvousTimeoutError,
     registry,
 )
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+
+from taskd.protocol.addresses import Address
 
 _make = registry.get_rendezvous_handler
 
 
 class Rendezvous(RendezvousHandler):
-    """Stands for torch's handler, which it makes in `open`. `host`: the endpoint's. `nodes`: the
-    most that may meet. `managed`: whether a manager is in charge."""
+    """Stands for torch's handler, which it makes in `open`. `host`: the endpoint's. `where`: what
+    launchers that are to meet have in common. `nodes`: the most that may meet. `managed`: whether a
+    manager is in charge."""
 
     managed: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self._parameters = parameters
-        self.host = host(parameters.endpoint)
-        self.nodes, self.id = parameters.max_nodes, parameters.run_id
+        self.host, port = _parsed(parameters.endpoint)
+        self.where = f"--rdzv_id {parameters.run_id} at port {port}"
+        self.nodes = parameters.max_nodes
         self._torchs: Any = None
         self._met = False  # for the last time
 
@@ -55,7 +62,17 @@ class Rendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         self.open()
-        met: RendezvousInfo = self._torchs.next_rendezvous()
+        try:
+            met: RendezvousInfo = self._torchs.next_rendezvous()
+        except RendezvousClosedError:
+            raise SystemExit(f"taskd: the launchers of {self.where} have ended") from None
+        except RendezvousTimeoutError:
+            least = self._parameters.min_nodes
+            raise SystemExit(
+                f"taskd: --nnodes asks for {least} launchers or more, and not as many have come to"
+                f" {self.where} on {self.host}: start them with the same --rdzv_id and"
+                " --rdzv_endpoint"
+            ) from None
         return met
 
     def num_nodes_waiting(self) -> int:
@@ -80,7 +97,7 @@ class Rendezvous(RendezvousHandler):
             self._torchs.set_closed()
 
     def get_run_id(self) -> str:
-        return self.id
+        return str(self._parameters.run_id)
 
     def get_backend(self) -> str:
         return self._parameters.backend
@@ -92,7 +109,12 @@ class Rendezvous(RendezvousHandler):
 
 def host(endpoint: str) -> str:
     """The host of an endpoint. Raises ValueError."""
-    return str(parse_rendezvous_endpoint(endpoint, 0)[0])
+    return _parsed(endpoint)[0]
+
+
+def _parsed(endpoint: str) -> Address:
+    host, port = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
+    return str(host), int(port)
 
 
 def handler(parameters: RendezvousParameters) -> RendezvousHandler:

@@ -84,7 +84,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._use_fresh_store(envs)
         stopping.starting()
         self._prepared = False
-        if why := contexts.function(self._worker_group.spec) or self._place.incomplete():
+        if why := contexts.function(self._worker_group.spec) or self._place.settle():
             log.warning("not protected: %s", why)
             return
         if self._restart is None:

@@ -39,6 +39,7 @@ LAUNCHER = {
         "LocalElasticAgent._shutdown",
         "LocalElasticAgent._start_workers",
     ),
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend": ("DEFAULT_PORT",),
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous": (
         "DynamicRendezvousHandler._stop_heartbeats",
     ),

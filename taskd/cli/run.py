@@ -131,7 +131,7 @@ def command(
     if refusal is not None:
         raise click.UsageError(refusal)
     # only now: a torch that is refused may lack what they import
-    from taskd.adaptor import arrival, torch_elastic
+    from taskd.adaptor import arrival, place, torch_elastic
     from taskd.protocol import keys, secret
 
     # before torch's launcher defines its options: one of them gets another default
@@ -151,17 +151,18 @@ def command(
     except keys.BadSecret as error:
         raise click.UsageError(str(error)) from None
     manager = _start_manager(arguments, torch_run)
-    arrival.has_manager = manager is not None
+    if manager is not None:
+        arrival.has_manager, place.start_again = True, manager.start_again
     os.environ.setdefault("TASKD_PROCESS_ENABLE", "on")
     try:
         # torch's own entry point, so that exit codes, error files and signals are torchrun's
         torch_run.main(list(torchrun))
     finally:
         if manager is not None:
-            _end_manager(manager)
+            manager.end()
 
 
-def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | None:
+def _start_manager(arguments: Any, torch_run: Any) -> _Manager | None:
     """Start a manager on node 0, or where launchers meet by c10d, unless one of this job already
     answers or is named elsewhere. None also if it cannot start and TASKD_UNPROTECTED is on."""
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
@@ -176,23 +177,21 @@ def _start_manager(arguments: Any, torch_run: Any) -> subprocess.Popen[bytes] | 
     if _has_manager(host, port, node):
         return None
     per_node = torch_run.determine_local_world_size(arguments.nproc_per_node)
-    command = start.command(
-        "taskd.manager", "--nodes", str(nodes), "--ranks-per-node", str(per_node), "--bind", host
-    )
-    manager, why = _launch(command)
-    if manager is None and _has_manager(host, port, node):
+    manager = _Manager(["--ranks-per-node", str(per_node), "--bind", host])
+    if not (why := manager.start(nodes)):
+        return manager
+    if _has_manager(host, port, node):
         return None  # another launcher on this machine was faster
-    if manager is None and not settings.unprotected(os.environ):
+    if not settings.unprotected(os.environ):
         raise LaunchRefused(
             f"no manager, so the job is not started: {why}; TASKD_UNPROTECTED=on trains without"
             " protection"
         )
-    if manager is None:
-        click.echo(
-            f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True
-        )
-        os.environ["TASKD_MANAGER_WAIT"] = "0"  # nothing else starts one here
-    return manager
+    click.echo(
+        f"Warning: {why}: TASKD_UNPROTECTED is on, the job trains without protection", err=True
+    )
+    os.environ["TASKD_MANAGER_WAIT"] = "0"  # nothing else starts one here
+    return None
 
 
 def _host(arguments: Any) -> tuple[str | None, int]:
@@ -210,6 +209,8 @@ def _host(arguments: Any) -> tuple[str | None, int]:
         host = settings.own_address(os.environ) or launcher.here(endpoint) or endpoint
         return (host if int(arguments.node_rank) == 0 else None), 0
     host = launcher.here(endpoint)
+    if not addresses.of(endpoint):
+        click.echo(f"Warning: the name {endpoint} leads nowhere on this machine yet", err=True)
     if host is not None and addresses.is_loopback(host) and endpoint not in (host, "localhost"):
         click.echo(
             f"Warning: {endpoint} leads to {host} on this machine: if the job has other machines,"
@@ -219,30 +220,59 @@ def _host(arguments: Any) -> tuple[str | None, int]:
     return host, -1
 
 
-def _launch(command: list[str]) -> tuple[subprocess.Popen[bytes] | None, str]:
-    """Start the manager and return it once it listens; or None, and why."""
-    us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
-    try:
-        # a session of its own: Ctrl-C reaches the launcher, which reports to the manager how the
-        # job ended. If a signal that nothing handles yet ends the launcher first, its pidfd does.
-        more = ["--starter", str(us), "--ready", str(told)]
-        process = subprocess.Popen(
-            [*command, *more], start_new_session=True, stdin=subprocess.DEVNULL, pass_fds=[us, told]
-        )
-        os.close(told)
-        told = -1
-        if not select.select([heard], [], [], LISTENS)[0]:
-            process.kill()
-            process.wait()
-            return None, f"the manager does not listen after {LISTENS:g} s"
-        if not os.read(heard, 1):  # it has ended
-            status = process.wait()
-            reason = "its port is in use" if status == IN_USE else "see its reason above"
-            return None, f"the manager ended with status {status}, {reason}"
-        return process, ""
-    finally:
-        for descriptor in (us, heard, *([told] if told >= 0 else [])):
-            os.close(descriptor)
+class _Manager:
+    """The job's first manager, a process of this launcher."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self._arguments = arguments
+
+    def start(self, nodes: int) -> str:
+        """Start it, and return once it listens; or why it does not."""
+        us, (heard, told) = os.pidfd_open(os.getpid()), os.pipe2(os.O_CLOEXEC)
+        try:
+            # a session of its own: Ctrl-C reaches the launcher, which reports to the manager how
+            # the job ended. If a signal that nothing handles yet ends the launcher first, its pidfd
+            # does.
+            more = ["--nodes", str(nodes), "--starter", str(us), "--ready", str(told)]
+            self._process = process = subprocess.Popen(
+                start.command("taskd.manager", *self._arguments, *more),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[us, told],
+            )
+            os.close(told)
+            told = -1
+            if not select.select([heard], [], [], LISTENS)[0]:
+                process.kill()
+                process.wait()
+                return f"the manager does not listen after {LISTENS:g} s"
+            if not os.read(heard, 1):  # it has ended
+                status = process.wait()
+                reason = "its port is in use" if status == IN_USE else "see its reason above"
+                return f"the manager ended with status {status}, {reason}"
+            return ""
+        finally:
+            for descriptor in (us, heard, *([told] if told >= 0 else [])):
+                os.close(descriptor)
+
+    def start_again(self, nodes: int) -> None:
+        """Start it for another number of nodes, before any has registered. Raises LaunchRefused."""
+        self._process.terminate()
+        self._process.wait()
+        if why := self.start(nodes):
+            raise LaunchRefused(f"no manager for {nodes} nodes: {why}")
+
+    def end(self) -> None:
+        """Wait for it to exit by itself, since the agents have reported the end of the job; else
+        terminate it."""
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:  # also when a signal ends the waiting
+            if self._process.poll() is None:
+                self._process.terminate()
+                self._process.wait()
 
 
 def _has_moved(nodes: int) -> bool:
@@ -275,19 +305,6 @@ def _has_manager(host: str, port: int, node: int) -> bool:
             f"port {port} on {host} is in use, and not by a manager of this job: "
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
-    if answer.taken:
+    if answer.taken and node >= 0:  # else adaptor/arrival.py asks where the launchers meet
         raise LaunchRefused(asking.second((host, port), job, node))
     return True
-
-
-def _end_manager(manager: subprocess.Popen[bytes]) -> None:
-    """Wait for the manager to exit by itself, since the agents have reported the end of the job;
-    else terminate it."""
-    try:
-        manager.wait(5.0)
-    except subprocess.TimeoutExpired:
-        pass
-    finally:  # also when a signal ends the waiting
-        if manager.poll() is None:
-            manager.terminate()
-            manager.wait()

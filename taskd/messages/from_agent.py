@@ -91,7 +91,7 @@ class RosterKept(Message, frozen=True):
 
 class Arrived(Message, frozen=True):
     """A launcher started for `node` asks whether the job is already under way. -1: it does not
-    know its node yet. `rendezvous`: the id under which the launchers are to meet, if any."""
+    know its node yet. `rendezvous`: where the launchers are to meet, if it knows that."""
 
     node: NodeOrNone = -1
     rendezvous: Name = ""

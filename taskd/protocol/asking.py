@@ -48,10 +48,10 @@ def second(address: tuple[str, int], job: str, node: int) -> str:
 
 
 def elsewhere(address: tuple[str, int], job: str, ours: str, theirs: str) -> str:
-    """The error of a launcher that waits for others under another id than theirs."""
+    """The error of a launcher that waits for others elsewhere than they do."""
     return (
-        f"{_belongs(address, job)}, whose launchers meet under --rdzv_id {theirs}, and this one has"
-        f" {ours}: give all launchers of a job the same id; if they are two jobs, {OTHER_PORT}"
+        f"{_belongs(address, job)}, whose launchers meet under {theirs}, and this one has {ours}:"
+        f" give all launchers of a job the same ones; if they are two jobs, {OTHER_PORT}"
     )
 
 
