@@ -66,10 +66,8 @@ def _asked(place: Place, keys: Keys) -> bool:
         log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True
-    if answer.taken:
+    if answer.taken or (answer.under_way and place.node < 0):
         sys.exit(f"taskd: {asking.second(address, job, place.node)}")
-    if answer.under_way and place.node < 0:
-        sys.exit(f"taskd: {asking.no_room(address, job)}")
     return False
 
 

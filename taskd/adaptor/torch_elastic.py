@@ -66,6 +66,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         # the last restart, which the manager has ordered: torch has no rendezvous for it
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
+        self._too_few: str | None = None  # why launchers that have met are not protected
 
     def _make_store(self) -> tuple[Any, Address]:
         return stores.make(self._place.host(), settings.port_range(os.environ))
@@ -84,7 +85,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._use_fresh_store(envs)
         stopping.starting()
         self._prepared = False
-        if why := contexts.function(self._worker_group.spec) or self._place.settle():
+        if why := contexts.function(self._worker_group.spec) or self._too_few:
             log.warning("not protected: %s", why)
             return
         if self._restart is None:
@@ -114,6 +115,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
             super()._rendezvous(worker_group)
+            self._too_few = self._place.settle()
             if self._place.node < 0:
                 logs.setup(f"agent-{worker_group.group_rank}")
             return

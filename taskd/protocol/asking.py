@@ -42,8 +42,13 @@ def arrive(
 
 
 def second(address: tuple[str, int], job: str, node: int) -> str:
-    """The error that a second job on the same port gets."""
-    whose = f"whose node {node} has a launcher" if node >= 0 else "whose nodes all have launchers"
+    """The error that a second job on the same port gets, or a launcher that is one too many."""
+    whose = f"whose node {node} has a launcher"
+    if node < 0:
+        whose = (
+            "which has all its launchers; with recover among its strategies (--recover-strategy"
+            " retry,recover-in-place,recover) one that comes later replaces a lost one"
+        )
     return f"{_belongs(address, job)}, {whose}: {OTHER_PORT}, or end the other job"
 
 
@@ -52,15 +57,6 @@ def elsewhere(address: tuple[str, int], job: str, ours: str, theirs: str) -> str
     return (
         f"{_belongs(address, job)}, whose launchers meet under {theirs}, and this one has {ours}:"
         f" give all launchers of a job the same ones; if they are two jobs, {OTHER_PORT}"
-    )
-
-
-def no_room(address: tuple[str, int], job: str) -> str:
-    """The error of a launcher that comes to a job under way whose strategies replace no node."""
-    return (
-        f"{_belongs(address, job)}, which is under way and gives no node to a new launcher: for"
-        " that name recover among the strategies when the job starts (--recover-strategy"
-        f" retry,recover-in-place,recover); if this is another job, {OTHER_PORT}"
     )
 
 
