@@ -6,7 +6,8 @@ import os
 import signal
 
 import training
-from cluster import STEPS, STRATEGY, Cluster
+from cluster import STEPS, Cluster
+from launchers import STRATEGY
 
 
 class Plain(Cluster):
