@@ -16,9 +16,13 @@ import time
 import uuid
 from pathlib import Path
 
-SUBNET = "10.213.7"  # arbitrary: the bridge leads nowhere
+# arbitrary: the bridge leads nowhere
+SUBNET, SUBNET6 = "10.213.7.", "fd00:213:7::"
 ETC = Path("/etc/netns")  # where `ip netns exec` looks for a namespace's own files
 LOCAL = f"127.0.0.1 localhost {os.uname().nodename}\n"
+LOCAL6 = "::1 localhost\n"
+# a host's name, which torch tells the other hosts
+NAMED = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"']
 NOWHERE = "02:00:00:00:00:00"  # an unused address
 
 
@@ -33,11 +37,12 @@ def possible() -> bool:
 
 
 class Hosts:
-    """`count` hosts; a context manager. Host i has the address `address(i)` on eth0."""
+    """`count` hosts; a context manager. Host i has the address `address(i)` on eth0, and the name
+    host-i. `ipv6`: they have no IPv4 addresses, not even on lo."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, ipv6: bool = False) -> None:
         self._prefix = f"taskd-{uuid.uuid4().hex[:6]}"
-        self.count = count
+        self.count, self._ipv6 = count, ipv6
         self._bridge = f"{self._prefix}-b"
         self._names = [f"{self._prefix}-{i}" for i in range(count)]
         self._known = [(self.address(i), f"host-{i}") for i in range(count)]
@@ -52,6 +57,7 @@ class Hosts:
                 # names for all addresses: torch resolves each, and there is no name server to
                 # refuse
                 (ETC / name).mkdir(parents=True)
+                (ETC / name / "hostname").write_text(f"host-{number}\n")
                 self._write_names(name)
                 # no server there: refused at once
                 (ETC / name / "resolv.conf").write_text(
@@ -62,8 +68,13 @@ class Hosts:
                 _ip("-n", name, "link", "set", port, "netns", self._bridge)
                 _ip("-n", self._bridge, "link", "set", port, "master", "br0")
                 _ip("-n", self._bridge, "link", "set", port, "up")
-                _ip("-n", name, "addr", "add", f"{self.address(number)}/24", "dev", "eth0")
+                # without the search for another host with that address
+                length = ["/64", "nodad"] if self._ipv6 else ["/24"]
+                address = f"{self.address(number)}{length[0]}"
+                _ip("-n", name, "addr", "add", address, "dev", "eth0", *length[1:])
                 _ip("-n", name, "link", "set", "lo", "up")
+                if self._ipv6:
+                    _ip("-n", name, "addr", "del", "127.0.0.1/8", "dev", "lo")
                 _ip("-n", name, "link", "set", "eth0", "up")
         except BaseException:
             self.__exit__()
@@ -80,7 +91,8 @@ class Hosts:
 
     def _write_names(self, name: str) -> None:
         lines = [f"{address} {known}\n" for address, known in self._known]
-        (ETC / name / "hosts").write_text("".join(lines) + LOCAL)
+        local = LOCAL6 if self._ipv6 else LOCAL
+        (ETC / name / "hosts").write_text("".join(lines) + local)
 
     def serve(self, service: str, host: int) -> None:
         """Have the name `service` lead to that host from now on, on every host."""
@@ -90,11 +102,11 @@ class Hosts:
             self._write_names(name)
 
     def address(self, host: int) -> str:
-        return f"{SUBNET}.{10 + host}"
+        return f"{SUBNET6 if self._ipv6 else SUBNET}{10 + host}"
 
     def command(self, host: int, command: list[str]) -> list[str]:
         """`command` as run on that host; the started process becomes it by exec."""
-        return ["ip", "netns", "exec", self.namespace(host), *command]
+        return ["ip", "netns", "exec", self.namespace(host), *NAMED, f"host-{host}", *command]
 
     def namespace(self, host: int) -> str:
         return self._names[host]

@@ -33,32 +33,33 @@ class Launchers:
         script: list[str],
         environment: dict[str, str],
         master: str = "",
+        meets: str = "",
     ) -> None:
         """`environment` is for each launcher. `master`: the name of node 0 where it is not its
-        address. What a host's launchers print is appended to output-HOST in `directory`."""
+        address. `meets`: the host at which they meet by c10d, all with the same command; else they
+        know their nodes. What a host's launchers print is appended to output-HOST in `directory`.
+        """
         self.hosts, self.directory, self.nodes, self.ranks = hosts, directory, nodes, ranks
         self.world = nodes * ranks
         self._script, self._master = script, master or hosts.address(0)
         self.env = {"GLOO_SOCKET_IFNAME": "eth0", "TASKD_RECOVER_STRATEGY": STRATEGY, **environment}
+        self._meets = meets
         self.launchers: dict[int, Any] = {}  # processes, as subprocess.Popen
         directory.mkdir(parents=True, exist_ok=True)
         for node in range(nodes):
             self.launch(node, node)
 
     def launch(self, host: int, node: int, *options: str, **environment: str) -> None:
+        static = ["--node_rank", str(node), "--master_addr", self._master, "--master_port", MASTER]
+        c10d = ["--rdzv_backend", "c10d", "--rdzv_endpoint", f"{self._meets}:{MASTER}"]
         arguments = [
             "run",
             *options,
             "--nnodes",
             str(self.nodes),
-            "--node_rank",
-            str(node),
             "--nproc_per_node",
             str(self.ranks),
-            "--master_addr",
-            self._master,
-            "--master_port",
-            MASTER,
+            *([*c10d, "--rdzv_id", "one"] if self._meets else static),
             *self._script,
         ]
         env = {**self.env, "POD_IP": self.hosts.address(host), **environment}

@@ -30,29 +30,43 @@ has_moved = False
 
 def comes_late(place: Place, keys: Keys) -> bool:
     """Ask the manager, if one runs, whether the job is under way, and become a standby if it is.
-    Ends the launcher if its node has another: a second job on the port of the first."""
-    if has_manager or settings.standby(os.environ):
+    Ends the launcher if its node has another: a second job on the port of the first. Launchers that
+    meet by c10d ask again when its store is there: on the same host, the manager was there first.
+    """
+    meets = place.rendezvous if place.nodes > 1 else None
+    if settings.standby(os.environ) or (has_manager and meets is None):
         return False
+    if _asked(place, keys):
+        return True
+    return meets is not None and meets.open() and _asked(place, keys)
+
+
+def _asked(place: Place, keys: Keys) -> bool:
     global has_moved
     job = settings.job(os.environ)
     first = address = place.manager_before_all_have_met()
-    if place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
+    if not has_manager and place.nodes > 1 and whereabouts.follow(os.environ, job, keys):
         address = place.manager_before_all_have_met()
         has_moved = not addresses.same_host(first[0], address[0])
-    answer = asking.arrive(address, keys, job, place.node)
+    rendezvous = place.rendezvous.where if place.rendezvous is not None else ""
+    answer = asking.arrive(address, keys, job, place.node, rendezvous)
+    if has_manager:
+        return False
     # read again: the next manager may have taken charge since
     if answer is None and place.nodes > 1 and whereabouts.was_elsewhere(os.environ, job):
         answer = _next_manager(place, keys, job)
         has_moved = has_moved or answer is not None
     if answer is None:
         return False
+    if rendezvous and not has_moved and answer.rendezvous not in ("", rendezvous[: asking.NAME]):
+        sys.exit(f"taskd: {asking.elsewhere(address, job, rendezvous, answer.rendezvous)}")
     environ = pod_info.environment(os.environ)
     replaces = "recover" in settings.ladder_from(environ) or settings.pod_rescheduling(environ)
     if (answer.under_way or has_moved) and place.nodes > 1 and replaces:
         log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
         os.environ["TASKD_STANDBY"] = "on"
         return True
-    if answer.taken:
+    if answer.taken or (answer.under_way and place.node < 0):
         sys.exit(f"taskd: {asking.second(address, job, place.node)}")
     return False
 

@@ -2,15 +2,44 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed.elastic.multiprocessing as multiprocessing
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from taskd.agent.ranks.processes import Handler, Ordered
 from taskd.agent.ranks.replacements import runs_python
+
+
+def as_program(spec: WorkerSpec) -> None:
+    """Have `--run-path`, which is a function to torch, start the script as a program: a function
+    cannot be started again alone."""
+    if not callable(spec.entrypoint):
+        return
+    # only now: torchrun's file imports the patch, which imports this
+    from torch.distributed.run import run_script_path
+
+    # a torchrun that was copied and patched has its own
+    code = getattr(spec.entrypoint, "__code__", None)
+    if code is not None and code.co_code == run_script_path.__code__.co_code:
+        spec.entrypoint = os.getenv("PYTHON_EXEC", sys.executable)
+        spec.args = ("-u", *spec.args)
+
+
+def function(spec: WorkerSpec) -> str | None:
+    """Why ranks that run a function are not protected; None if they run a program."""
+    if not callable(spec.entrypoint):
+        return None
+    name = getattr(spec.entrypoint, "__qualname__", spec.entrypoint)
+    return (
+        f"the ranks run the function {name}, which cannot be started again alone: start a script,"
+        " as by taskd run train.py"
+    )
 
 
 class Adopted(SubprocessContext):

@@ -16,6 +16,8 @@ from taskd.protocol.keys import BadSecret
 
 log = logging.getLogger("taskd.agent")
 
+ANSWERS = 1.0  # seconds; a reachable machine answers or refuses in a round trip
+
 
 # exit statuses of launchers: EX_TEMPFAIL of sysexits.h, "try again later"; and what NVRx's launcher
 # returns where another start is pointless
@@ -48,6 +50,30 @@ def manager(master: str, here: bool) -> Address:
     if here and not settings.manager_is_named(os.environ):
         host = settings.bind_address(os.environ)
     return host, port
+
+
+def here(endpoint: str) -> str | None:
+    """Where a manager on this machine listens for launchers that look for it on the host
+    `endpoint`; None if that is another machine."""
+    ours = [address for address in addresses.of(endpoint) if addresses.is_here(address)]
+    own = settings.own_address(os.environ)
+    # a machine's own name often leads to a loopback address in its /etc/hosts, and elsewhere on
+    # the other machines
+    local = all(map(addresses.is_loopback, ours)) and endpoint not in (*ours, "localhost")
+    if ours and own and (own in ours or local):
+        return own
+    return next(iter(sorted(ours, key=addresses.is_loopback)), None)
+
+
+def manager_at(endpoint: str) -> Address:
+    """The address of the first manager of a job whose launchers meet on the host `endpoint`, unless
+    it is named."""
+    host, port = settings.manager_address({**os.environ, "MASTER_ADDR": endpoint})
+    if settings.manager_is_named(os.environ):
+        return host, port
+    there = addresses.of(endpoint)
+    answering = (a for a in there if len(there) > 1 and addresses.listens((a, port), ANSWERS))
+    return here(endpoint) or next(answering, there[0] if there else endpoint), port
 
 
 def own_host(several: bool, manager: Address) -> str:

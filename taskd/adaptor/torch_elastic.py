@@ -25,8 +25,8 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from taskd import settings
-from taskd.adaptor import contexts, restarts, stopping, stores
+from taskd import logs, settings
+from taskd.adaptor import contexts, rendezvous, restarts, stopping, stores
 from taskd.adaptor.arrival import comes_late
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
@@ -47,6 +47,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     """torch's agent of a node, with taskd's agent in a thread."""
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
+        contexts.as_program(spec)
         super().__init__(spec, *args, **kwargs)
         place = self._place = Place(spec, self._worker_group)
         self._supervisor = supervise(
@@ -55,6 +56,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             place.most_nodes,
             settings.unprotected(os.environ),
         )
+        if place.rendezvous is not None:
+            place.rendezvous.managed = lambda: self._supervisor.managed
         grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         self._failures = Failures(self._supervisor)
@@ -66,6 +69,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         # the last restart, which the manager has ordered: torch has no rendezvous for it
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
+        self._too_few: str | None = None  # why launchers that have met are not protected
 
     def _make_store(self) -> tuple[Any, Address]:
         return stores.make(self._place.host(), settings.port_range(os.environ))
@@ -82,16 +86,13 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._epoch = self._restart.attempt
         else:
             self._use_fresh_store(envs)
-            self._epoch += 1
         stopping.starting()
-        if callable(entrypoint := self._worker_group.spec.entrypoint):
-            log.warning(
-                "not protected: the ranks run the function %s, which cannot be started again alone:"
-                " start a script, as by taskd run train.py",
-                getattr(entrypoint, "__qualname__", entrypoint),
-            )
-            self._prepared = False
+        self._prepared = False
+        if why := contexts.function(self._worker_group.spec) or self._too_few:
+            log.warning("not protected: %s", why)
             return
+        if self._restart is None:
+            self._epoch += 1
         try:
             self._supervisor.prepare(self._worker_group.group_rank or 0, self._epoch, envs)
             self._prepared = True
@@ -101,7 +102,6 @@ class TaskdElasticAgent(LocalElasticAgent):
                 " in /dev/shm",
                 error,
             )
-            self._prepared = False
 
     def _use_fresh_store(self, envs: dict[int, dict[str, str]]) -> None:
         """Give restarted ranks a new store to meet in."""
@@ -118,6 +118,9 @@ class TaskdElasticAgent(LocalElasticAgent):
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
             super()._rendezvous(worker_group)
+            self._too_few = self._place.settle()
+            if self._place.node < 0:
+                logs.setup(f"agent-{worker_group.group_rank}")
             return
         # no rendezvous: which node has which ranks is known
         spec, group = worker_group.spec, worker_group
@@ -347,6 +350,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 def install() -> None:
     """Make torch's launcher use taskd's agent. Idempotent."""
     launcher.LocalElasticAgent = TaskdElasticAgent  # type: ignore[misc]
+    rendezvous.install()
     restarts.install()
     stopping.install()
 

@@ -39,6 +39,12 @@ LAUNCHER = {
         "LocalElasticAgent._shutdown",
         "LocalElasticAgent._start_workers",
     ),
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend": ("DEFAULT_PORT",),
+    "torch.distributed.elastic.rendezvous.dynamic_rendezvous": (
+        "DynamicRendezvousHandler._stop_heartbeats",
+    ),
+    "torch.distributed.elastic.rendezvous.registry": ("get_rendezvous_handler",),
+    "torch.distributed.elastic.rendezvous.utils": ("parse_rendezvous_endpoint",),
 }
 RANK = {
     "torch": ("_foreach_copy_",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 
 timeout = click.option(
     "--timeout",
@@ -16,18 +16,21 @@ timeout = click.option(
 
 
 @click.command()
+@of_job
 @timeout
 def dump(timeout: float) -> None:
     """Save the job's state at a step boundary, in its dump directory, and train on.
 
-    The job is the one that TASKD_MANAGER_ADDR (or TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET name.
-    `taskd run --resume auto` goes on from the newest dump.
+    The job is your only one on this machine, or the one that --job, --port, or TASKD_MANAGER_ADDR,
+    TASKD_PORT, MINDX_TASK_ID and TASKD_SECRET name. `taskd run --resume auto` goes on from the
+    newest dump.
     """
     with connected() as control:
         click.echo(control.dump(timeout))
 
 
 @click.command()
+@of_job
 @timeout
 def stop(timeout: float) -> None:
     """Save the job's state at a step boundary, in its dump directory, and end the job.

@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InCharge as error:
         return _refuse(log, 4, str(error))
     except PortInUse as error:
+        if arguments.ready >= 0:  # the launcher looks who has it
+            log.info("%s", error)
+            return 3
         return _refuse(log, 3, str(error))
     except config.BadConfig as error:
         return _refuse(log, 2, *error.errors)

@@ -35,7 +35,8 @@ class Incoming:
         clock: Callable[[], float],
     ) -> None:
         """`feed` gives an event to `core`, with the time at which it happened if that is known.
-        `starting`: whether the launcher that started this manager, that of node 0, still runs."""
+        `starting`: whether the launcher that started this manager still runs; that of node 0, if
+        launchers know their nodes."""
         self._job, self._coordinator, self._members = job, coordinator, members
         self._voters, self._operators, self._out = voters, operators, out
         self._journal_writer, self._feed, self._starting, self._clock = (
@@ -46,6 +47,7 @@ class Incoming:
         )
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
+        self._rendezvous = ""  # where the job's launchers meet, by the first that named one
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
             from_agent.VoterState: self._vote,
             from_agent.Vote: self._vote,
@@ -187,8 +189,11 @@ class Incoming:
 
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
-        peer = self._members.agents.get(message.node)
-        taken = (peer is not None and peer.connection >= 0) or (
+        self._rendezvous = self._rendezvous or message.rendezvous
+        nodes = range(self._coordinator.job.settings.nodes) if message.node < 0 else [message.node]
+        agents = [self._members.agents.get(node) for node in nodes]
+        taken = all(peer is not None and peer.connection >= 0 for peer in agents) or (
             message.node == 0 and self._starting()
         )
-        self._out.reply(route, to_agent.UnderWay(self._coordinator.under_way, taken))
+        under_way = self._coordinator.under_way
+        self._out.reply(route, to_agent.UnderWay(under_way, taken, self._rendezvous))

@@ -91,9 +91,11 @@ class RosterKept(Message, frozen=True):
 
 
 class Arrived(Message, frozen=True):
-    """A launcher for `node`, -1 if it does not know it yet, asks whether the job is under way."""
+    """A launcher for `node` (-1: not known) asks whether the job is under way. `rendezvous`: where
+    the launchers meet, if it knows that."""
 
     node: NodeOrNone = -1
+    rendezvous: Name = ""
 
 
 class AskedToLeave(Message, frozen=True):
@@ -105,8 +107,7 @@ class AskedToLeave(Message, frozen=True):
 
 
 class May(Message, frozen=True):
-    """The sender asks whether it may keep records of `node` for `agent`, or, with `fetch`, give
-    `agent` those it keeps."""
+    """May the sender keep records of `node` for `agent`, or with `fetch` give it those it keeps?"""
 
     node: Node
     agent: Name
@@ -211,8 +212,8 @@ class PreparationFailed(Message, frozen=True):
 
 
 class RankDied(Message, frozen=True):
-    """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from the records it
-    left behind. `raised`: the exception that ended it, in one line; "" if none is known."""
+    """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from its records.
+    `raised`: the exception that ended it, in one line; "" if none is known."""
 
     rank: Rank
     incarnation: Number
@@ -226,8 +227,7 @@ class RankDied(Message, frozen=True):
 
 
 class RankEnded(Message, frozen=True):
-    """The rank's process has exited with status 0. `step`: the next one it would have begun, -1 if
-    unknown; `position`: see RankDied."""
+    """The rank's process has exited with status 0. `step`: the next that it would have begun."""
 
     rank: Rank
     incarnation: Number

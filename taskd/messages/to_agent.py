@@ -51,10 +51,12 @@ class RegistrationRefused(Message, frozen=True):
 
 class UnderWay(Message, frozen=True):
     """The answer to Arrived. A launcher that joins a job under way can only replace a lost node.
-    `taken`: its node has another, living launcher."""
+    `taken`: its node, or each node where it does not know its own, has another, living launcher.
+    `rendezvous`: of the first launcher that named one."""
 
     under_way: bool
     taken: bool = False
+    rendezvous: Name = ""
 
 
 class Claim(Message, frozen=True):

@@ -12,8 +12,20 @@ T = TypeVar("T")
 Address = tuple[str, int]
 
 
+def of(name: str) -> list[str]:
+    """The addresses that `name` leads to; IPv4 first, so that all machines try them in one
+    order."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # no name that can be looked up
+        return []
+    return sorted(dict.fromkeys(str(place[0]) for *_, place in found), key=lambda a: ":" in a)
+
+
 def family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+    """Of an address, or of a name: IPv6 if it leads nowhere else."""
+    first = next(iter(of(host)), "") if ":" not in host else host
+    return socket.AF_INET6 if ":" in first else socket.AF_INET
 
 
 def text(address: Address) -> str:
@@ -32,13 +44,13 @@ def is_here(host: str) -> bool:
         return False
 
 
+def is_loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
+
+
 def same_host(name: str, address: str) -> bool:
     """Whether `name` leads to `address`."""
-    try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return False
-    return name == address or any(place[0] == address for *_, place in found)
+    return name == address or address in of(name)
 
 
 def any_port(ports: range | None, take: Callable[[int], T]) -> T:

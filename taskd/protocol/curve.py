@@ -3,11 +3,12 @@ options."""
 
 from __future__ import annotations
 
+from socket import AddressFamily
 from typing import Any
 
 import zmq
 
-from taskd.protocol.addresses import any_port
+from taskd.protocol.addresses import any_port, family
 from taskd.protocol.gate import DOMAIN
 from taskd.protocol.keys import Identity, Keys
 
@@ -68,7 +69,7 @@ def _made(
     common: dict[int, int | bytes] = {
         zmq.MAXMSGSIZE: limit,
         zmq.HANDSHAKE_IVL: HANDSHAKE,
-        zmq.IPV6: int(":" in host),
+        zmq.IPV6: int(family(host) is AddressFamily.AF_INET6),
     }
     for option, value in {**common, **options}.items():
         socket.setsockopt(option, value)

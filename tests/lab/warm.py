@@ -38,7 +38,7 @@ BEGINS = 120.0  # seconds; the imports take 5 on a quiet machine
 SIZE = 1 << 17  # of a request: arguments and environment
 Completed = subprocess.CompletedProcess[str]
 ETC = Path("/etc/netns")
-_NEWNS, _NEWNET = 0x20000, 0x40000000
+_NEWNS, _NEWUTS, _NEWNET = 0x20000, 0x4000000, 0x40000000
 _BIND, _REC, _SLAVE, _DETACH = 0x1000, 0x4000, 0x80000, 2
 
 
@@ -281,7 +281,7 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def _enter(namespace: str) -> None:
-    """As `ip netns exec` does."""
+    """As `ip netns exec` does, with the host's name besides."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def call(name: str, *arguments: object) -> None:
@@ -291,7 +291,8 @@ def _enter(namespace: str) -> None:
     fd = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
     call("setns", fd, _NEWNET)
     os.close(fd)
-    call("unshare", _NEWNS)
+    call("unshare", _NEWNS | _NEWUTS)
+    socket.sethostname((ETC / namespace / "hostname").read_text().strip())
     call("mount", b"", b"/", b"none", ctypes.c_ulong(_SLAVE | _REC), None)
     libc.umount2(b"/sys", _DETACH)
     call("mount", namespace.encode(), b"/sys", b"sysfs", ctypes.c_ulong(0), None)

@@ -53,6 +53,7 @@ class Cluster(Forked):
         *arguments: str,
         strategy: str,
         master: str = "",
+        meets: str = "",
         **env: str,
     ) -> None:
         command = [str(SCRIPTS / script), str(directory), *arguments]
@@ -64,6 +65,7 @@ class Cluster(Forked):
             command,
             environment(directory, TASKD_RECOVER_STRATEGY=strategy, **env),
             master,
+            meets,
         )
 
     def standby(self, *hosts: int) -> None:

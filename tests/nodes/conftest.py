@@ -20,14 +20,14 @@ import training  # noqa: E402
 
 
 @pytest.fixture
-def hosts() -> Iterator[Callable[[int], lab.Hosts]]:
+def hosts() -> Iterator[Callable[..., lab.Hosts]]:
     """Makes hosts, which are gone after the test."""
     if not lab.possible():
         pytest.skip("network namespaces cannot be made here (root, ip)")
     made: list[lab.Hosts] = []
 
-    def make(count: int) -> lab.Hosts:
-        made.append(lab.Hosts(count))
+    def make(count: int, **more: bool) -> lab.Hosts:
+        made.append(lab.Hosts(count, **more))
         return made[-1].__enter__()
 
     yield make

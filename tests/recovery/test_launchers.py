@@ -241,22 +241,34 @@ def test_a_signal_to_the_launcher_ends_everything(tmp_path, how):
 
 @pytest.mark.long
 def test_a_function_as_entrypoint_trains_unprotected(tmp_path):
-    """Nothing would start one of its ranks alone: they waited for the agent without an end."""
+    """Nothing would start one of its ranks alone: they waited for the agent without an end. Two
+    launchers, as notebooks and frameworks start them."""
     script = tmp_path / "train.py"
     script.write_text(
         "import sys, torch, torch.distributed as dist, taskd\n"
         "from pathlib import Path\n"
-        "dist.init_process_group('gloo')\n"
-        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
-        "job = taskd.protect(model=model)\n"
-        "for attempt in job.steps(3):\n"
-        "    with attempt:\n"
-        "        model(torch.ones(1, 2)).sum().backward()\n"
-        "Path(sys.argv[1], f'done-{dist.get_rank()}').write_text(str(job.protected))\n"
-        "dist.barrier()\n"
-        "dist.destroy_process_group()\n"
+        "from torch.distributed.launcher.api import LaunchConfig, elastic_launch\n"
+        "import taskd.python.adaptor.patch\n"
+        "def train(out):\n"
+        "    dist.init_process_group('gloo')\n"
+        "    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "    job = taskd.protect(model=model)\n"
+        "    for attempt in job.steps(3):\n"
+        "        with attempt:\n"
+        "            model(torch.ones(1, 2)).sum().backward()\n"
+        "    Path(out, f'done-{dist.get_rank()}').write_text(str(job.protected))\n"
+        "    dist.barrier()\n"
+        "    dist.destroy_process_group()\n"
+        "if __name__ == '__main__':\n"
+        "    config = LaunchConfig(2, 2, 1, rdzv_backend='c10d', rdzv_endpoint=sys.argv[2],\n"
+        "        run_id='one')\n"
+        "    elastic_launch(config, train)(sys.argv[1])\n"
     )
-    program = ("--run-path", str(script), str(tmp_path))
-    result = training.launch(tmp_path, 2, *program)
+    command = [sys.executable, str(script), str(tmp_path), f"127.0.0.1:{training.free_port()}"]
+    env = training.environment(tmp_path, TASKD_PROCESS_ENABLE="on")
+    (tmp_path / "second").mkdir()
+    with training.Running(command, tmp_path / "second", env) as second:
+        result, other = training.run(command, tmp_path, env), second.end()
+    assert (result.status, other.status) == (0, 0), result.output[-3000:]
     assert [(tmp_path / f"done-{rank}").read_text() for rank in range(2)] == ["False", "False"]
-    assert "not protected: the ranks run the function run_script_path" in result.output
+    assert "not protected: the ranks run the function train" in result.output

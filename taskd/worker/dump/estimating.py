@@ -58,7 +58,7 @@ def _estimate(size: int, agent: AgentClient) -> None:
 def measure(place: Path, size: int) -> float:
     """The bytes per second at which `size` bytes are written where dumps are, and read back. Raises
     OSError."""
-    there = next(p for p in (place, *place.parents) if p.is_dir())
+    there = next(p for p in (place, *place.parents) if p.exists())
     block, began = os.urandom(min(max(size, 1), 1 << 20)), time.monotonic()
     path = there / f".taskd-speed-{os.getpid()}"
     try:
