@@ -277,7 +277,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         context = self._pcontext
         assert isinstance(context, SubprocessContext)
         failures = self._failures.dead(context)
-        if ending == "failed" and self._supervisor.left_early:
+        if ending == "failed" and self._supervisor.left_early(False):
             reason, ending = LEFT, "saved"
         self._say(reason)
         self._supervisor.stopping()
@@ -315,7 +315,7 @@ class TaskdElasticAgent(LocalElasticAgent):
                 self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
             )
             ok = not result.is_failed()
-            if ok and self._supervisor.left_early:
+            if ok and self._supervisor.left_early(True):
                 self._say(LEFT)
                 raise SystemExit(STATUS["saved"])
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")

@@ -170,13 +170,11 @@ class Supervisor:
         self.agent.call(lambda: leaving.asked(f"{number.name} to its launcher"))
         return True
 
-    @property
-    def left_early(self) -> bool:
+    def left_early(self, ended: bool) -> bool:
         """Whether all ranks have left their loops, with status 0, since a signal has asked the job
-        to leave."""
+        to leave. `ended`: all have ended so; the agent's thread may not have seen it yet."""
         return bool(self.agent.leaving.cause) and all(
-            # the agent's thread may not have seen its end yet
-            rank.quit or (not rank.failed and epoch.page.read(rank.local).step > epoch.released)
+            rank.quit or (ended and epoch.page.read(rank.local).step > epoch.released)
             for epoch in self.agent.epochs()
             for rank in epoch.ranks.values()
         )

@@ -21,6 +21,8 @@ from taskd.records import store
 
 log = logging.getLogger("taskd.agent")
 
+WELL = ("SystemExit: 0", "SystemExit: None", "SystemExit")  # exceptions that end with status 0
+
 
 @dataclass
 class Deaths:
@@ -105,7 +107,6 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
-        rank.quit = code == 0
         cause = why or describe(code, epoch.page.records(rank.local), rank.killed)
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
@@ -115,6 +116,7 @@ class Deaths:
             )
         rank.over = cause
         rank.raised = self._raised(epoch, rank, view.pid)
+        rank.quit = code == 0 or (code is None and rank.raised in WELL)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(
