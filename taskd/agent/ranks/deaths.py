@@ -116,7 +116,7 @@ class Deaths:
             )
         rank.over = cause
         rank.raised = self._raised(epoch, rank, view.pid)
-        rank.quit = code == 0 or (code is None and rank.raised in WELL)
+        rank.quit = code == 0 or (code is None and rank.leaves_by in WELL)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(

@@ -49,6 +49,7 @@ class Rank:
     over: str | None = None  # how its process ended
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
+    leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop
     left: Position | None = None
     total: int = 0  # its loop ends before this step; 0: unknown

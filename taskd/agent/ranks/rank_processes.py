@@ -54,7 +54,7 @@ class RankProcesses:
             self.node.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
-        rank.quit = False
+        rank.quit, rank.leaves_by = False, ""
         rank.raised = rank.killed = ""
         rank.stateless, rank.ready, rank.restored = True, False, 0
         try:
