@@ -123,6 +123,7 @@ class Coordinator:
             e.AgentAnswered: self.admission.answered,
             from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
+            e.AgentEnded: self.succession.ended,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
             from_agent.NodeTaken: self._node_taken,
@@ -211,10 +212,8 @@ class Coordinator:
         if job.closing:  # by an event that this one follows from
             return False
         if number not in job.ranks:
-            job.note(
-                f"{type(event).__name__} of rank {number} ignored: this job has ranks 0 to"
-                f" {len(job.ranks) - 1}"
-            )
+            what = f"{type(event).__name__} of rank {number}"
+            job.note(f"{what} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
             return False
         present = job.ranks[number].incarnation
         return getattr(event, "incarnation", present) == present and not job.topology.is_lost(

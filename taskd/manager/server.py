@@ -39,7 +39,6 @@ from taskd.manager.history.observers import Observers
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.incoming import Incoming
 from taskd.manager.limits import ManagerLimits
-from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Accepted, Operators
 from taskd.manager.outcome import Outcome
@@ -54,6 +53,7 @@ from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
+from taskd.protocol.liveness import LivenessProbe
 
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
@@ -251,7 +251,7 @@ class Server:
         if self._monitor in ready:
             self._ended.poll(now)
         if found := self._liveness.poll(now):
-            self._ended.gone({str(who): why for who, why in found}, now)
+            self._ended.gone(found, now)
         if self.outcome is None:
             self._safely(self._poll_devices, now, self.devices.descriptor in ready)
             for source in self.sources:

@@ -7,7 +7,7 @@ one from the manager may name every rank of a large job and is bounded only by t
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -42,6 +42,16 @@ Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
 Stamp = tuple[Number, Number]  # of a roster, see core.election
+
+
+class Voting(NamedTuple):
+    """An agent on the roster: its node, STANDBY for none, and where it accepts copies of other
+    nodes' records."""
+
+    node: NodeOrStandby
+    records: Address = ("", 0)
+
+
 # where a node's records are, best first: its keepers', or its own agent's
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node

@@ -1,5 +1,6 @@
 """Starts the next manager on this machine: at once where the last one ran; on the machines of its
-successors after a while, one after the other."""
+successors one after the other, each after a while that it leaves to those before it. None is left
+to a machine on which, as it says itself, neither a manager nor an agent is left to start one."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from taskd.messages import to_agent
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys
+from taskd.protocol.liveness import LivenessProbe
 
 log = logging.getLogger("taskd.agent")
 
@@ -23,6 +25,7 @@ FIRST = 0.7
 # head start of each successor before the next one starts a manager, in seconds; a start takes ~0.5
 # s
 NEXT = 0.9
+ASKED = 0.25  # seconds for a machine to answer; it takes a round trip
 TRIES = 3  # managers that one agent starts before it leaves this to others
 LISTENS = 0.2  # seconds; on this machine
 
@@ -34,6 +37,10 @@ class Successor:
         """`here`: this machine's address for other nodes, "" where there are none."""
         self._keys, self._here = keys, here
         self.places: tuple[Address, ...] = ()
+        self._agents: list[Address] = []  # where agents of the roster listen, if it is known here
+        self._probe = LivenessProbe(ASKED)
+        # host -> what listened there and has not ended, as far as is known
+        self._left: dict[str, set[str]] = {}
         self._shape = (0, 0)  # nodes, ranks per node
         self._pid = 0  # of the manager, in case it is on this machine
         self._child: subprocess.Popen[bytes] | None = None
@@ -41,11 +48,43 @@ class Successor:
 
     def learn(self, roster: to_agent.RosterIs) -> None:
         self.places, self._pid = roster.successors, roster.pid
+        self._agents = [member.records for member in roster.members.values() if member.records[1]]
         self._shape = roster.nodes, roster.ranks_per_node
 
-    def patience(self, gone: Address) -> float:
+    def lost(self, gone: Address, now: float) -> None:
+        """The manager at `gone` is lost: ask the machines that come before this one in starting the
+        next whether anybody there could."""
+        self._probe.close()
+        self._left = {}
+        if self._here == gone[0] or self._here not in [host for host, _ in self.places]:
+            return
+        for host in self._before(gone):
+            agents = [address for address in self._agents if address[0] == host]
+            if not agents:
+                continue  # nobody says how many there are
+            asked = [*agents, gone] if gone[0] == host else agents
+            self._left[host] = {addresses.text(address) for address in asked}
+            for address in asked:
+                self._probe.ask(addresses.text(address), address, now)
+
+    def _before(self, gone: Address) -> list[str]:
+        """The hosts that start a manager before this one does, in their order. That of the last
+        manager comes first, and, if that one still listens, last."""
+        others = [host for host, _ in self.places if host != gone[0]]
+        before = others.index(self._here) if self._here in others else len(others)
+        return [gone[0], *others[:before]]
+
+    @property
+    def asking(self) -> bool:
+        return bool(self._probe.wanted)
+
+    def patience(self, gone: Address, now: float) -> float:
         """Seconds to wait before starting a manager here, counted from the loss of the one at
         `gone`."""
+        for found in self._probe.poll(now):
+            for left in self._left.values():
+                if found.ended:
+                    left.discard(found.who)
         hosts = [host for host, _ in self.places]
         if (
             self._started >= TRIES
@@ -56,12 +95,8 @@ class Successor:
         again = 2.0 * self._started
         if gone[0] == self._here and not addresses.listens(gone, LISTENS):
             return again
-        others = [host for host in hosts if host != gone[0]]
-        return (
-            again
-            + FIRST
-            + NEXT * (others.index(self._here) if self._here in others else len(others))
-        )
+        first, *others = (self._left.get(host, {host}) for host in self._before(gone))
+        return again + FIRST * bool(first) + NEXT * sum(map(bool, others))
 
     def end_stopped(self, gone: Address, away: float) -> None:
         """Kill a manager on this machine that is stopped by a signal: it holds its port, so no
@@ -120,12 +155,14 @@ class Successor:
     def found(self, address: Address) -> None:
         """The manager at `address` is in charge: end the one started here, if it is another."""
         self._started = 0
+        self._probe.close()
         child = self._child
         if child is not None and child.poll() is None and address[0] != self._here:
             log.info("the manager started here is not needed: another one is in charge")
             child.terminate()
 
     def close(self) -> None:
+        self._probe.close()
         child = self._child
         if child is not None and child.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
