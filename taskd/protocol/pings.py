@@ -19,6 +19,7 @@ MANY = 1000  # nodes; pinging more than these every 0.4 s would cost the manager
 # pings of all agents together; at 9,000, with both ends on the same two cores, late pings ended
 # connections
 PER_SECOND = 4000
+CONNECTS = 5000  # a second, of all agents at one machine; refusing one costs its kernel ~10 us
 RARELY = 3000  # ms between two pings of an agent, at least
 
 
@@ -31,6 +32,12 @@ def beat(nodes: int) -> int:
 def noticed(nodes: int) -> float:
     """Seconds within which both ends detect a dead connection."""
     return 3 * beat(nodes) / 1000
+
+
+def again(nodes: int) -> int:
+    """Milliseconds, at least, between two attempts of an agent to connect; twice as many at most.
+    All of them look for a new manager at once, on a machine that is about to start it."""
+    return min(200, max(20, 1000 * nodes // CONNECTS))
 
 
 def of_manager(nodes: int) -> dict[int, int]:

@@ -33,7 +33,7 @@ def patience(places, here, gone=(HOSTS[0], PORT)):
     successor = Successor(keys.derive(b"a secret of some length"), here)
     members = {f"agent-{host}": Voting(node, at) for node, (host, at) in enumerate(places.items())}
     at = tuple((host, PORT) for host in HOSTS)
-    successor.learn(to_agent.RosterIs((1, 1), members, at, len(HOSTS), 1))
+    successor.learn(to_agent.RosterIs((1, 1), members, at, len(HOSTS), 1), gone, 0.0)
     successor.lost(gone, time.monotonic())
     end = time.monotonic() + 10.0
     while True:

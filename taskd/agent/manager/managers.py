@@ -222,7 +222,7 @@ class Managers:
         if not self.voter.obeys(link.term, link.manager):
             return
         self._confirm(link)
-        self._successor.learn(message)
+        self._successor.learn(message, link.place, time.monotonic())
         self._places = list(dict.fromkeys((*message.successors, *self._places)))[:PLACES]
         if message.stamp > self.voter.roster.stamp:
             self._members = message.members
@@ -266,7 +266,7 @@ class Managers:
         if self.content:
             if self._since is not None:
                 self._be_content()
-            return None
+            return self._successor.prepare(now)
         if self._acknowledged is not None and self.link.connected:
             if now - self._acknowledged < PROVE:
                 return self._acknowledged + PROVE
@@ -278,15 +278,15 @@ class Managers:
             self._since = self._said = now
             log.warning("the connection to the manager at %s:%d has ended", *self.link.address)
             self._search()
-            self._successor.lost(self.link.address, now)
+            self._successor.lost(self.link.place, now)
         if now - self._said > AGAIN:  # a manager started meanwhile does not know us
             self._said = now
             for link in self.links:
                 if link.connected:
                     self.send_voter_state(link)
         if now - self._since >= STOPPED:
-            self._successor.end_stopped(self.link.address, STOPPED)
-        if now - self._since >= self._successor.patience(self.link.address, now):
+            self._successor.end_stopped(self.link.place, STOPPED)
+        if now - self._since >= self._successor.patience(self.link.place, now):
             self._successor.start()
         return now + (SOON if self._successor.asking else LOOK)
 
@@ -316,7 +316,7 @@ class Managers:
             self._met.pop(other, None)
             other.close()
         self._others = []
-        self._successor.found(self.link.address)
+        self._successor.found(self.link.place)
 
     def close(self) -> None:
         for link in self.links:

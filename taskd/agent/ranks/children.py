@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taskd.agent.ranks.model import Epoch
-from taskd.agent.ranks.process_title import MARKS
+from taskd.process_title import MARKS
 
 log = logging.getLogger("taskd.agent")
 

@@ -24,8 +24,7 @@ from typing import Any
 
 import msgpack
 
-from taskd import logs
-from taskd.agent.ranks import process_title
+from taskd import logs, process_title
 
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
 # memory
