@@ -6,16 +6,18 @@ from __future__ import annotations
 import socket
 import time
 
+import psutil
 import pytest
 import zmq
 
-from taskd.agent.manager.successor import FIRST, NEXT, Successor
+from taskd.agent.manager.successor import FIRST, NEXT, READY, Successor
 from taskd.messages import to_agent
 from taskd.messages.values import Voting
-from taskd.protocol import keys
+from taskd.protocol import addresses, keys
 
 HOSTS = ["127.0.0.2", "127.0.0.3", "127.0.0.4"]  # in the order in which they start a manager
 PORT = 9  # of their managers; nobody listens there
+KEYS = keys.derive(b"a secret of some length")
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def listening():
 
 def patience(places, here, gone=(HOSTS[0], PORT)):
     """What the agent on `here` finds out about the loss of the manager at `gone`."""
-    successor = Successor(keys.derive(b"a secret of some length"), here)
+    successor = Successor(KEYS, here)
     members = {f"agent-{host}": Voting(node, at) for node, (host, at) in enumerate(places.items())}
     at = tuple((host, PORT) for host in HOSTS)
     successor.learn(to_agent.RosterIs((1, 1), members, at, len(HOSTS), 1), gone, 0.0)
@@ -79,3 +81,64 @@ def test_a_machine_that_does_not_answer_has_its_time(listening):
     places, _ = listening
     with socket.create_server((HOSTS[0], 0)) as stopped:  # it accepts, and says nothing
         assert patience({**places, HOSTS[0]: stopped.getsockname()}, HOSTS[1]) == FIRST
+
+
+def until(condition):
+    end = time.monotonic() + 30.0
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def children():
+    """Command lines of this process's living children."""
+    found = psutil.Process().children()
+    living = [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+    return {p.pid: "\0".join(p.cmdline()) for p in living}
+
+
+def test_a_process_kept_ready_becomes_the_manager(tmp_path, monkeypatch):
+    monkeypatch.setenv("TASKD_LOG_PATH", str(tmp_path))
+    with socket.create_server((HOSTS[1], 0)) as free:
+        port = free.getsockname()[1]
+    gone, other = (HOSTS[0], 1), (HOSTS[2], 1)
+    successor = Successor(KEYS, HOSTS[1])
+
+    def learn(at):
+        places = tuple((host, port) for host in (at[0], *(h for h in HOSTS if h != at[0])))
+        successor.learn(to_agent.RosterIs((1, 1), {}, places, 3, 1), at, 0.0)
+
+    before = children()
+
+    def made():
+        return {pid: line for pid, line in children().items() if pid not in before}
+
+    try:
+        learn(gone)
+        assert successor.prepare(READY - 0.1) == READY and not made()
+        assert successor.prepare(READY) is None
+        # the manager is here now: another machine is the first to start the next one
+        learn((HOSTS[1], port))
+        assert not made()
+        learn(gone)
+        successor.prepare(READY)
+        (pid,) = made()
+        assert successor.prepare(2 * READY) is None and set(made()) == {pid}
+        learn(gone)
+        assert set(made()) == {pid}
+        successor.lost(gone, 0.0)
+        successor.start()
+        until(lambda: addresses.listens((HOSTS[1], port), 1.0))
+        assert set(made()) == {pid}
+        assert "-m\0taskd.manager\0--nodes\0003\0--ranks-per-node\0001\0--bind" in made()[pid]
+        successor.found(other)
+        until(lambda: not made())
+        # it ends with the agent, however that ends
+        learn(gone)
+        successor.prepare(READY)
+        successor._spare.stdin.close()
+        until(lambda: not made())
+    finally:
+        successor.found(other)
+        successor.close()
