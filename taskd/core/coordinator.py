@@ -112,6 +112,8 @@ class Coordinator:
             self.pods,
             self.profiling,
         )
+        # of these, for each event: most do nothing then
+        self._following = [p for p in self.parts if type(p).follow_up is not Part.follow_up]
         # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
             e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
@@ -225,7 +227,7 @@ class Coordinator:
         job = self.job
         self.pods.decide(now)
         self.restarts.decide()
-        for part in self.parts:
+        for part in self._following:
             part.follow_up(now)
         under_way = self.recovery.incident is not None
         if job.over:
@@ -393,7 +395,6 @@ class Coordinator:
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
         for part in self.parts:
-            following = part.tick(now)
-            if following is not None:
+            if (following := part.tick(now)) is not None:
                 return list(following)
         return []
