@@ -50,6 +50,7 @@ from taskd.manager.voters import Voters
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
+from taskd.protocol import pings
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
@@ -178,10 +179,8 @@ class Server:
             self._identity.name, (self.host, self.port), self.successor, self.given
         )
         shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
-        place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
-        log.info(
-            "manager of job %s: %s, listening on %s, ladder: %s", self.job, shape, place, ladder
-        )
+        at, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
+        log.info("manager of job %s: %s, listening on %s, ladder: %s", self.job, shape, at, ladder)
 
     def run(self) -> Outcome:
         """Serve until the job is over or `stop()` is called."""
@@ -341,12 +340,13 @@ class Server:
             self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
         if now >= self._next_look:
             self._next_look = now + self.limits.look
+            silence = self.limits.silence or pings.silent(self.settings.nodes)
             for peer in self.members.peers if emptied else ():
-                if now - peer.last_heard > self.limits.silence:
+                if now - peer.last_heard > silence:
                     self._safely(
                         self.members.lose,
                         peer,
-                        f"its agent has sent nothing for {self.limits.silence:g} s",
+                        f"its agent has sent nothing for {silence:g} s",
                         now,
                     )
                 elif len(peer.outbox.kept) > peers.UNHEARD:

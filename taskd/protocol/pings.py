@@ -20,13 +20,25 @@ MANY = 1000  # nodes; pinging more than these every 0.4 s would cost the manager
 # connections
 PER_SECOND = 4000
 CONNECTS = 5000  # a second, of all agents at one machine; refusing one costs its kernel ~10 us
-RARELY = 3000  # ms between two pings of an agent, at least
+RARELY = 3000  # ms between two pings, or heartbeats, of an agent, at least
+HEARTBEATS = 1000  # of all agents together, a second; each costs the manager 60-90 us
 
 
 def beat(nodes: int) -> int:
     """Milliseconds between two pings over a connection, in a job of `nodes`. A job of one node is
     on one machine, where pings only detect a stalled process."""
     return 400 if 1 < nodes <= MANY else max(1000, -(-1000 * nodes // PER_SECOND))
+
+
+def heartbeat(nodes: int) -> float:
+    """Seconds between two heartbeats of an agent, in a job of `nodes`."""
+    return max(RARELY / 1000, nodes / HEARTBEATS)
+
+
+def silent(nodes: int) -> float:
+    """Seconds without any message after which an agent counts as gone though its connection
+    stands: three heartbeats are missing."""
+    return 3 * heartbeat(nodes) + 1.0
 
 
 def noticed(nodes: int) -> float:
