@@ -153,7 +153,8 @@ class Server:
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
         allow_files(self.settings.nodes + 200)
-        self._context: zmq.Context[Any] = zmq.Context(1 if self.settings.nodes <= 1000 else 2)
+        # ZeroMQ cancels a timer by going through all of its thread's: pings need several threads
+        self._context: zmq.Context[Any] = zmq.Context(min(8, 1 + self.settings.nodes // 1001))
         try:
             with slack():  # ZeroMQ's threads start with the first socket
                 self._gate = Gate(self._context, self.keys, self._refused_key)
