@@ -6,11 +6,11 @@ CPU, and memory per agent.
 
 The manager is `python -m taskd.manager` in a process of its own. The agents are simulated: a few
 processes, each with thousands of DEALER sockets under CURVE with the options of real ones, which
-send what a job's real agents send: their voter state, registration, a heartbeat every 3 s, votes,
-and the answer to each order of a repair. Their ranks take no time. The fault is a failed collective
-on one rank, answered by `retry`; the last RankInterrupted lets the manager send the next order
-(Rebuild), so "acknowledged" is the moment at which the first agent has that order, by
-CLOCK_MONOTONIC: it includes the plan for all ranks and one way to the agent.
+send what a job's real agents send: their voter state, registration, heartbeats (one every 3 s, or
+10 s in a job of 10,000), votes, and the answer to each order of a repair. Their ranks take no time.
+The fault is a failed collective on one rank, answered by `retry`; the last RankInterrupted lets the
+manager send the next order (Rebuild), so "acknowledged" is the moment at which the first agent has
+that order, by CLOCK_MONOTONIC: it includes the plan for all ranks and one way to the agent.
 
 Everything shares the cores of this machine: the CPU time of the manager and of the simulated side
 is printed beside it. N agents need N + 200 open files in the manager (`ulimit -Hn`), and two each

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import zmq
 
-from taskd.agent.loop import HEARTBEAT
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import VERSION
 from taskd.protocol import curve, keys, pings
@@ -274,7 +273,7 @@ class Crowd:
             now = time.monotonic()
             while beat <= now:  # each agent at its interval, spread over it as real ones are
                 agent = everybody[turn % len(everybody)]
-                turn, beat = turn + 1, beat + HEARTBEAT / len(everybody)
+                turn, beat = turn + 1, beat + pings.heartbeat(self.job) / len(everybody)
                 agent.say(
                     {
                         "type": "Heartbeat",

@@ -20,12 +20,16 @@ from figures import Figures, publish
 from taskd.manager import peers
 from taskd.messages import codec, from_agent, from_rank, to_rank
 from taskd.messages.envelope import VERSION, Envelope, seal, unseal
-from taskd.messages.values import Plan, Position
+from taskd.messages.values import Plan, Position, RankSet
 
 NAME = "0123456789abcdef" * 2
 POSITION = Position(100, 100, frozenset({98, 99, 100}), frozenset({101}), frozenset({99, 100}))
 PLAN = Plan(
-    100, tuple(range(0, 1000, 2)), (), tuple((r, r - 1) for r in range(1, 1000, 2)), "x" * 200
+    100,
+    RankSet.of(range(0, 1000, 2)),
+    RankSet(),
+    tuple((r, r - 1) for r in range(1, 1000, 2)),
+    "x" * 200,
 )
 RANKS = tuple(range(8))
 MESSAGES = {

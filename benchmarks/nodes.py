@@ -25,6 +25,10 @@ from hosts import Hosts, possible
 from launchers import Launchers
 from records import HERE, PATIENCE, Failed, Training, environment, monotonic
 
+from taskd.agent.manager.successor import READY
+
+ZYGOTE = "zygote is ready"
+
 
 class Job(Training, Launchers):
     """A job of one of the scripts here; standbys on all hosts without a node."""
@@ -54,11 +58,14 @@ class Job(Training, Launchers):
             self.launch_standby(host)
 
     def logged(self) -> str:
-        return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
+        return self._logged("manager")
 
-    def count(self, text: str) -> int:
-        """How often a manager has logged that."""
-        return self.logged().count(text)
+    def _logged(self, by: str) -> str:
+        return "".join(p.read_text(errors="replace") for p in sorted(self.log.glob(f"{by}*.log")))
+
+    def count(self, text: str, by: str = "manager") -> int:
+        """How often a manager has logged that, or an agent."""
+        return self._logged(by).count(text)
 
     def host_of(self, rank: int) -> int:
         return self.host_of_process(self.pid(rank))
@@ -70,16 +77,16 @@ class Job(Training, Launchers):
         """Restart the host as a new machine with a standby."""
         self.hosts.signal(host, signal.SIGKILL)
         self.launchers[host].wait()
-        known = self.count("waits for a node")
+        known, zygotes = self.count("waits for a node"), self.count(ZYGOTE, "agent")
         self.launch_standby(host, TASKD_MANAGER_ADDR=self.hosts.address(self.manager_host()))
         self.wait(lambda: self.count("waits for a node") > known, f"standby on host {host}")
+        # it imports torch, which takes a core from the job, and is needed in the next loss
+        self.wait(lambda: self.count(ZYGOTE, "agent") > zygotes, f"zygote on host {host}")
 
 
 def made_good(job: Job, host: int) -> None:
     """Make a lost host a standby, and let the job train as before."""
     job.standby(host)
-    # its zygote imports torch, which takes a core from the job for the next measurement
-    time.sleep(3.0)
     job.wait_for_steps(20)
 
 
@@ -142,6 +149,7 @@ def kill_manager(job: Job) -> dict[str, float]:
 
 def lose_manager_node(job: Job) -> dict[str, float]:
     """Lose the manager's host: when the next manager is in charge, and when all is repaired."""
+    time.sleep(READY + 1.0)  # the roster has changed, and another agent keeps a process ready
     host = job.manager_host()
     known, before = len(job.incidents()), job.count("in charge in term")
     job.hosts.signal(host, signal.SIGKILL)
@@ -177,8 +185,8 @@ ROWS = (
     ("hot switch: from the request, script on the standby included", "moved", "asked", None),
     ("manager killed: successor in charge, same node", "manager", "charge", 1.0),
     ("manager killed: slowest step in the second around it", "manager", "slowest", None),
-    ("manager's node killed: successor in charge", "manager's node", "charge", 3.0),
-    ("manager's node killed: to the step on all ranks", "manager's node", "together", None),
+    ("manager's node killed: successor in charge", "manager's node", "charge", 0.5),
+    ("manager's node killed: to the step on all ranks", "manager's node", "together", 1.0),
 )
 
 

@@ -33,7 +33,7 @@ from taskd.messages import (
     to_operator,
     to_rank,
 )
-from taskd.messages.values import Message, Position
+from taskd.messages.values import Message, Position, Voting
 
 STEP = 100
 LADDER = ("retry", "recover-in-place", "recover", "exit")
@@ -220,7 +220,8 @@ def parts(job: Job) -> Iterator[tuple[str, Iterable[e.Event]]]:
     yield "ranks pause", [from_operator.PauseRequested("one")]
     yield "ranks go on", [from_operator.ContinueRequested("two")]
     job.manage("manager-2", successor=True)
-    roster = {agent: n for n, agent in enumerate(job.agents)} | {"standby-1": STANDBY}
+    roster = {agent: Voting(n) for n, agent in enumerate(job.agents)}
+    roster["standby-1"] = Voting(STANDBY)
     yield (
         "a new manager takes over",
         (

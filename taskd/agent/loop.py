@@ -14,12 +14,11 @@ from taskd.agent.agent import Agent
 from taskd.agent.manager.managers import Managers
 from taskd.agent.ranks.model import Rank
 from taskd.agent.ranks.processes import exit_code, reap_orphans
+from taskd.protocol import pings
 
 log = logging.getLogger("taskd.agent")
 
-# seconds; the manager counts an agent as lost after 10 s without one, and fewer heartbeats let it
-# idle longer
-HEARTBEAT = 3.0
+LOOK = 3.0  # seconds between two looks at what reports nothing by itself
 # seconds; an ended connection is made again in 0.2 s, and the launcher waits 5 s for this thread
 LAST_WORDS = 2.0
 # seconds that the loop may be late; beyond that the machine was suspended, and the ranks' silence
@@ -52,19 +51,23 @@ class Loop:
     def _run(self) -> None:
         agent, managers = self._agent, self._agent.managers
         assert managers is not None
-        beat = time.monotonic()
+        look = beat = time.monotonic()
         # until then a manager that comes back can learn how this node has ended
         last: float | None = None
         while True:
             try:
                 now = time.monotonic()
+                if now >= look:
+                    look = now + LOOK
+                    self._look(managers, now)
                 if now >= beat:
-                    self._beat(managers, now)
-                    beat = now + HEARTBEAT
+                    beat = now + pings.heartbeat(agent.nodes)
+                    agent.beat()
                 epoch = agent.epoch
                 due = agent.monitor.poll(epoch, now) if epoch is not None else None
                 search, zygote = managers.tend(now), agent.replacements.poll(now)
-                timeout = min(t for t in (beat, due, search, zygote, last) if t is not None) - now
+                timeout = min(t for t in (look, beat, due, search, zygote, last) if t is not None)
+                timeout -= now
                 self._turn(managers, timeout)
                 if time.monotonic() - now > max(timeout, 0.0) + LATE:
                     agent.monitor.watchdog.excuse(time.monotonic())
@@ -122,14 +125,13 @@ class Loop:
         agent.standby.look_at_manager()
         agent.orders.look_at_manager()
 
-    def _beat(self, managers: Managers, now: float) -> None:
+    def _look(self, managers: Managers, now: float) -> None:
         agent, epoch = self._agent, self._agent.epoch
         agent.replacements.beat()
         present = {r.pid for r in epoch.ranks.values()} if epoch else set()
         self._sessions |= present
         reap_orphans(self._sessions, present | {p.pid for p in agent.retired})
         agent.children.reap()
-        agent.beat()
         agent.look_at_devices()  # not every file system reports changes
         agent.device_info.beat()
         if epoch is None or agent.preparing:

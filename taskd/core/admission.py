@@ -116,7 +116,7 @@ class Admission:
         self, event: from_agent.AgentJoined, known: Node | None, unknown: bool, now: float
     ) -> None:
         job, topology = self._job, self._job.topology
-        job.election.arrive(event.agent, event.node, event.records[0])
+        job.election.arrive(event.agent, event.node, event.records)
         job.say(c.Admit(event.agent, event.node))
         job.recall(event.switches)
         same = known is not None and known.epoch == event.epoch
@@ -262,7 +262,7 @@ class Admission:
         """Handle a standby's registration. Returns the agents' registrations that waited for it."""
         election = self._job.election
         self._job.topology.stood_down.discard(event.agent)
-        election.arrive(event.agent, STANDBY, event.records[0])
+        election.arrive(event.agent, STANDBY, event.records)
         election.candidate.want(event.agent, True)
         self._standbys[event.agent] = event
         self.roster_changed(now)
@@ -313,7 +313,7 @@ class Admission:
         topology.join(
             event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
         )
-        job.election.arrive(event.agent, event.node, event.records[0])
+        job.election.arrive(event.agent, event.node, event.records)
         job.say(c.Admit(event.agent, event.node))
         for rank, left in zip(node.ranks, event.left, strict=True):
             state = job.ranks[rank]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.messages import to_agent, to_operator, to_rank
-from taskd.messages.values import Results
+from taskd.messages.values import Address, Results, Voting
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,20 @@ class TakeCharge:
 
 
 @dataclass(frozen=True)
+class AskMachines:
+    """Find out whether these agents, which a new manager waits for, have ended: ask their machines,
+    at the agents' addresses."""
+
+    agents: dict[str, Address] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class SendRoster:
-    """Send the new roster. `members`: agent -> node, STANDBY for none. `hosts`: where managers may
-    be found, the most likely first. Agents in `whole` get all of it, `others` all but the members.
-    """
+    """Send the new roster. `hosts`: where managers may be found, the most likely first. Agents in
+    `whole` get all of it, `others` all but the members."""
 
     stamp: tuple[int, int]
-    members: dict[str, int] = field(hash=False)
+    members: dict[str, Voting] = field(hash=False)
     hosts: tuple[str, ...]
     whole: tuple[str, ...]
     others: tuple[str, ...]
@@ -158,6 +165,7 @@ Command = (
     | AskToRegister
     | RequestVotes
     | TakeCharge
+    | AskMachines
     | SendRoster
     | Resign
     | ConnectAdvisor

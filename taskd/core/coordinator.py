@@ -115,6 +115,8 @@ class Coordinator:
             self.pods,
             self.profiling,
         )
+        # of these, for each event: most do nothing then
+        self._following = [p for p in self.parts if type(p).follow_up is not Part.follow_up]
         # A handler returns the events that follow from its event.
         self._handlers: dict[type, Callable[..., list[e.Event] | None]] = {
             e.VoterStated: lambda event, now: self.job.order(self.election.state(event)),
@@ -126,6 +128,7 @@ class Coordinator:
             e.AgentAnswered: self.admission.answered,
             from_agent.AgentLeft: self.admission.left,
             e.AgentLost: self.admission.lost,
+            e.AgentEnded: self.succession.ended,
             from_agent.StandbyJoined: self._standby_joined,
             e.StandbyLost: self.admission.standby_lost,
             from_agent.AskedToLeave: self.leaving.asked_to_leave,
@@ -217,10 +220,8 @@ class Coordinator:
         if job.closing:  # by an event that this one follows from
             return False
         if number not in job.ranks:
-            job.note(
-                f"{type(event).__name__} of rank {number} ignored: this job has ranks 0 to"
-                f" {len(job.ranks) - 1}"
-            )
+            what = f"{type(event).__name__} of rank {number}"
+            job.note(f"{what} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
             return False
         present = job.ranks[number].incarnation
         return getattr(event, "incarnation", present) == present and not job.topology.is_lost(
@@ -232,7 +233,7 @@ class Coordinator:
         job = self.job
         self.pods.decide(now)
         self.restarts.decide()
-        for part in self.parts:
+        for part in self._following:
             part.follow_up(now)
         under_way = self.recovery.incident is not None
         if job.over:
@@ -394,7 +395,6 @@ class Coordinator:
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
         for part in self.parts:
-            following = part.tick(now)
-            if following is not None:
+            if (following := part.tick(now)) is not None:
                 return list(following)
         return []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from taskd.core.demand import Demand
 from taskd.messages import from_agent, from_operator, from_rank
+from taskd.messages.values import Voting
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,15 @@ class AgentLost:
     """The agent has been silent for longer than the limit given in `why`."""
 
     node: int
+    why: str
+
+
+@dataclass(frozen=True)
+class AgentEnded:
+    """The process of an agent of the roster that has not registered with this manager has ended, as
+    its machine says; see AskMachines."""
+
+    agent: str
     why: str
 
 
@@ -107,14 +117,14 @@ class FormerLost:
 @dataclass(frozen=True)
 class VoterStated:
     """A connected agent reports its voting state: the last term and manager that it acknowledged,
-    its newest roster (`members`: agent -> node; empty where it has only the stamp), and whether it
-    has a manager (`content`). See core.election."""
+    its newest roster (`members`, empty where it has only the stamp), and whether it has a manager
+    (`content`). See core.election."""
 
     agent: str
     term: int
     manager: str
     stamp: tuple[int, int]
-    members: dict[str, int] = field(hash=False)
+    members: dict[str, Voting] = field(hash=False)
     content: bool
 
 
@@ -163,6 +173,7 @@ class Tick:
 
 Event = (
     AgentLost
+    | AgentEnded
     | StandbyLost
     | DeviceLevel
     | SubHealthyStrategySet

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.repair import Member, Refusal
-from taskd.messages.values import Plan, ReplicaGroup, ReplicaGroups
+from taskd.messages.values import Plan, RankSet, ReplicaGroup, ReplicaGroups
 
 NO_STEP = "no rank has finished an update of its optimizer"
 
@@ -51,7 +51,7 @@ def plan(members: Iterable[Member], groups: Mapping[int, ReplicaGroups]) -> Plan
             copies.append((kind, rank, source))
     parts = [f"{step} updates are finished"]
     parts += [abbreviate((f"rank {d} from rank {s}" for _, d, s in copies), "; ")] if copies else []
-    return Plan(step, tuple(sorted(clean)), (), (), ": ".join(parts), tuple(copies))
+    return Plan(step, RankSet.of(clean), RankSet(), (), ": ".join(parts), tuple(copies))
 
 
 def savers(

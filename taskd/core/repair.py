@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from taskd.core.abbreviate import abbreviate
-from taskd.messages.values import Plan, Position
+from taskd.messages.values import Plan, Position, RankSet
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
         parts.append(f"{_ranks(keep)} as they are")
     return Plan(
         step,
-        tuple(keep),
-        tuple(stripes),
+        RankSet.of(keep),
+        RankSet.of(stripes),
         tuple(copies),
         ": ".join([parts[0], ", ".join(parts[1:])]),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.claims import Claims
@@ -20,6 +21,7 @@ from taskd.messages import from_agent
 from taskd.messages.values import KEEPERS
 
 UNDER_WAY = "an incident was under way when the manager was lost"
+SILENT = "it has been silent since the previous manager was lost"
 
 
 class Succession(Part):
@@ -35,6 +37,7 @@ class Succession(Part):
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
+        self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
     def deadline(self) -> float | None:
@@ -65,8 +68,28 @@ class Succession(Part):
     def _limit(self) -> float:
         """Seconds for the agents to register."""
         settings = self._job.settings
-        patient = "recover" not in settings.ladder  # a missing node could not be replaced
-        return settings.form if patient else settings.gather
+        return settings.form if self._patient else settings.gather
+
+    @property
+    def _patient(self) -> bool:
+        return "recover" not in self._job.settings.ladder  # a missing node could not be replaced
+
+    def ended(self, event: e.AgentEnded, now: float) -> list[e.Event]:
+        """Wait no longer for an agent that has ended. Returns the registrations that waited for
+        it."""
+        self._job.election.ended(event.agent)
+        self._ended[event.agent] = event.why
+        return [*self._claims.stands(event.agent)]
+
+    def follow_up(self, now: float) -> None:
+        """Find out which agents have ended; once no other may come, do not wait until the
+        deadline."""
+        if self._deadline is None or self._patient:
+            return
+        if agents := self._job.election.unasked():
+            self._job.say(c.AskMachines(agents))
+        if self._job.election.all_accounted and self._replaceable():
+            self._deadline = min(self._deadline, now)
 
     def stop(self) -> None:
         self._deadline = None
@@ -129,9 +152,7 @@ class Succession(Part):
         lost with the previous manager."""
         job, nodes = self._job, self._job.topology.nodes
         each = job.settings.ranks_per_node
-        missing = [n for n in range(job.settings.nodes) if n not in nodes]
-        joined = all(job.ranks[r].joined for n in nodes.values() for r in n.ranks)
-        if "recover" not in job.settings.ladder or not missing or not joined:
+        if not (missing := self._replaceable()):
             return False
         epoch = max(n.epoch for n in nodes.values())
         for number in missing:
@@ -146,7 +167,16 @@ class Succession(Part):
         self._protect()
         if self._new:
             self._join(f"nodes [{abbreviate(missing)}] did not register", now)
-        for number in missing:
-            why = "it has been silent since the previous manager was lost"
+        holders = [job.election.holder(number) for number in missing]
+        for number, holder in zip(missing, holders, strict=True):
+            how = self._ended.get(holder)
+            why = f"it was lost with the previous manager: {how}" if how else SILENT
             self._recovery.lost(number, why, now)
         return True
+
+    def _replaceable(self) -> list[int]:
+        """Return the nodes without an agent, if standbys can replace them."""
+        job, nodes = self._job, self._job.topology.nodes
+        if self._patient or not all(job.ranks[r].joined for n in nodes.values() for r in n.ranks):
+            return []
+        return [n for n in range(job.settings.nodes) if n not in nodes]

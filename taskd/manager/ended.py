@@ -1,4 +1,5 @@
-"""Connections that have ended: their agents are gone, or will reconnect."""
+"""Connections that have ended, or that an agent of the job does not have yet: the agent is gone, or
+will connect."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from taskd.core import events as e
-from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.voters import Voters
+from taskd.protocol.liveness import Gone, LivenessProbe
 
 
 class Ended:
@@ -34,17 +35,19 @@ class Ended:
             closed.add(recv_monitor_message(self._monitor)["value"])
         for agent in self._voters.ended(closed):
             self._feed(e.AgentDisconnected(agent), now)
-        gone: dict[str, str] = {}
         for peer in self._members.peers:
             if peer.connection in closed:
                 peer.connection = -1
-                if peer.records[1] and (why := self._liveness.ask(peer.agent, peer.records, now)):
-                    gone[peer.agent] = why
-        if gone:
-            self.gone(gone, now)
+                if peer.records[1]:
+                    self._liveness.ask(peer.agent, peer.records, now)
 
-    def gone(self, found: dict[str, str], now: float) -> None:
-        """Lose the agents that the liveness probe found gone, unless they have reconnected."""
-        for peer in self._members.peers:
-            if peer.connection < 0 and (why := found.get(peer.agent)) is not None:
-                self._members.lose(peer, why, now)
+    def gone(self, found: list[Gone], now: float) -> None:
+        """Lose the agents that the liveness probe found gone, unless they have reconnected. Of
+        others, which have not registered, `core` hears if they have ended."""
+        known = {peer.agent: peer for peer in self._members.peers}
+        for gone in found:
+            peer = known.get(gone.who)
+            if peer is None and gone.ended:
+                self._feed(e.AgentEnded(gone.who, gone.why), now)
+            elif peer is not None and peer.connection < 0:
+                self._members.lose(peer, gone.why, now)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class ManagerLimits:
     """The manager's limits, in seconds."""
 
-    # an agent sends a heartbeat every 3 s; protocol.pings detects a cut connection long before
-    silence: float = 10.0
+    # None: pings.silent, three heartbeats; pings detect a cut connection long before
+    silence: float | None = None
     # for an agent whose connection has ended and whose machine does not answer; a healthy one
     # answers in a round trip
     probe: float = 0.25

@@ -15,7 +15,6 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
-from taskd.manager.liveness import LivenessProbe
 from taskd.manager.outgoing import Outgoing
 from taskd.manager.peers import (
     Dropped,
@@ -30,6 +29,7 @@ from taskd.messages.envelope import STANDBY, Envelope
 from taskd.mindcluster.faults.names import BadCode
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
+from taskd.protocol.liveness import LivenessProbe
 
 log = logging.getLogger("taskd.manager")
 
@@ -54,7 +54,7 @@ class Membership:
     ) -> None:
         """`feed` gives an event to `core`, and carries out its commands. `devices` decides which
         standbys are usable."""
-        self._coordinator, self._out, self._liveness = coordinator, out, liveness
+        self._coordinator, self._out, self.liveness = coordinator, out, liveness
         self._settings, self._feed = coordinator.job.settings, feed
         self.agents: dict[int, Peer] = {}
         self.standbys: dict[str, Peer] = {}  # by process name
@@ -99,7 +99,7 @@ class Membership:
         moved, peer.route = route != peer.route, route
         if moved or peer.connection < 0:
             peer.connection = origin.descriptor
-            self._liveness.forget(peer.agent)
+            self.liveness.forget(peer.agent)
         peer.seq, peer.last_heard = envelope.seq, now
         if moved:
             # messages in flight on the old connection may be lost: each end reports how far it has
@@ -256,7 +256,7 @@ class Membership:
     # -- agents that are gone ----------------------------------------------------------------------
 
     def lose(self, peer: Peer, why: str, now: float) -> None:
-        self._liveness.forget(peer.agent)
+        self.liveness.forget(peer.agent)
         if self.former.pop(peer.agent, None) is not None:
             self._feed(e.FormerLost(peer.node, peer.agent, why), now)
         elif peer.node == STANDBY:

@@ -71,6 +71,7 @@ class Routing:
         self._out, self._journal_writer, self._leave = out, journal_writer, leave
         self._voters, self._continuity, self._kubernetes = voters, continuity, kubernetes
         self._placed = False  # launchers find this manager's address
+        self._now = 0.0
         self._routes: dict[type, Callable[[Any], None]] = {
             **dict.fromkeys(TO_ALL, self._to_all),
             **dict.fromkeys(TO_RANK, self._to_rank),
@@ -84,6 +85,7 @@ class Routing:
             c.AskForStandby: self._ask_for_standby,
             c.Note: lambda note: log.info("%s", note.text),
             c.TakeCharge: self._take_charge,
+            c.AskMachines: self._ask_machines,
             c.SendRoster: self._send_roster,
             to_agent.KeepSwitch: self._keep_switch,
             c.Entry: lambda command: None,  # for the journal alone
@@ -93,6 +95,7 @@ class Routing:
         }
 
     def carry_out(self, commands: list[c.Command], now: float) -> None:
+        self._now = now
         for command in commands:
             self._routes[type(command)](command)
             self._journal_writer.carried_out(command)
@@ -135,6 +138,10 @@ class Routing:
     def _take_charge(self, command: c.TakeCharge) -> None:
         self._voters.carry_out(command)
         self._keep_place()
+
+    def _ask_machines(self, command: c.AskMachines) -> None:
+        for agent, address in command.agents.items():
+            self._members.liveness.ask(agent, address, self._now)
 
     def _send_roster(self, command: c.SendRoster) -> None:
         self._voters.carry_out(command)

@@ -39,7 +39,6 @@ from taskd.manager.history.observers import Observers
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.incoming import Incoming
 from taskd.manager.limits import ManagerLimits
-from taskd.manager.liveness import LivenessProbe
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Accepted, Operators
 from taskd.manager.outcome import Outcome
@@ -51,9 +50,11 @@ from taskd.manager.voters import Voters
 from taskd.messages import codec
 from taskd.messages.envelope import STANDBY
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
+from taskd.protocol import pings
 from taskd.protocol.gate import Gate
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
+from taskd.protocol.liveness import LivenessProbe
 
 BATCH = 1000  # messages per turn: timers and new connections get their turn in a flood
 # plain ints: arithmetic on pyzmq's enums costs microseconds per message
@@ -152,7 +153,8 @@ class Server:
     def open(self) -> None:
         """Listen. Raises PortInUse and BadSetting."""
         allow_files(self.settings.nodes + 200)
-        self._context: zmq.Context[Any] = zmq.Context(1 if self.settings.nodes <= 1000 else 2)
+        # ZeroMQ cancels a timer by going through all of its thread's: pings need several threads
+        self._context: zmq.Context[Any] = zmq.Context(min(8, 1 + self.settings.nodes // 1001))
         try:
             with slack():  # ZeroMQ's threads start with the first socket
                 self._gate = Gate(self._context, self.keys, self._refused_key)
@@ -178,10 +180,8 @@ class Server:
             self._identity.name, (self.host, self.port), self.successor, self.given
         )
         shape = f"{self.settings.nodes} nodes x {self.settings.ranks_per_node} ranks"
-        place, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
-        log.info(
-            "manager of job %s: %s, listening on %s, ladder: %s", self.job, shape, place, ladder
-        )
+        at, ladder = f"{self.host}:{self.port}", ", ".join(self.settings.ladder)
+        log.info("manager of job %s: %s, listening on %s, ladder: %s", self.job, shape, at, ladder)
 
     def run(self) -> Outcome:
         """Serve until the job is over or `stop()` is called."""
@@ -251,7 +251,7 @@ class Server:
         if self._monitor in ready:
             self._ended.poll(now)
         if found := self._liveness.poll(now):
-            self._ended.gone({str(who): why for who, why in found}, now)
+            self._ended.gone(found, now)
         if self.outcome is None:
             self._safely(self._poll_devices, now, self.devices.descriptor in ready)
             for source in self.sources:
@@ -341,12 +341,13 @@ class Server:
             self._tick_floor = now + (0.05 if self._safely(self._feed, e.Tick(), now) else 5.0)
         if now >= self._next_look:
             self._next_look = now + self.limits.look
+            silence = self.limits.silence or pings.silent(self.settings.nodes)
             for peer in self.members.peers if emptied else ():
-                if now - peer.last_heard > self.limits.silence:
+                if now - peer.last_heard > silence:
                     self._safely(
                         self.members.lose,
                         peer,
-                        f"its agent has sent nothing for {self.limits.silence:g} s",
+                        f"its agent has sent nothing for {silence:g} s",
                         now,
                     )
                 elif len(peer.outbox.kept) > peers.UNHEARD:

@@ -35,6 +35,7 @@ from taskd.messages.values import (
     Step,
     StepOrNone,
     Text,
+    Voting,
 )
 
 # a rank's phases by number, those of the state page and, last, that it has no process
@@ -75,7 +76,7 @@ class VoterState(Message, frozen=True):
     term: Number
     manager: Name
     stamp: Stamp
-    members: dict[Name, NodeOrStandby]
+    members: dict[Name, Voting]
     content: bool
 
 

@@ -15,7 +15,6 @@ from taskd.messages.values import (
     Message,
     Name,
     Node,
-    NodeOrStandby,
     Number,
     Numbers,
     Rank,
@@ -24,6 +23,7 @@ from taskd.messages.values import (
     Seconds,
     Stamp,
     Step,
+    Voting,
 )
 
 
@@ -66,12 +66,12 @@ class Claim(Message, frozen=True):
 
 
 class RosterIs(Message, frozen=True):
-    """The new roster. `members`: agent -> node, STANDBY for none; sent only to agents that may host
-    a manager. `successors`: where managers may be found, the most likely place first. `nodes` and
-    `ranks_per_node`: of the job. `pid`: of the manager's process, for agents on its machine."""
+    """The new roster. `members`: sent only to agents that may host a manager. `successors`: where
+    managers may be found, the most likely place first. `nodes` and `ranks_per_node`: of the job.
+    `pid`: of the manager's process, for agents on its machine."""
 
     stamp: Stamp
-    members: dict[Name, NodeOrStandby]
+    members: dict[Name, Voting]
     successors: tuple[Address, ...]
     nodes: Count
     ranks_per_node: Count

@@ -7,7 +7,9 @@ one from the manager may name every rank of a large job and is bounded only by t
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -42,6 +44,16 @@ Job = Annotated[str, Meta(max_length=4096)]
 
 Address = tuple[Annotated[str, Meta(max_length=255)], Annotated[int, Meta(ge=0, le=65_535)]]
 Stamp = tuple[Number, Number]  # of a roster, see core.election
+
+
+class Voting(NamedTuple):
+    """An agent on the roster: its node, STANDBY for none, and where it accepts copies of other
+    nodes' records."""
+
+    node: NodeOrStandby
+    records: Address = ("", 0)
+
+
 # where a node's records are, best first: its keepers', or its own agent's
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
@@ -110,6 +122,32 @@ class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
 ReplicaGroups = Annotated[tuple[ReplicaGroup, ...], Meta(max_length=1000)]
 
 
+class RankSet(Struct, frozen=True, array_like=True):
+    """Ranks of the whole job, as pairs of a first and a last one: what is sent to all agents must
+    not grow with their number, or all of it grows with its square."""
+
+    spans: tuple[tuple[Rank, Rank], ...] = ()
+
+    @classmethod
+    def of(cls, ranks: Iterable[int]) -> RankSet:
+        spans: list[tuple[int, int]] = []
+        for rank in sorted(set(ranks)):
+            if spans and spans[-1][1] == rank - 1:
+                spans[-1] = spans[-1][0], rank
+            else:
+                spans.append((rank, rank))
+        return cls(tuple(spans))
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(range(first, last + 1) for first, last in self.spans)
+
+    def __contains__(self, rank: int) -> bool:
+        return any(first <= rank <= last for first, last in self.spans)
+
+    def __bool__(self) -> bool:
+        return bool(self.spans)
+
+
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     """How to resume at the start of `step`. `keep`: ranks whose memory is right. `stripes`: ranks
     that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`.
@@ -117,8 +155,8 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     destination, source)."""
 
     step: Step
-    keep: tuple[Rank, ...]
-    stripes: tuple[Rank, ...]
+    keep: RankSet
+    stripes: RankSet
     copies: tuple[tuple[Rank, Rank], ...]
     reason: Report
     optimizers: tuple[tuple[Count, Rank, Rank], ...] = ()

@@ -38,6 +38,7 @@ class Link:
         self.address, self._job, self.node, self._said = address, job, node, said
         self.identity = identity or keys.identity()
         self._seq = 0
+        self.place = address  # of the last manager heard: `address` may be a name
         self.answered = False  # whether the manager has ever answered
         self.term = 0  # of the manager that sent the last message received
         self.manager = ""  # name of its process
@@ -49,8 +50,7 @@ class Link:
         self.socket.setsockopt(zmq.LINGER, 500)  # ms; the last message reports how the node ended
         for option, value in pings.of_agent(nodes).items():
             self.socket.setsockopt(option, value)
-        self.socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 200)
+        self.socket.setsockopt(zmq.RECONNECT_IVL, pings.again(nodes))
         # a machine that is cut off swallows the attempt; the next may reach another machine
         self.socket.setsockopt(zmq.CONNECT_TIMEOUT, 1000)
         self.socket.setsockopt(zmq.SNDHWM, 1000)
@@ -91,11 +91,11 @@ class Link:
         """The manager's next message, or None. Drops anything that is not a message of its."""
         while True:
             try:
-                data = self.socket.recv(zmq.NOBLOCK)
+                frame = self.socket.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return None
             try:
-                envelope = unseal(data)
+                envelope = unseal(frame.bytes)
                 if envelope.job != self._job or envelope.sender != -1:
                     raise codec.BadMessage("not from this job's manager")
                 message = self._said.decode(envelope.body)
@@ -105,6 +105,8 @@ class Link:
             self.answered, self.term, self.manager = True, envelope.term, envelope.process
             if self._inbox[0] != envelope.process:
                 self._inbox = (envelope.process, Inbox(gaps=True))
+                host = str(frame.get("Peer-Address")).removeprefix("::ffff:")
+                self.place = host, self.address[1]
             if envelope.number and not self._inbox[1].take(envelope.number):
                 continue  # resent: the manager could not know that it had arrived
             return message

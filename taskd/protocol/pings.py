@@ -19,7 +19,9 @@ MANY = 1000  # nodes; pinging more than these every 0.4 s would cost the manager
 # pings of all agents together; at 9,000, with both ends on the same two cores, late pings ended
 # connections
 PER_SECOND = 4000
-RARELY = 3000  # ms between two pings of an agent, at least
+CONNECTS = 5000  # a second, of all agents at one machine; refusing one costs its kernel ~10 us
+RARELY = 3000  # ms between two pings, or heartbeats, of an agent, at least
+HEARTBEATS = 1000  # of all agents together, a second; each costs the manager 60-90 us
 
 
 def beat(nodes: int) -> int:
@@ -28,9 +30,26 @@ def beat(nodes: int) -> int:
     return 400 if 1 < nodes <= MANY else max(1000, -(-1000 * nodes // PER_SECOND))
 
 
+def heartbeat(nodes: int) -> float:
+    """Seconds between two heartbeats of an agent, in a job of `nodes`."""
+    return max(RARELY / 1000, nodes / HEARTBEATS)
+
+
+def silent(nodes: int) -> float:
+    """Seconds without any message after which an agent counts as gone though its connection
+    stands: three heartbeats are missing."""
+    return 3 * heartbeat(nodes) + 1.0
+
+
 def noticed(nodes: int) -> float:
     """Seconds within which both ends detect a dead connection."""
     return 3 * beat(nodes) / 1000
+
+
+def again(nodes: int) -> int:
+    """Milliseconds, at least, between two attempts of an agent to connect; twice as many at most.
+    All of them look for a new manager at once, on a machine that is about to start it."""
+    return min(200, max(20, 1000 * nodes // CONNECTS))
 
 
 def of_manager(nodes: int) -> dict[int, int]:

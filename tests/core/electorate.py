@@ -10,6 +10,7 @@ from taskd.core import events as e
 from taskd.core.election.election import Election
 from taskd.core.election.roster import Roster
 from taskd.core.election.voter import Voter
+from taskd.messages.values import Voting
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -32,7 +33,7 @@ class Electorate:
         election = self._world.coordinator.election
         own = voter.manager == election.candidate.name
         roster = voter.roster
-        members = {a: self._world.node_of(a) for a in sorted(roster.members)}
+        members = {a: Voting(self._world.node_of(a), (a, 8000)) for a in sorted(roster.members)}
         stands = e.VoterStated(agent, voter.term, voter.manager, roster.stamp, members, own)
         self._world.deliver(stands)
 
@@ -52,6 +53,9 @@ class Electorate:
             for agent in (*command.whole, *command.others):
                 members = frozenset(command.members) if agent in command.whole else frozenset()
                 self._send_roster(agent, Roster(command.stamp, members))
+        elif isinstance(command, c.AskMachines):
+            for agent in command.agents:
+                self._ask_machine(agent)
         elif isinstance(command, c.TakeCharge):
             world.counts["took charge"] += 1
             assert self._in_charge.setdefault(command.term, self._name) == self._name
@@ -78,6 +82,18 @@ class Electorate:
                 world.deliver(e.AgentVoted(agent, term, granted))
 
         world.after(world.chance.uniform(0.0, 0.02), vote)
+
+    def _ask_machine(self, agent: str) -> None:
+        """The machine of an agent that has ended says so; one that is cut off does not answer."""
+        world, number = self._world, self._world.manager
+        cut = any(n.agent == agent and n.cut and not n.gone for n in world.nodes)
+
+        def answer() -> None:
+            if number == world.manager and not cut and not self.reachable(agent):
+                world.counts["ended, says its machine"] += 1
+                world.deliver(e.AgentEnded(agent, "its process has ended"))
+
+        world.after(world.chance.uniform(0.0, 0.02), answer)
 
     def _send_roster(self, agent: str, roster: Roster) -> None:
         world, number = self._world, self._world.manager

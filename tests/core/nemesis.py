@@ -98,6 +98,8 @@ class Nemesis:
         elif kind == "stuck" and not world.jam:
             world.jam, world.jammed = self.chance.randint(1, 3), node.generation
             world.jam_from = max(r.step for r in world.ranks) + 1
+        elif kind == "manager" and world.seed % 3 and "recover" in world.settings.ladder:
+            self._lose_managers_node()
         elif kind == "manager":
             self._new_manager()
         elif kind == "sleep":
@@ -162,6 +164,15 @@ class Nemesis:
 
     def _new_manager(self) -> bool:
         return self._may_kill() and self._kill_manager()
+
+    def _lose_managers_node(self) -> None:
+        """Kill the manager, and soon, perhaps only under its successor, the node that it was on."""
+        node = self.world.nodes[self.world.manager % len(self.world.nodes)]
+        if self._new_manager():
+            self.world.counts["manager's node"] += 1
+            self.world.after(
+                self.chance.choice([0.0, 0.0, 0.5]), lambda: self.world.cluster.lose_node(node)
+            )
 
     def _kill_manager(self) -> bool:
         world = self.world

@@ -17,7 +17,7 @@ def taskd(names):
 
 
 # What each package may import from taskd. The packages above protocol share a few small modules.
-SHARED = taskd("records stacks raised start cython_api devices logs settings")
+SHARED = taskd("records stacks raised start process_title cython_api devices logs settings")
 BELOW = taskd("core messages protocol") | SHARED
 MIDDLE = taskd("manager agent worker mindcluster")
 ALLOWED = {
@@ -40,6 +40,7 @@ ALLOWED = {
     "stacks.py": set(),
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),
+    "process_title.py": set(),
     "control.py": {"taskd.api"},
 }
 

@@ -30,8 +30,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd import start
-from taskd.agent.ranks import process_title
+from taskd import process_title, start
 from taskd.cython_api import library_path
 
 BEGINS = 120.0  # seconds; the imports take 5 on a quiet machine

@@ -6,6 +6,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from taskd.messages import from_agent, to_agent
+from taskd.messages.values import Voting
 
 
 def test_a_manager_that_its_agents_have_left_at_once_leaves_too(start, port):
@@ -14,7 +15,7 @@ def test_a_manager_that_its_agents_have_left_at_once_leaves_too(start, port):
     first = start(3, successor=True, port=port, rivals=("127.0.0.2",))
     second = start(3, successor=True, host="127.0.0.2", port=port)
     agents = [first.agent(node, (2 * node, 2 * node + 1)) for node in range(3)]
-    members = {agent.incarnation: agent.node for agent in agents}
+    members = {agent.incarnation: Voting(agent.node) for agent in agents}
 
     def acknowledge(those, term, manager):
         """They look for a manager, and vote for the one that claims the next term."""

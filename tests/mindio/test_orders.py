@@ -11,7 +11,7 @@ from taskd.adaptor.mindio import frameworks, handlers
 from taskd.adaptor.mindio.handlers import Handlers
 from taskd.adaptor.mindio.orders import Orders
 from taskd.messages import to_rank
-from taskd.messages.values import Plan
+from taskd.messages.values import Plan, RankSet
 from taskd.worker.communication.agent_client import AgentClient
 
 SAVE = to_rank.SaveCheckpoint(interruption=1, generation=1, step=10, ranks=((0,),))
@@ -64,7 +64,7 @@ def test_what_came_in_a_torn_message_is_not_restored(rank, monkeypatch):
     monkeypatch.setattr("taskd.adaptor.mindio.orders.sockets.torn", lambda: True)
     monkeypatch.setattr("taskd.adaptor.mindio.orders.slot.patience", lambda seconds: None)
     rank.limit, rank.replacement, rank.uce = 1.0, False, False
-    plan = Plan(10, (0,), (), (), "")
+    plan = Plan(10, RankSet.of([0]), RankSet(), (), "")
     with pytest.raises(RuntimeError, match="broke in the middle of a message"):
         Orders(rank)._restored(to_rank.Restore(1, 2, plan))
     assert not rank.sent

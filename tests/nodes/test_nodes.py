@@ -112,10 +112,10 @@ def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
 @pytest.mark.long
 def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, reference):
     with Cluster(
-        (machines := hosts(3)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
+        (machines := hosts(4)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY
     ) as job:
-        job.standby(2)
-        job.ready(1)
+        job.standby(2, 3)
+        job.ready(2)
         (manager,) = job.managers(0)
         os.kill(manager, signal.SIGKILL)
         job.trains()  # training does not stop for that
@@ -145,8 +145,16 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
             "ranks 2 and 3 trained elsewhere",
             lambda: all(len(job.result().pids(r)) == 2 for r in (2, 3)),
         )
+        job.repaired()
         job.trains()
-        result = job.end(1)
+        # the manager's node: its machine says that nobody is left there to be waited for
+        job.until("a successor was kept ready", lambda: "is kept ready" in job.log("agent*.log"))
+        machines.signal(0, signal.SIGKILL)
+        closed = job.repaired()
+        assert closed["strategy"] == "recover" and closed["ranks"] == [0, 1], closed
+        assert "lost with the previous manager: its process has ended" in closed["faults"][0]
+        job.trains()
+        result = job.end(0, 1)
     training.assert_equal(result, reference, 4)
 
 

@@ -40,3 +40,15 @@ def test_agents_ping_rarely(nodes):
     agent, manager = pings.of_agent(nodes), pings.of_manager(nodes)
     assert agent[zmq.HEARTBEAT_IVL] >= 3 * manager[zmq.HEARTBEAT_IVL]
     assert zmq.HEARTBEAT_TTL not in agent  # the manager's own pings do better
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 1000, 3000, 5000, 10_000, 100_000])
+def test_heartbeats_of_all_agents_are_bounded_and_three_may_be_missing(nodes):
+    each = pings.heartbeat(nodes)
+    assert each >= 3.0 and nodes / each <= pings.HEARTBEATS
+    assert pings.silent(nodes) > 3 * each
+
+
+def test_all_agents_together_do_not_flood_the_machine_of_the_next_manager():
+    assert pings.again(2) == pings.again(100) == 20
+    assert pings.again(1000) == pings.again(10_000) == 200

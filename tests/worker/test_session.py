@@ -10,14 +10,14 @@ import pytest
 
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
-from taskd.messages.values import Plan, Position
+from taskd.messages.values import Plan, Position, RankSet
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.repair import dumping
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Resumed
 from taskd.worker.repair.restore import Restorer
 from taskd.worker.repair.session import RepairSession
 
-PLAN = Plan(7, (0,), (), (), "as it is")
+PLAN = Plan(7, RankSet.of([0]), RankSet(), (), "as it is")
 
 
 class Line:

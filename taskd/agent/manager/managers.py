@@ -17,6 +17,7 @@ from taskd.agent.manager.successor import Successor
 from taskd.core.election.roster import Roster
 from taskd.core.election.voter import Voter
 from taskd.messages import codec, from_agent, to_agent
+from taskd.messages.values import Voting
 from taskd.protocol.delivery import Outbox
 from taskd.protocol.keys import Identity, Keys
 from taskd.protocol.link import Link
@@ -24,6 +25,7 @@ from taskd.protocol.link import Link
 log = logging.getLogger("taskd.agent")
 
 LOOK = 0.05  # seconds between two looks while there is no manager
+SOON = 0.005  # the same, while other machines are asked, for a few round trips
 PROVE = 2.0  # seconds that an acknowledged manager has to take charge
 AGAIN = 0.25  # seconds between two reports of our voter state, while we look
 PLACES = 16  # most addresses at which a manager is looked for
@@ -60,7 +62,7 @@ class Managers:
         # to the manager in use
         self.link = Link(address, keys, job, node, identity, nodes=nodes)
         self._others: list[Link] = []  # while we look
-        self._members: dict[str, int] = {}  # of the newest roster, and their nodes
+        self._members: dict[str, Voting] = {}  # of the newest roster
         self._said = 0.0
         self._since: float | None = None  # when the connection was found ended
         # the manager that we obey has sent something over the present connection
@@ -220,7 +222,7 @@ class Managers:
         if not self.voter.obeys(link.term, link.manager):
             return
         self._confirm(link)
-        self._successor.learn(message)
+        self._successor.learn(message, link.place, time.monotonic())
         self._places = list(dict.fromkeys((*message.successors, *self._places)))[:PLACES]
         if message.stamp > self.voter.roster.stamp:
             self._members = message.members
@@ -264,7 +266,7 @@ class Managers:
         if self.content:
             if self._since is not None:
                 self._be_content()
-            return None
+            return self._successor.prepare(now)
         if self._acknowledged is not None and self.link.connected:
             if now - self._acknowledged < PROVE:
                 return self._acknowledged + PROVE
@@ -276,16 +278,17 @@ class Managers:
             self._since = self._said = now
             log.warning("the connection to the manager at %s:%d has ended", *self.link.address)
             self._search()
+            self._successor.lost(self.link.place, now)
         if now - self._said > AGAIN:  # a manager started meanwhile does not know us
             self._said = now
             for link in self.links:
                 if link.connected:
                     self.send_voter_state(link)
         if now - self._since >= STOPPED:
-            self._successor.end_stopped(self.link.address, STOPPED)
-        if now - self._since >= self._successor.patience(self.link.address):
+            self._successor.end_stopped(self.link.place, STOPPED)
+        if now - self._since >= self._successor.patience(self.link.place, now):
             self._successor.start()
-        return now + LOOK
+        return now + (SOON if self._successor.asking else LOOK)
 
     def _search(self) -> None:
         known = {link.address for link in self.links}
@@ -313,7 +316,7 @@ class Managers:
             self._met.pop(other, None)
             other.close()
         self._others = []
-        self._successor.found(self.link.address)
+        self._successor.found(self.link.place)
 
     def close(self) -> None:
         for link in self.links:

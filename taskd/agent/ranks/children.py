@@ -27,7 +27,7 @@ from pathlib import Path
 
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
-from taskd.agent.ranks.process_title import MARKS
+from taskd.process_title import MARKS
 
 log = logging.getLogger("taskd.agent")
 

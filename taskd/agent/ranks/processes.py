@@ -22,8 +22,7 @@ from typing import Any
 
 import msgpack
 
-from taskd import start
-from taskd.agent.ranks import process_title
+from taskd import process_title, start
 
 log = logging.getLogger("taskd.agent")
 

@@ -24,8 +24,8 @@ from typing import Any
 
 import msgpack
 
-from taskd import logs
-from taskd.agent.ranks import process_limits, process_title
+from taskd import logs, process_title
+from taskd.agent.ranks import process_limits
 
 # seconds from the end of the socket until a killed launcher is gone; microseconds, but for its
 # memory

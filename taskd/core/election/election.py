@@ -10,10 +10,12 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.candidate import Candidate
 from taskd.core.election.roster import NONE, Roster
+from taskd.messages.values import Address, Voting
 
 STANDBY = -3  # in place of a node's number: the agent has none
 # hosts whose agents may start the next manager, and so need the members of the roster
 SUCCESSORS = 5
+FEW = 50  # most machines that are asked at once: a connection each, and with time for the answers
 
 
 class Election:
@@ -28,9 +30,11 @@ class Election:
         self._left = 0  # how often one has left these
         # of these, those not asked for their vote since
         self._unasked: set[str] = set()
-        self._here: dict[str, int] = {}  # agents that are part of the job -> node
-        self._hosts: dict[str, str] = {}  # agent -> its machine
-        self._nodes: dict[str, int] = {}  # agents of the roster -> node
+        self._here: dict[str, Voting] = {}  # agents that are part of the job
+        self._members: dict[str, Voting] = {}  # agents of the roster
+        # of an inherited roster: those that have neither registered nor ended; None: not inherited
+        self._awaited: set[str] | None = None
+        self._asked: set[str] = set()  # of these, those whose machines were asked
         self._was_in_charge = self.in_charge
         self._resigned = False
 
@@ -62,7 +66,7 @@ class Election:
         roster = Roster(event.stamp, frozenset(event.members))
         anew = candidate.hear(agent, event.term, event.manager, roster)
         if candidate.roster == roster and event.members:
-            self._nodes = dict(event.members)
+            self._members = dict(event.members)
         if anew:
             self._unasked = set(self._looking)  # the term is a new one
         if candidate.may_claim(self._looking, self._left):
@@ -87,6 +91,7 @@ class Election:
         if was or not self.in_charge:
             return []
         candidate, members = self.candidate, self.candidate.roster.members
+        self._awaited = set(members - self._here.keys())
         return [
             c.TakeCharge(candidate.term, len(candidate.votes & members), len(members)),
             c.AskToRegister(tuple(sorted(self._connected))),
@@ -114,18 +119,45 @@ class Election:
 
     # -- the roster --------------------------------------------------------------------------------
 
-    def arrive(self, agent: str, node: int, host: str) -> None:
+    def arrive(self, agent: str, node: int, records: Address) -> None:
         """Note that the agent is part of the job, on `node` or as STANDBY."""
         if agent:
-            self._here[agent], self._hosts[agent] = node, host or self._hosts.get(agent, "")
+            known = self._here.get(agent)
+            at = records if records[0] or known is None else known.records
+            self._here[agent] = Voting(node, at)
+            self._await_no_longer(agent)
 
     def depart(self, agent: str) -> None:
         self._here.pop(agent, None)
-        self._hosts.pop(agent, None)
+        self._await_no_longer(agent)
+
+    def ended(self, agent: str) -> None:
+        """Note that an agent has ended, according to its machine."""
+        if agent not in self._connected:
+            self._await_no_longer(agent)
+
+    def _await_no_longer(self, agent: str) -> None:
+        if self._awaited is not None:
+            self._awaited.discard(agent)
+
+    @property
+    def all_accounted(self) -> bool:
+        """Whether each agent of the roster that another manager has left has registered with this
+        one, or has ended. One that takes over a node registers only after that."""
+        return self._awaited is not None and not self._awaited
+
+    def unasked(self) -> dict[str, Address]:
+        """Return, once, the agents that may have ended, and where they listened: nearly all others
+        have registered, and these are not even connected."""
+        if self._awaited is None or len(self._awaited) > FEW:
+            return {}
+        silent = self._awaited - self._connected - self._asked
+        self._asked |= silent
+        return {agent: at for agent in sorted(silent) if (at := self._members[agent].records)[1]}
 
     def holder(self, node: int) -> str:
         """Return the agent of the roster that has `node`, "" if unknown."""
-        return next((agent for agent, at in self._nodes.items() if at == node), "")
+        return next((agent for agent, at in self._members.items() if at.node == node), "")
 
     def tend(self, unaccounted: Callable[[], bool]) -> list[c.Command]:
         """Change the roster of a protected job if a change is due. `unaccounted`: whether the
@@ -143,29 +175,29 @@ class Election:
         if (roster := candidate.advance()) is None:
             return []
         stays = unaccounted()
-        for agent, node in self._nodes.items():
+        for agent, at in self._members.items():
             # Removing an absent standby loses nothing: it is added again when it returns. It must
             # stay while it may be taking over a node that the previous manager gave it.
             gone = agent not in self._here and agent not in self._connected
-            if node == STANDBY and gone and not stays:
+            if at.node == STANDBY and gone and not stays:
                 candidate.want(agent, False)
         return [self._publish(roster)]
 
     def _publish(self, roster: Roster) -> c.SendRoster:
         def order(agent: str) -> tuple[bool, bool, int]:
-            node = self._here[agent]
-            return self._hosts.get(agent, "") != self._host, node == STANDBY, node
+            node, records = self._here[agent]
+            return records[0] != self._host, node == STANDBY, node
 
         here = sorted(self._here, key=order)
-        known = [self._hosts.get(agent, "") for agent in here]
+        known = [self._here[agent].records[0] for agent in here]
         hosts = tuple(dict.fromkeys(host for host in known if host))[: SUCCESSORS + 1]
-        nodes = self._nodes | self._here
-        self._nodes = {agent: nodes.get(agent, STANDBY) for agent in sorted(roster.members)}
-        # the names of 10,000 agents are 400 kB: only agents that may start a manager need them
-        whole = {a for a in roster.members & set(here) if self._hosts.get(a, "") in hosts}
+        found = self._members | self._here
+        self._members = {a: found.get(a, Voting(STANDBY)) for a in sorted(roster.members)}
+        # those of 10,000 agents are 600 kB: only agents that may start a manager need them
+        whole = {a for a in roster.members & set(here) if self._here[a].records[0] in hosts}
         return c.SendRoster(
             roster.stamp,
-            self._nodes,
+            self._members,
             hosts,
             tuple(sorted(whole)),
             tuple(sorted(roster.members - whole)),

@@ -168,7 +168,7 @@ class Takeover:
             incident.undo_renew(rank)
         incident.failures.clear()
         topology.stood_down.add(moving.assignee)
-        self._job.election.arrive(moving.assignee, STANDBY, "")
+        self._job.election.arrive(moving.assignee, STANDBY, ("", 0))
         self._job.say(to_agent.StandDown(moving.assignee, number, why))
         if moving.former_lost:
             self.lose(number)
