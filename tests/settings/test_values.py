@@ -26,7 +26,7 @@ KINDS = {(p.kind.allowed, p.secret): p.name for p in ANY.values()}.values()
 
 def fits(kind: str, value: object) -> bool:
     """Whether a value is one of those that the parameter's own words allow."""
-    if kind.startswith(("any text", "a file", "a directory", "an address", "a socket")):
+    if kind.startswith(("any text", "`auto`", "a file", "a directory", "an address", "a socket")):
         return type(value) is str and value != ""
     if kind.startswith(("one of on, off", "one of TRUE", "one of 1, 0")) or kind.endswith(
         "any other value is off"
