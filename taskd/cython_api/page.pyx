@@ -208,8 +208,8 @@ cdef class Page:
         taskd_page_copied(self.page, slot, number)
 
     def bell(self):
-        """The bell's value, which changes whenever a rank loses a page or is asked to leave. Read it
-        before `read` and pass it to `wait_bell`."""
+        """The bell's value, which changes when a rank loses a page, or gets the signal of leave_on.
+        Read it before `read` and pass it to `wait_bell`."""
         self.use(0)
         return taskd_page_bell(self.page)
 
