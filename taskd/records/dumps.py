@@ -25,13 +25,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
 from taskd.records.sealed import Seal
 
 MANIFEST = "manifest.json"
 STATE = "state"
 INDEX = "index"
 RECORDS = "records"
-VERSION = 3
+VERSION = 4
 OVER = 3600.0  # seconds
 PUBLIC = b"taskd dump without a secret"
 
@@ -86,11 +88,11 @@ def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) ->
 
 def describe(directory: Path, path: Path) -> File:
     """Name, size and checksum of a file of the dump, read back."""
-    digest = hashlib.blake2b(digest_size=16)
+    digest = blake3()  # 4 GB/s, where hashlib's fastest makes 0.9
     with open(path, "rb") as file:
         while part := file.read(1 << 20):
             digest.update(part)
-    return str(path.relative_to(directory)), path.stat().st_size, digest.hexdigest()
+    return str(path.relative_to(directory)), path.stat().st_size, digest.hexdigest(length=16)
 
 
 def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
