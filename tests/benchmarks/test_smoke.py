@@ -30,7 +30,17 @@ SHORT = (
     "recovery",  # 34
     "report",
 )
-LONG = ("clusterd", "large", "leaving", "mindio", "nodes", "overhead", "parallel", "starts", "stopped")
+LONG = (
+    "clusterd",
+    "large",
+    "leaving",
+    "mindio",
+    "nodes",
+    "overhead",
+    "parallel",
+    "starts",
+    "stopped",
+)
 MINDSPORE = ("mindspore_repairs",)  # `make test-mindspore` runs it
 ELSEWHERE = {"soak", "soak_nodes"}  # tests/soak
 PARTS = {"curve", "toy"}  # what the others train

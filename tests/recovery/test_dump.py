@@ -57,7 +57,7 @@ def test_a_relative_place_counts_from_where_the_job_was_started(tmp_path, refere
 
 def test_a_dump_is_resumed_and_read_by_torch(tmp_path, reference):
     result = dying(tmp_path / "a", 4, "mlp.py", "62", faults="2:6:tail:kill")
-    assert result.status == 1
+    assert result.status == 75
     path = tmp_path / "a" / "dumps" / "step-6"
     assert f"the state at the start of step 6 is at {path}" in training.paragraph(result)
     found = dumps.read(path)
@@ -100,7 +100,7 @@ def test_shards_are_resumed_and_read_by_torch_into_another_layout(tmp_path, refe
     """One rank dies in its step, and the one that saves dies of it; shards that no other rank has
     are in their records."""
     result = dying(tmp_path / "a", 4, "killed_saver.py", *SHARDED[1:], faults="2:6:tail:kill")
-    assert result.status == 1 and (tmp_path / "a" / "killed-saver").exists()
+    assert result.status == 75 and (tmp_path / "a" / "killed-saver").exists()
     text = training.paragraph(result)
     assert text.count(": killed by SIGKILL") == 2 and "rank 2: killed" in text
     path = tmp_path / "a" / "dumps" / "step-6"
@@ -134,13 +134,13 @@ def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
     place = tmp_path / "dumps"
     both = {"TASKD_DUMP_PATH": str(place), "TASKD_RESUME_PATH": ""}
     result = dying(tmp_path / "a", 4, *job, faults="1:4:tail:kill", **both)
-    assert result.status == 1
+    assert result.status == 75
     # rank 0 or 2, whichever has not updated yet
     recorded = r"the state of each replica set is recorded \(rank [02]; rank 3\)"
     assert re.search(recorded, result.log("manager.log"))
     both["TASKD_RESUME_PATH"] = str(place)
     again = dying(tmp_path / "b", 4, *job, faults="2:6:reduced:kill", **both)
-    assert again.status == 1 and sorted(p.name for p in place.iterdir()) == ["step-4", "step-6"]
+    assert again.status == 75 and sorted(p.name for p in place.iterdir()) == ["step-4", "step-6"]
     dumps.check(dumps.read(place / "step-6"))
     assert "are equal on ranks 1,3" in again.log("worker-3.log")
     assert_goes_on(tmp_path / "c", place, 4, *job, reference=reference(4, *job), step=6)
@@ -160,12 +160,12 @@ def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     arguments = ("random", "3")
     result = dying(tmp_path / "a", 2, "loader.py", *arguments, faults="1:8:tail:kill")
-    assert result.status == 1
+    assert result.status == 75
     place = tmp_path / "a" / "dumps"
     # the job that begins from it ends in the same way, and its dump stands beside the first
     both = {"TASKD_DUMP_PATH": str(place), "TASKD_RESUME_PATH": str(place)}
     again = dying(tmp_path / "b", 2, "loader.py", *arguments, faults="0:11:tail:kill", **both)
-    assert again.status == 1 and sorted(p.name for p in place.iterdir()) == ["step-11", "step-8"]
+    assert again.status == 75 and sorted(p.name for p in place.iterdir()) == ["step-11", "step-8"]
     dumps.check(dumps.read(place / "step-8"))
     assert_goes_on(
         tmp_path / "c",

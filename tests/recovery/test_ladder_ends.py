@@ -18,7 +18,7 @@ def test_a_replacement_that_dies_again_and_again(tmp_path):
 
 def test_the_same_exception_twice_is_a_bug(tmp_path):
     result = training.taskd(tmp_path / "job", 2, "mlp.py", "8", faults="1:3:forward:raise:99")
-    assert result.status == 1
+    assert result.status == 93
     text = training.paragraph(result)
     assert "ValueError: a fault on purpose" in text and "a defect of the script" in text
 

@@ -352,7 +352,11 @@ def _alone() -> Any:
         group = dist.ProcessGroup(store, 0, 1)
         # the timeout never applies: its one rank has no peer
         backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
-        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+        # gloo's is also that of the CUDA tensors that DDP's reducer hands to it
+        for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+            group._register_backend(
+                torch.device(device), dist.ProcessGroup.BackendType.GLOO, backend
+            )
         group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         _one.extend((group, store))
     return _one[0]
