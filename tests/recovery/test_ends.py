@@ -220,10 +220,10 @@ def test_how_torchrun_ends(tmp_path, how):
 
 @pytest.mark.parametrize("when", ["training", "pause", "repair"])
 def test_a_scripts_own_handler_finishes(tmp_path, when):
-    """Where nothing is saved for the signal. Also if the ranks wait for orders, which no longer come; in a repair one fails without the
+    """Also if the ranks wait for orders, which no longer come; in a repair one fails without the
     other, and at once."""
     directory = tmp_path / "job"
-    with training.start(directory, 2, "leaving.py", TASKD_PREEMPTION_SIGNAL="off") as job:
+    with training.start(directory, 2, "leaving.py") as job:
         files = [directory / f"trains-{rank}" for rank in range(2)]
         job.until("all ranks trained", lambda: all(f.exists() and f.read_text() for f in files))
         if when == "pause":

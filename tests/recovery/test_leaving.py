@@ -53,6 +53,8 @@ def test_the_same_command_goes_on(tmp_path, reference):
         job.signal(signal.SIGTERM)
         job.signal(signal.SIGTERM)  # schedulers may repeat it
         result = job.ended()
+        # the job's own end, whatever became of a launcher
+        assert job.taskd("status", "--once").returncode == SAVED
     assert result.status == SAVED, result.output[-3000:]
     first = max(result.steps(0)) + 1
     assert steps_of(tmp_path) == [first]
