@@ -45,8 +45,10 @@ class Place:
         group = self._group
         if self._meets_at:
             return launcher.manager_at(self._meets_at)
-        first = group.group_rank == 0 or group.group_world_size == 1
-        return launcher.manager(str(self._master or group.master_addr), here=first)
+        # of several nodes without POD_IP, node 0 looks where the others do, and the manager is
+        first = group.group_rank == 0 and settings.own_address(os.environ) is not None
+        here = first or group.group_world_size == 1
+        return launcher.manager(str(self._master or group.master_addr), here)
 
     def manager_before_all_have_met(self) -> Address:
         if self._meets_at:

@@ -26,11 +26,12 @@ class Leaving:
 
     @property
     def possible(self) -> bool:
-        """Whether there is a state to save and a manager that has it saved. From any thread."""
+        """Whether there is a state to save. If the manager is gone just now, the next one is told.
+        From any thread."""
         member = self._member
-        epoch, managers = member.epoch, member.managers
+        epoch = member.epoch
         protected = epoch is not None and epoch.protected and not member.preparing
-        return self.signal is not None and protected and managers is not None and managers.content
+        return self.signal is not None and protected
 
     def asked(self, cause: str) -> None:
         """Report the first signal; those that follow change nothing."""

@@ -135,6 +135,7 @@ def command(
         raise click.UsageError(refusal)
     # only now: a torch that is refused may lack what they import
     from taskd.adaptor import arrival, place, torch_elastic
+    from taskd.adaptor.launcher import STATUS
     from taskd.protocol import keys, secret
 
     # before torch's launcher defines its options: one of them gets another default
@@ -167,7 +168,11 @@ def command(
         # torchrun's status, without its traceback; a closed terminal takes no text
         with contextlib.suppress(OSError):
             click.echo(f"taskd: the job was ended by {error.sigval.name}", err=True)
-        raise SystemExit(1) from None
+        # a set-up has no state to lose: a job that resumes by itself is to be started again
+        again = error.sigval == settings.preemption_signal(os.environ) and settings.resume_path(
+            os.environ
+        )
+        raise SystemExit(STATUS["saved"] if again else STATUS["failed"]) from None
     finally:
         if manager is not None:
             manager.end()

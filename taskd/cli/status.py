@@ -48,8 +48,9 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
     read from the job's journal in the log directory. For JOURNAL, a file or a directory, no manager
     is asked.
 
-    Exit status: 0 the job is under way or has ended well, 3 it has ended with an error, 4 no
-    manager answers and the journal does not say how the job ended, 1 nothing is known of it.
+    Exit status: 0 the job is under way or has ended well, 75 its state is saved and it has ended,
+    93 it has ended and would again, 3 it has ended with another error, 4 no manager answers and the
+    journal does not say how the job ended, 1 nothing is known of it.
     """
     try:
         sight = _Sight(journal, log_path or Path(settings.log_settings(os.environ).path))
@@ -73,8 +74,13 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
 
 def status(model: Model) -> int:
     """The exit status that says how the job is."""
+    if model.end is not None and model.end.ok:
+        return WELL
     if model.end is not None:
-        return WELL if model.end.ok else FAILED
+        from taskd.adaptor.launcher import STATUS
+
+        known = {str(ending): code for ending, code in STATUS.items() if ending != "failed"}
+        return known.get(model.end.ending, FAILED)
     return SILENT if model.source == "journal" else WELL
 
 

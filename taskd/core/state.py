@@ -169,15 +169,15 @@ class JobState:
         """Whether so many agents are reachable that no manager of the others can decide."""
         return is_majority(*self.reachable())
 
-    def end(self, ok: bool, reason: str) -> None:
+    def end(self, ok: bool, reason: str, ending: to_agent.Ending = "failed") -> None:
         self.over = True
-        self.out.append(to_agent.End(ok, reason))
+        self.out.append(to_agent.End(ok, reason, ending))
 
     def give_up(self, why: str, ending: to_agent.Ending = "failed") -> None:
         """End the job before it is done; its launchers leave with that reason."""
         reason = f"The job ends: {why}"
         self.say(to_agent.GiveUp(reason, ending))
-        self.end(False, reason)
+        self.end(False, reason, ending)
 
     def take_for_dead(self) -> dict[int, str]:
         """Count ranks that exited while others train on as dead; return how each exited."""

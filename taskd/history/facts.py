@@ -129,11 +129,13 @@ class Pause:
 
 @dataclass(frozen=True)
 class End:
-    """How the job ended. `time`: Unix time."""
+    """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "hopeless"; "" if `ok`,
+    and in journals of earlier versions."""
 
     ok: bool
     reason: str
     time: float
+    ending: str = ""
 
 
 def sentence(record: Record) -> str:

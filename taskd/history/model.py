@@ -219,7 +219,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
-        self.end = End(ok, reason, record.time)
+        self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
     # -- incidents ---------------------------------------------------------------------------------
 

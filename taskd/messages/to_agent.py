@@ -235,10 +235,11 @@ class GiveUp(Message, frozen=True):
 
 
 class End(Message, frozen=True):
-    """The job is over; the manager may leave."""
+    """The job is over; the manager may leave. `ending`: how, where it is not `ok`."""
 
     ok: bool
     reason: Report
+    ending: Ending = "failed"
 
 
 ToAgent = (

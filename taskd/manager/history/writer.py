@@ -121,7 +121,8 @@ class JournalWriter:
             self._journal.write("incident", data)
         elif isinstance(command, to_agent.End):
             self.write_progress(self._job.at, self._job.released if command.ok else -1)
-            self._journal.write("end", {"ok": command.ok, "reason": command.reason})
+            how = {} if command.ok else {"ending": command.ending}
+            self._journal.write("end", {"ok": command.ok, "reason": command.reason, **how})
 
     def _admitted(self, command: c.Admit) -> None:
         """Agents register repeatedly; write only which agent has which node."""
