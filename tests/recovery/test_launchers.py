@@ -216,8 +216,8 @@ def test_ranks_inside_a_wrapper_script(tmp_path, reference):
 
 @pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C", "no zygote"])
 def test_a_signal_to_the_launcher_ends_everything(tmp_path, how):
-    """Where nothing is saved for it: SIGTERM to it alone, also after the loss of the zygote that has
-    forked its ranks; or Ctrl-C: a SIGINT to all in the foreground."""
+    """Where nothing is saved for it: SIGTERM to it alone, also after the loss of the zygote that
+    has forked its ranks; or Ctrl-C: a SIGINT to all in the foreground."""
     off = {"TASKD_PREEMPTION_SIGNAL": "off"}
     with training.start(tmp_path / "job", 2, "lingering.py", "1000000", **off) as job:
         pids = [job.pid(rank) for rank in range(2)]
