@@ -129,7 +129,6 @@ class AgentJoined(Message, frozen=True):
     incarnations: Numbers = ()  # of `ranks`, in their order; empty: all 0
     joined: Ranks = ()  # ranks whose scripts have called protect()
     waiting: Ranks = ()  # ranks that are interrupted
-    dumps: Dumps = ()  # that each of these could begin from
     dead: Ranks = ()  # ranks without a process
     new: Ranks = ()  # replacements that have not been given their state
     ready: Ranks = ()  # of these, those that wait for orders
@@ -152,11 +151,11 @@ class AgentJoined(Message, frozen=True):
     handlers: bool = False  # see from_rank.RankJoined
     switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
+    dumps: Dumps = ()  # that each of `joined` could begin from
 
 
 class AgentLeft(Message, frozen=True):
-    """The agent ended: `ok` when every rank of its node ended well. `stopped`: its launcher was
-    stopped by a signal, as that of a pod that is deleted."""
+    """The agent ended: `ok` if all its ranks ended well; `stopped`: its launcher, by a signal."""
 
     node: Node
     ok: bool
