@@ -83,7 +83,8 @@ class Leaving(Part):
         waited = bool(self._why)
         self._latest = min(self._latest, latest) if waited and self._ends else latest
         if not waited or (ends and not self._ends):
-            self._why, self._ends = why, ends
+            # a dump that is under way is this job's last one
+            self._why, self._ends, self._saving = why, ends, False
             self._job.leaves = ends
             self._job.note(f"{why}: all ranks pause")
             if not waited:
