@@ -101,7 +101,7 @@ class Job:
 
     @property
     def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")[-4000:]
+        return (self.folder / "log").read_text(errors="replace")
 
     def close(self) -> None:
         if self.process.poll() is None:
