@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from taskd.agent.device_info import DeviceInfo
 from taskd.agent.leaving import Leaving
 from taskd.agent.manager.manager_watch import ManagerWatch
@@ -134,9 +136,8 @@ class Agent(Member):
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.report_end(rank)
-            if rank.groups:
-                groups = from_rank.OptimizerReplicas(rank.number, rank.incarnation, rank.groups)
-                self.report(groups)
+            if rank.replicas is not None:
+                self.report(structs.replace(rank.replicas, incarnation=rank.incarnation))
             if rank.connected:
                 self.report(from_rank.GroupReady(rank.number, rank.incarnation))
         if self.left:

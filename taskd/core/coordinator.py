@@ -85,7 +85,7 @@ class Coordinator:
             self._forget,
         )
         self.pods = Pods(self.job, self.recovery.nodes, self.restarts.causes, self._forget)
-        self.framework = Framework(self.job, self.recovery, self.forming, self.succession)
+        self.framework = Framework(self.job, self.recovery)
         self.advisor = advisor(self)
         self.admission = Admission(
             self.job,

@@ -100,17 +100,32 @@ class Faults(Part):
             f" {len(FAULTS) - 1}: treated as {from_rank.OTHER}"
         )
         return from_rank.RankFaulted(
-            event.rank, event.incarnation, event.step, from_rank.OTHER, event.text, event.page
+            event.rank,
+            event.incarnation,
+            event.step,
+            from_rank.OTHER,
+            event.text,
+            event.page,
+            event.load,
         )
 
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
         kind = FAULTS[event.fault]
         text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
+        if event.load is not None:
+            text = (
+                f"rank {event.rank} asks in step {event.step} that all ranks load"
+                f" {event.load.which}: {event.text}"
+            )
         why = ""
         if event.page in rank.pages:
             why = f"the memory page at {event.page:#x} has failed again"
-        elif event.fault != from_rank.NETWORK and "retry" not in self._job.settings.ladder:
+        elif (
+            event.fault != from_rank.NETWORK
+            and event.load is None
+            and "retry" not in self._job.settings.ladder
+        ):
             why = f"{kind} fault, and retry is not configured"
         if event.page:
             rank.pages.add(event.page)
@@ -122,6 +137,7 @@ class Faults(Part):
         if incident is not None and (stateless or event.rank in incident.killed):
             # it has no state yet and will report a failed restore; or it is being replaced anyway
             self._job.note(text)
+            incident.asked(event.load)
         elif (
             incident is not None
             and incident.phase is Phase.INTERRUPT
@@ -224,6 +240,12 @@ class Faults(Part):
         )
         incident.failures[event.rank] += 1
         incident.blamed = event.rank
+        plan = incident.round.plan
+        if plan is not None and plan.load is not None and incident.failures.total() > 1:
+            self._recovery.spent(
+                f"rank {event.rank} could not load {plan.load.which}: {event.reason}", now
+            )
+            return
         if (times := incident.failures[event.rank]) >= self._job.settings.failures:
             incident.suspects = {event.rank: f"it has failed {times} times in this incident"}
         self._recovery.again(now)

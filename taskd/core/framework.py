@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from taskd.core.forming import Forming
 from taskd.core.incident.machine import Recovery
 from taskd.core.state import JobState, Part
-from taskd.core.succession import Succession
 from taskd.messages import from_agent, from_rank
 
 LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request
 
 
 class Framework(Part):
-    def __init__(
-        self, job: JobState, recovery: Recovery, forming: Forming, succession: Succession
-    ) -> None:
+    def __init__(self, job: JobState, recovery: Recovery) -> None:
         self._job, self._recovery = job, recovery
-        self._forming, self._succession = forming, succession
 
     def registered(self, event: from_agent.AgentJoined, now: float) -> None:
         """An agent has registered; with ranks that train already, with a new manager."""
@@ -39,18 +34,13 @@ class Framework(Part):
                     f" {len(job.ranks)} ranks; ignored"
                 )
                 return
-        job.ranks[rank].groups = event.groups
+        job.ranks[rank].groups, job.loads = event.groups, event.loads
 
     def requested(self, event: from_rank.StrategyRequested, now: float) -> None:
         """A rank's process ends the job."""
         job = self._job
-        why = event.reason or f"its program requests {event.strategy}"
-        text = f"rank {event.rank}: {why}"
-        if event.reason and self._succession.deadline is not None:
-            self._succession.waits(event.rank)  # interrupted, it asks again
-        elif event.reason and self._forming.under_way:
-            job.restart_all(text)
-        elif event.strategy not in LAST or not job.protected or not job.handlers:
+        text = f"rank {event.rank}: its program requests {event.strategy}"
+        if event.strategy not in LAST or not job.protected or not job.handlers:
             job.note(f"{text}: ignored; {' and '.join(LAST)} may be requested of a protected job")
         else:
             self._recovery.leave(text, LAST[event.strategy], now)

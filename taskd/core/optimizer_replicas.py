@@ -10,6 +10,9 @@ A position's `step` counts the updates that the rank has finished, and `clean` i
 unless its state may be incomplete or lost. The job resumes after the highest update that any rank
 has finished: frameworks start an update on all ranks together, so only a failed rank still has the
 state before it. A rank that is not clean there takes its part from the next replica that is.
+
+Where no rank's state is right (a loss that went wrong long ago, memory that failed before an
+update), or no replica is left, every rank loads a checkpoint that the framework has saved.
 """
 
 from __future__ import annotations
@@ -18,14 +21,37 @@ from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.repair import Member, Refusal
-from taskd.messages.values import Plan, RankSet, ReplicaGroup, ReplicaGroups
+from taskd.messages.values import Load, Plan, RankSet, ReplicaGroup, ReplicaGroups
 
 NO_STEP = "no rank has finished an update of its optimizer"
 
 
-def plan(members: Iterable[Member], groups: Mapping[int, ReplicaGroups]) -> Plan | Refusal:
-    """Plan for all ranks of a job. `groups`: by rank, where its framework has reported them."""
+def plan(
+    members: Iterable[Member],
+    groups: Mapping[int, ReplicaGroups],
+    load: Load | None = None,
+    loads: bool = False,
+) -> Plan | Refusal:
+    """Plan for all ranks of a job. `groups`: by rank, where its framework has reported them.
+    `load`: what ranks ask for. `loads`: the framework can load a checkpoint."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
+    if load is not None:
+        if not loads:
+            return Refusal(f"all ranks have to load {load.which}, which this framework cannot")
+        return _loading(ranks, load, f"all ranks load {load.which}, as is asked for")
+    found = _from_replicas(ranks, groups)
+    if isinstance(found, Plan) or found.reason == NO_STEP or not (loads and groups):
+        return found
+    return _loading(ranks, Load(), f"{found.reason}: all ranks load {Load().which}")
+
+
+def _loading(ranks: Mapping[int, Member], load: Load, why: str) -> Plan:
+    return Plan(_step(ranks), RankSet(), RankSet(), (), why, load=load)
+
+
+def _from_replicas(
+    ranks: Mapping[int, Member], groups: Mapping[int, ReplicaGroups]
+) -> Plan | Refusal:
     step = _step(ranks)
     if not step:
         return Refusal(NO_STEP)

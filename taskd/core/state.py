@@ -70,6 +70,7 @@ class JobState:
         self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
         self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
+        self.loads = False  # and can load a checkpoint, see from_rank.OptimizerReplicas
         self.released = -1  # no step before this one will be repeated
         self.over = False
         self.switches = settings.switches  # how often recovery has been paused or turned on

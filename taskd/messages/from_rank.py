@@ -10,6 +10,7 @@ from taskd.messages.values import (
     Count,
     Dumps,
     File,
+    Load,
     Message,
     Name,
     Number,
@@ -20,6 +21,7 @@ from taskd.messages.values import (
     Results,
     Seconds,
     Step,
+    StepOrNone,
     Text,
 )
 
@@ -55,22 +57,22 @@ class RankJoined(Message, frozen=True):
 
 
 class OptimizerReplicas(Message, frozen=True):
-    """The rank's framework has reported which ranks have the same optimizer state."""
+    """The rank's framework has reported which ranks have the same optimizer state. `loads`: it can
+    load a checkpoint in running processes."""
 
     rank: Rank
     incarnation: Number
     groups: ReplicaGroups
+    loads: bool = False
 
 
 class StrategyRequested(Message, frozen=True):
     """A program in the rank's process, which decides about repairs through the framework's
-    callbacks, has chosen `strategy`: dump or exit. `reason`: instead, the rank needs something that
-    taskd does not do."""
+    callbacks, has chosen `strategy`: dump or exit."""
 
     rank: Rank
     incarnation: Number
     strategy: Name
-    reason: Text = ""
 
 
 class RankRaised(Message, frozen=True):
@@ -100,7 +102,7 @@ class RankFaulted(Message, frozen=True):
     rank waits for orders.
 
     `fault`: a documented fault type, as an index into FAULTS. `page`: address of the failed memory
-    page, 0 for none.
+    page, 0 for none. `load`: no rank's state is right any more.
     """
 
     rank: Rank
@@ -109,6 +111,7 @@ class RankFaulted(Message, frozen=True):
     fault: Number
     text: Text
     page: PageAddress = 0
+    load: Load | None = None
 
 
 class RankInterrupted(Message, frozen=True):
@@ -137,12 +140,14 @@ class RankRebuilt(Message, frozen=True):
 
 class RankRestored(Message, frozen=True):
     """The rank's replicated and private state are in place; `digest` is the checksum of the
-    replicated state, equal in its replica set."""
+    replicated state, equal in its replica set. `loaded`: the step of the checkpoint that its
+    framework has loaded, -1 for none."""
 
     rank: Rank
     incarnation: Number
     generation: Number
     digest: Name
+    loaded: StepOrNone = -1
 
 
 class RankFailed(Message, frozen=True):

@@ -68,6 +68,18 @@ Dumps = Annotated[tuple[Name, ...], Meta(max_length=16)]
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 
 
+class Load(Struct, frozen=True, forbid_unknown_fields=True):
+    """The state in memory is wrong: all ranks have to load the checkpoint that their framework
+    saved after `step` updates, -1: its newest one. `text`: the exception that asks for it."""
+
+    step: StepOrNone = -1
+    text: Text = ""
+
+    @property
+    def which(self) -> str:
+        return f"the checkpoint of step {self.step}" if self.step >= 0 else "the last checkpoint"
+
+
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages: encoded with its name; unknown fields are refused."""
 
@@ -83,7 +95,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
     silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
     only this process knows about. `replica_set`: the lowest of the ranks that have the same
-    replicated state, see core/replica_sets.py.
+    replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
+    for.
     """
 
     step: Step
@@ -95,6 +108,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     doubted: bool = False
     remembered: Steps = frozenset()
     replica_set: Rank = 0
+    load: Load | None = None
 
     @property
     def recorded(self) -> Position:
@@ -152,7 +166,8 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     """How to resume at the start of `step`. `keep`: ranks whose memory is right. `stripes`: ranks
     that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`.
     `optimizers`: the same for a framework that copies its optimizers itself, as (kind of optimizer,
-    destination, source)."""
+    destination, source). `load`: instead of all that, every rank loads a checkpoint of its
+    framework, whose step replaces `step` once all have loaded it."""
 
     step: Step
     keep: RankSet
@@ -160,3 +175,8 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     copies: tuple[tuple[Rank, Rank], ...]
     reason: Report
     optimizers: tuple[tuple[Count, Rank, Rank], ...] = ()
+    load: Load | None = None
+
+    def at(self, step: int) -> Plan:
+        """Return a copy for `step`."""
+        return msgspec.structs.replace(self, step=step)

@@ -50,7 +50,7 @@ def moved(block):
 
 @pytest.mark.parametrize("block", blocks(6, 1))
 def test_managers_are_killed_in_the_middle_of_moves(block):
-    assert moved(block)["well"] > 50
+    assert moved(block)["well"] > 40  # the others lose too much, or are asked to leave
 
 
 @pytest.mark.long

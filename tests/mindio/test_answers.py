@@ -1,5 +1,5 @@
-"""Each interruption is answered, with its own number, on a real state page; and what is asked for
-and not done ends the job."""
+"""Each interruption is answered, with its own number, on a real state page; and what the handlers
+get where a checkpoint is to be loaded."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from taskd import logs
-from taskd.adaptor.mindio import handlers, processor
-from taskd.adaptor.mindio.enums import Action, ReportState
+from taskd.adaptor.mindio import exceptions, handlers, processor
+from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
 from taskd.adaptor.mindio.orders import Orders
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Load, Plan, RankSet
 from taskd.worker.process import belonging
 
 LIMIT = 60  # a guard against hanging, never a measure
@@ -27,13 +28,16 @@ class Rank(processor.Processor):
     been sent, before the rank does anything else."""
 
     def __init__(self, page: Page) -> None:
-        super().__init__(0)
+        super().__init__(0, 4)
         self.agent.channel = self  # type: ignore[assignment]
         self.page = page
         self.generation, self.waiting = 1, True
         self.calls: list[str] = []
         self.answers: list[int] = []
-        self.asked: list[from_rank.StrategyRequested] = []
+        self.asked: list[from_rank.RankFaulted] = []
+        self.loads: list[Load | None] = []  # in its answers
+        self.results: list[from_rank.RankRestored | from_rank.RankFailed] = []
+        self.done = threading.Event()
         self.enough = threading.Event()
         self.expected = 0
         self.on_answer: dict[int, Callable[[], None]] = {}
@@ -48,11 +52,16 @@ class Rank(processor.Processor):
         return 0
 
     def send(self, message: Any) -> None:
-        if isinstance(message, from_rank.StrategyRequested):
+        if isinstance(message, from_rank.RankFaulted):
             self.asked.append(message)
+            return
+        if isinstance(message, from_rank.RankRestored | from_rank.RankFailed):
+            self.results.append(message)
+            self.done.set()
             return
         assert isinstance(message, from_rank.RankInterrupted), message
         self.answers.append(message.interruption)
+        self.loads.append(message.position.load)
         self.on_answer.get(message.interruption, lambda: None)()
         if len(self.answers) >= self.expected:
             self.enough.set()
@@ -66,6 +75,8 @@ class Rank(processor.Processor):
         """What it answers, once it has answered so often."""
         self.expected = answers
         threading.Thread(target=Orders(self).run, daemon=True).start()
+        if not answers:
+            return []
         assert self.enough.wait(LIMIT), f"answered {self.answers}, asked for {answers}"
         return self.answers
 
@@ -124,51 +135,91 @@ def test_a_rank_that_was_told_to_go_on_does_not_count_as_stopped(rank):
     assert not rank.waiting
 
 
-# -- what is not done ------------------------------------------------------------------------------
+# -- a checkpoint is asked for ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("state", "error", "told"),
+    ("state", "error", "step"),
     [
-        (
-            ReportState.RS_RETRY,
-            "PRECISION ERROR: loss is nan, load ckpt step=5",
-            "it asks that all ranks load the checkpoint of step 5 (PRECISION ERROR: loss is nan,"
-            " load ckpt step=5), which taskd does not do in running processes, and a repair would"
-            " keep a wrong state: start the job again from the checkpoint of step 5 (Megatron:"
-            " with 5 in latest_checkpointed_iteration.txt)",
-        ),
-        (
-            ReportState.RS_RETRY,
-            "",
-            "it asks that all ranks load the last checkpoint, which taskd does not do in running"
-            " processes, and a repair would keep a wrong state: start the job again from the last"
-            " checkpoint",
-        ),
-        (
-            ReportState.RS_UCE_CORRUPTED,
-            "HBM MULTI BIT ECC. time us=7",
-            "its memory failed before its last update began, so all ranks have to load the last"
-            " checkpoint (HBM MULTI BIT ECC. time us=7), which taskd does not do in running"
-            " processes, and a repair would keep a wrong state: start the job again from the last"
-            " checkpoint",
-        ),
+        (ReportState.RS_RETRY, "PRECISION ERROR: loss is nan, load ckpt step=5", 5),
+        (ReportState.RS_RETRY, "", -1),
+        (ReportState.RS_UCE_CORRUPTED, "HBM MULTI BIT ECC. time us=7", -1),
     ],
 )
-def test_a_state_that_only_a_checkpoint_has_ends_the_job_and_says_how_to_go_on(
-    rank, state, error, told
+def test_a_state_that_only_a_checkpoint_has_is_reported_and_again_to_each_manager(
+    rank, state, error, step
 ):
     rank.report(state, "", error)
-    assert rank.asked == [from_rank.StrategyRequested(0, 0, "exit", told)]
-
-
-def test_a_rank_that_asked_asks_each_manager_again(rank):
-    rank.report(ReportState.RS_RETRY, "", "load ckpt step=5")
+    (asked,) = rank.asked
+    assert (asked.fault, asked.load) == (from_rank.MEMORY, Load(step, error))
     rank.interrupt(1)
     assert rank.carries_out(1) == [1]
-    assert len(rank.asked) == 2 and rank.asked[0] == rank.asked[1]
+    assert rank.loads == [asked.load]
 
 
-def test_a_long_text_is_cut(rank):
+def test_a_long_text_is_cut_and_the_step_stays(rank):
     rank.report(ReportState.RS_RETRY, "", "x" * 100_000 + "load ckpt step=5")
-    assert "step 5" in rank.asked[0].reason and len(rank.asked[0].reason) < 500
+    (asked,) = rank.asked
+    assert asked.load.step == 5 and asked.load.text.endswith("load ckpt step=5")
+    assert len(asked.text) <= 300 and len(asked.load.text) < 1100
+
+
+# -- and is loaded ---------------------------------------------------------------------------------
+
+
+def restored(rank, load: Load, loads: int | None) -> list[tuple[Any, ...]]:
+    """What the repair and rollback handlers get; the repair handler reports `loads`."""
+    got: list[tuple[Any, ...]] = []
+
+    def repair(step, need_rebuild, error_ranks, info, args, ctx):
+        got.append((step, need_rebuild, error_ranks, info))
+        rank.loaded = rank.loaded if loads is None else loads
+
+    rank.handlers.register(handlers.REPAIR, repair, None)
+    rank.handlers.register(handlers.ROLLBACK, lambda *given: got.append(given[:1]), None)
+    plan = Plan(9, RankSet(), RankSet(), (), "", load=load)
+    rank.done.clear()
+    rank.orders.put(to_rank.Restore(0, 3, plan))
+    rank.carries_out(0)
+    assert rank.done.wait(LIMIT)
+    return got
+
+
+def info(kind: RepairType, kinds: list[int]) -> dict[str, Any]:
+    own = [0] * len(kinds)
+    return {
+        **{"type": kinds, "repair_type": kind.value, "src": own, "dst": own},
+        "rank_list": [0, 1, 2, 3],
+    }
+
+
+def test_the_handler_gets_what_the_interface_says_and_the_rollback_the_step_loaded(rank):
+    rank.kinds = (0, 1)
+    got = restored(rank, Load(5), 5)
+    assert got == [(9, False, [0, 0], info(RepairType.RT_LOAD_CKPT, [0, 1])), (5,)]
+    assert rank.results == [from_rank.RankRestored(0, 0, 3, "the checkpoint of step 5", 5)]
+    assert rank.repair_step == 5
+
+
+def test_where_memory_has_failed_the_model_is_made_again(rank):
+    rank.report(ReportState.RS_UCE_CORRUPTED, "", "HBM MULTI BIT ECC")
+    got = restored(rank, Load(), 8)
+    assert got == [(9, True, [0], info(RepairType.RT_LOAD_REBUILD, [0])), (8,)]
+
+
+def test_a_handler_that_does_not_say_what_it_has_loaded_has_failed(rank):
+    rank.loaded = 5  # by an earlier one
+    restored(rank, Load(), None)
+    (failed,) = rank.results
+    assert "tft_report_load_ckpt_step was not called" in failed.reason
+
+
+def test_a_rank_that_has_not_raised_it_learns_of_another_ranks_exception(rank, monkeypatch):
+    noted: list[str] = []
+    monkeypatch.setattr(exceptions, "_registered", {})
+    exceptions.register("PRECISION ERROR", "RS_RETRY", lambda text: noted.append(text) or "")
+    restored(rank, Load(5, "PRECISION ERROR, load ckpt step=5"), 5)
+    assert noted == ["PRECISION ERROR, load ckpt step=5"]
+    rank.report(ReportState.RS_RETRY, "", "PRECISION ERROR, load ckpt step=5")
+    restored(rank, Load(5, "PRECISION ERROR, load ckpt step=5"), 5)
+    assert len(noted) == 1

@@ -161,7 +161,7 @@ def test_what_cannot_be_registered_changes_nothing(pattern, state, handle, kind,
 
 @pytest.fixture
 def nothing_noted(monkeypatch):
-    monkeypatch.setattr(utils, "_last", {})
+    monkeypatch.setattr(utils.uce_utils, "_last", {})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -23,63 +24,18 @@ HANDLERS = (
     *("stream_sync", "zit_downgrade_rebuild", "zit_upgrade_rebuild", "zit_upgrade_repair"),
     "zit_upgrade_rollback",
 )
-# by place, as documented
-SIGNATURES = {
-    "framework_ttp": {
-        "tft_init_controller": "rank, world_size, enable_local_copy, enable_arf=False,"
-        " enable_zit=False",
-        "tft_start_controller": "bind_ip, port, enable_tls=True, tls_info=''",
-        "tft_destroy_controller": "",
-        "tft_init_processor": "rank, world_size, enable_local_copy, enable_tls=True, tls_info='',"
-        " enable_uce=True, enable_arf=False, enable_zit=False",
-        "tft_start_processor": "master_ip, port, local_ip=''",
-        "tft_destroy_processor": "",
-        "tft_start_updating_os": "backup_step=-1",
-        "tft_start_copy_os": "",
-        "tft_end_updating_os": "step",
-        "tft_set_optimizer_replica": "rank, replica_info",
-        "tft_set_dp_group_info": "rank, dp_rank_list",
-        "tft_exception_handler": "func",
-        "tft_set_step_args": "args",
-        "tft_register_exception_handler": "fault_pattern, fault_type, fault_handle",
-        "tft_report_error": "error_type, error_code=''",
-        "tft_wait_next_action": "",
-        "tft_get_repair_step": "",
-        "tft_get_repair_type": "",
-        "tft_is_reboot_node": "",
-        "tft_get_reboot_type": "",
-        "tft_reset_limit_step": "",
-        "tft_report_load_ckpt_step": "step",
-        "tft_register_decrypt_handler": "decryptor",
-        "tft_can_do_uce_repair": "hbm_error_time, start_time=None, end_time=None",
-        "tft_pause_train": "cur_step",
-        "set_mindio_export_version": "version",
-        **{f"tft_register_{name}_handler": "func, ctx=None" for name in HANDLERS},
-    },
-    "framework_ttp.ttp_decorator": {
-        "tft_exception_handler": "func",
-        "tft_report_load_ckpt_step": "step",
-        "get_mindio_export_version": "",
-    },
-    "controller_ttp": {
-        "tft_init_controller": "rank, world_size, enable_local_copy, enable_arf=False,"
-        " enable_zit=False",
-        "tft_start_controller": "bind_ip, port, enable_tls=True, tls_info=''",
-        "tft_destroy_controller": "",
-        "tft_set_dp_group_info": "rank, dp_rank_list",
-        "tft_register_mindx_callback": "action, func",
-        "tft_notify_controller_stop_train": "fault_ranks, stop_type='stop', timeout=None",
-        "tft_notify_controller_on_global_rank": "fault_ranks, time=1",
-        "tft_notify_controller_change_strategy": "strategy, params=''",
-        "tft_notify_controller_prepare_action": "action, fault_ranks=None",
-        "tft_notify_controller_dump": "",
-        "tft_query_high_availability_switch": "",
-    },
-    "utils": {
-        "tft_set_update_start_time": "start_time=None",
-        "tft_set_update_end_time": "end_time=None",
-        "tft_can_do_uce_repair": "hbm_error_time, start_time=None, end_time=None",
-    },
+# what the real package has, and what MindSpeed-LLM imports from it
+NAMES = json.loads((Path(__file__).parent / "mindio_ttp_names.json").read_text())
+MODULES = {name.removeprefix("mindio_ttp."): found for name, found in NAMES["modules"].items()}
+# documented, and imported from elsewhere in the real package
+DOCUMENTED = {
+    "tft_set_dp_group_info": "rank, dp_rank_list",
+    "tft_register_mindx_callback": "action, func",
+    "tft_notify_controller_stop_train": "fault_ranks, stop_type='stop', timeout=None",
+    "tft_notify_controller_on_global_rank": "fault_ranks, time=1",
+    "tft_notify_controller_change_strategy": "strategy, params=''",
+    "tft_notify_controller_prepare_action": "action, fault_ranks=None",
+    "tft_notify_controller_dump": "",
 }
 ENUMS: dict[str, list[str]] = {  # the numbers count from 0
     "OptimizerType": ["ATTENTION", "MOE"],
@@ -114,21 +70,6 @@ MINDSPORE = {
         "tft_notify_controller_change_strategy",
     ),
 }
-MINDSPEED = {
-    "framework_ttp": (
-        *("tft_exception_handler", "tft_init_controller", "tft_start_controller"),
-        *("tft_init_processor", "tft_start_processor", "tft_register_rename_handler"),
-        *("set_mindio_export_version", "tft_register_save_ckpt_handler"),
-        *("tft_set_optimizer_replica", "tft_set_dp_group_info", "tft_register_stop_handler"),
-        *("tft_register_clean_handler", "tft_register_repair_handler"),
-        *("tft_register_rollback_handler", "tft_register_rebuild_group_handler"),
-        *("tft_is_reboot_node", "tft_register_stream_sync_handler"),
-        *("tft_register_exception_handler", "tft_pause_train", "tft_set_step_args"),
-        *("OptimizerType", "RepairType", "tft_start_updating_os", "tft_end_updating_os"),
-    ),
-    "framework_ttp.ttp_decorator": ("tft_report_load_ckpt_step", "get_mindio_export_version"),
-    "utils": ("tft_set_update_start_time", "tft_set_update_end_time"),
-}
 
 
 def at(place: str):
@@ -140,19 +81,37 @@ def written(function) -> str:
     return ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [(place, name) for place, found in SIGNATURES.items() for name in found]
-)
-def test_parameters_and_defaults(place, name):
-    assert written(getattr(at(place), name)) == SIGNATURES[place][name]
+@pytest.mark.parametrize(("place", "name"), [(p, n) for p, found in MODULES.items() for n in found])
+def test_every_name_of_the_real_package_is_there(place, name):
+    expected, found = MODULES[place][name], getattr(at(place), name)
+    if expected["kind"] == "function":
+        parameters = inspect.signature(found).parameters.values()
+        assert [p.name for p in parameters] == expected["parameters"]
+        defaults = [repr(p.default) for p in parameters if p.default is not p.empty]
+        assert defaults == expected["defaults"]
+    elif expected["kind"] == "class":
+        assert inspect.isclass(found)
+        members = {m.name for m in found} if issubclass(found, Enum) else set()
+        assert members == set(expected.get("members", ()))
 
 
-@pytest.mark.parametrize("place", ["framework_ttp", "controller_ttp", "utils"])
-def test_nothing_else_is_exported(place):
-    names = {*SIGNATURES[place]}
-    if place == "framework_ttp":
-        names |= {*ENUMS, "get_mindio_export_version"}
-    assert set(at(place).__all__) == names
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_parameters_and_defaults(name):
+    assert written(getattr(controller_ttp, name)) == DOCUMENTED[name]
+
+
+@pytest.mark.parametrize("place", MODULES)
+def test_what_is_exported_is_there(place):
+    exported = getattr(at(place), "__all__", [])
+    assert len(set(exported)) == len(exported) and all(hasattr(at(place), n) for n in exported)
+
+
+@pytest.mark.parametrize("name", ["stop_callback", "SaveHandler", "zit_upgrade_repair_callback"])
+def test_what_only_its_library_calls_is_refused(name):
+    with pytest.raises(NotImplementedError, match=f"{name}: mindio_ttp's own library calls this"):
+        getattr(ttp_decorator, name)()
+    with pytest.raises(AttributeError, match="'another'"):
+        ttp_decorator.another  # noqa: B018
 
 
 @pytest.mark.parametrize("name", ENUMS)
@@ -164,10 +123,10 @@ def test_enums_have_names_and_numbers(name):
 
 @pytest.mark.parametrize(
     ("place", "name"),
-    [
-        (place, name)
-        for framework in (MINDSPORE, MINDSPEED)
-        for place, names in framework.items()
+    [(place, name) for place, names in MINDSPORE.items() for name in names]
+    + [
+        (place.removeprefix("mindio_ttp."), name)
+        for place, names in NAMES["used_by_mindspeed_llm"].items()
         for name in names
     ],
 )
@@ -199,7 +158,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 def test_importing_imports_no_framework():
     code = "import sys\n"
-    code += "".join(f"import {PACKAGE}.{place}\n" for place in SIGNATURES)
+    code += "".join(f"import {PACKAGE}.{place}\n" for place in MODULES)
     code += "print(sorted({'torch', 'torch_npu', 'mindspore', 'numpy'} & set(sys.modules)))"
     done = run(code)
     assert (done.stdout.strip(), done.stderr, done.returncode) == ("[]", "", 0)

@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).parent / "scripts" / "pretrain.py"
 RANKS, STEPS, LIMIT = 4, 60, 100.0
 ALWAYS = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-LAYOUTS = {"2x2": (2, 2), "sharded": (1, 2)}  # model-parallel ranks, replicas
+# model-parallel ranks, replicas
+LAYOUTS = {"2x2": (2, 2), "sharded": (1, 2), "single": (1, 1)}
 
 
 class Job:
@@ -121,8 +122,9 @@ Start = Callable[..., Job]
 def start(tmp_path: Path) -> Iterator[Start]:
     made: list[Job] = []
 
-    def begin(layout: str, *fault: object, strategy: str = "") -> Job:
-        made.append(Job(tmp_path / str(len(made)), layout, *fault, strategy=strategy))
+    def begin(layout: str, *fault: object, strategy: str = "", **settings: str) -> Job:
+        folder = tmp_path / str(len(made))
+        made.append(Job(folder, layout, *fault, strategy=strategy, **settings))
         return made[-1]
 
     yield begin
@@ -199,22 +201,61 @@ def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(
 
 
 @pytest.mark.parametrize(
-    ("fault", "told", "remedy"),
+    ("faults", "more", "step", "replaced"),
     [
-        ("precision", "load the checkpoint of step 5", "again from the checkpoint of step 5"),
-        pytest.param(
-            *("early", "failed before its last update began", "again from the last checkpoint"),
-            marks=pytest.mark.long,
+        (("precision", "all", 25), {}, 5, []),
+        (("precision", 1, 25), {"LOAD_FAULT": "kill"}, 5, [2]),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                (("precision", 1, 25), {}, 5, []),
+                (("precision", 1, 25), {"LOAD_FAULT": "raise"}, 5, []),
+                (("precision", 1, 25, "kill", 1, 26), {}, 5, []),
+                (("early", 1, 28), {}, 25, []),
+                (("early", 1, 28), {"LOAD_FAULT": "kill"}, 25, [2]),
+            )
         ),
     ],
 )
-def test_a_state_that_only_a_checkpoint_has_ends_the_job_gloo_for_hccl(
-    start: Start, fault: str, told: str, remedy: str
+def test_where_no_rank_has_a_right_state_all_load_a_checkpoint_gloo_for_hccl(
+    start: Start,
+    undisturbed: Callable[[str], object],
+    faults: tuple[object, ...],
+    more: dict[str, str],
+    step: int,
+    replaced: list[int],
+) -> None:
+    job = start("2x2", *faults, SAVE_INTERVAL="5", **more)
+    assert job.results() == undisturbed("2x2")
+    found = job.incidents()[0]
+    assert (found["step"], found["ranks"]) == (step, replaced), found
+
+
+def test_a_part_that_exists_once_comes_from_the_last_checkpoint_gloo_for_hccl(
+    start: Start, undisturbed: Callable[[str], object]
+) -> None:
+    """MindSpeed-LLM's --distributed-optimizer-no-replica."""
+    job = start("single", SAVE_INTERVAL="5")
+    job.kill(2, 18)
+    assert job.results() == undisturbed("single")
+    (found,) = job.incidents()
+    assert found["step"] in (15, 20) and found["ranks"] == [2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        ("precision", "again from the checkpoint of step 5 (Megatron: with 5 in"),
+        pytest.param("early", "again from the last checkpoint.", marks=pytest.mark.long),
+    ],
+)
+def test_without_one_the_job_ends_and_says_what_to_start_from_gloo_for_hccl(
+    start: Start, fault: str, remedy: str
 ) -> None:
     """No rank goes on with the state that is wrong."""
     job = start("2x2", fault, 1, 25)
     assert job.process.wait(LIMIT) != 0
-    assert told in job.log and f"start the job {remedy}" in job.log
+    assert "could not load" in job.log and f"Start the job {remedy}" in job.log
     assert not any(step > 25 for rank in range(RANKS) for step in job.losses(rank))
     assert not job.incidents()
 

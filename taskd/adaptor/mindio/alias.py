@@ -15,7 +15,10 @@ import sysconfig
 from pathlib import Path
 
 NAME = "mindio_ttp"
-MODULES = ("controller_ttp", "framework_ttp", "framework_ttp.ttp_decorator", "utils")
+MODULES = (
+    *("controller_ttp", "controller_ttp.ttp_controller", "controller_ttp.ttp_utils"),
+    *("framework_ttp", "framework_ttp.ttp_decorator", "utils", "utils.uce_utils"),
+)
 MARK = "made by `taskd mindio --install`"
 FILE = f"""# {MARK}; `taskd mindio --remove` removes it
 from taskd.adaptor.mindio import alias

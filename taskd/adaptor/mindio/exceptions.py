@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from taskd.adaptor.mindio import utils
 from taskd.adaptor.mindio.enums import ReportState
+from taskd.adaptor.mindio.utils import uce_utils
+from taskd.messages.values import Load
 
 Handle = Callable[[str], str]
 
+HBM = "HBM MULTI BIT ECC"
 # texts of torch_npu and of the interface itself, looked for in this order
 _KNOWN = {
     "UCE ERROR": ReportState.RS_UCE,
-    "HBM MULTI BIT ECC": ReportState.RS_UCE_CORRUPTED,
+    HBM: ReportState.RS_UCE_CORRUPTED,
     "FORCE STOP": ReportState.RS_NORMAL,
     "ARF FINISH": ReportState.RS_PREREPAIR_FINISH,
     "STEP FINISH": ReportState.RS_STEP_FINISH,
@@ -24,11 +26,12 @@ _KNOWN = {
 }
 # what a handler may return besides those, the names of reports, and the patterns registered
 _OUTCOMES = {
-    "HBM MULTI BIT ECC can repair": ReportState.RS_UCE,
-    "HBM MULTI BIT ECC can't repair": ReportState.RS_UCE_CORRUPTED,
+    f"{HBM} can repair": ReportState.RS_UCE,
+    f"{HBM} can't repair": ReportState.RS_UCE_CORRUPTED,
     "OTHER": ReportState.RS_UNKNOWN,
 }
 CODE = 15  # characters of an error code, documented
+TEXT = 1000  # of an exception that is told to all ranks
 
 _registered: dict[str, tuple[ReportState, Handle]] = {}
 
@@ -61,31 +64,31 @@ def meaning(error: BaseException) -> tuple[ReportState, str]:
         told = str(_registered[pattern][1](text) or "")
         found = {**ReportState.__members__, **_OUTCOMES, **known}.get(told, known[pattern])
         return found, told[:CODE]
-    if pattern == "HBM MULTI BIT ECC" and _repairable(text):
+    if pattern == HBM and _repairable(text):
         return ReportState.RS_UCE, ""
     return known[pattern], ""
 
 
-def refusal(state: ReportState, error: str) -> str:
-    """Why the job ends if only a checkpoint has a correct state: taskd does not make running ranks
-    load one, but repairs from memory."""
-    asked = re.search(r"load ckpt step=(\d+)", error)
-    which = f"the checkpoint of step {asked[1]}" if asked else "the last checkpoint"
-    if state is ReportState.RS_UCE_CORRUPTED:
-        asks = f"its memory failed before its last update began, so all ranks have to load {which}"
-    else:
-        asks = f"it asks that all ranks load {which}"
-    remedy = f"start the job again from {which}"
-    if asked:  # Megatron's own file
-        remedy += f" (Megatron: with {asked[1]} in latest_checkpointed_iteration.txt)"
-    return (
-        f"{asks}{f' ({error[:100]})' if error else ''}, which taskd does not do in running"
-        f" processes, and a repair would keep a wrong state: {remedy}"
-    )
+def load(state: ReportState, text: str) -> Load | None:
+    """What has to be loaded where an exception, or an error code, `text` means that only a
+    checkpoint has a right state; None where memory has one."""
+    if state not in (ReportState.RS_RETRY, ReportState.RS_UCE_CORRUPTED):
+        return None
+    asked = re.search(r"load ckpt step=(\d{1,18})", text)
+    told = text[:TEXT]
+    if asked is not None and asked[0] not in told:
+        told += f"... {asked[0]}"
+    return Load(int(asked[1]) if asked else -1, told)
+
+
+def noticed(text: str) -> None:
+    """Another rank has raised `text`: its handler, if one is registered, may have to note what it
+    says, such as the checkpoint to load."""
+    meaning(RuntimeError(text))
 
 
 def _repairable(text: str) -> bool:
     """Whether the memory failed after the last update had begun; False for a text without a
     time."""
-    found = re.search(r"time us=(\d+)", text)
-    return found is not None and utils.tft_can_do_uce_repair(int(found[1]))
+    failed = uce_utils.get_l2_hbm_error_time(text)
+    return failed is not None and uce_utils.tft_can_do_uce_repair(failed)

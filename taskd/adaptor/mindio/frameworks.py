@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 _version = ""  # MindSpeed or MindSpeed-LLM, as the framework says
 
@@ -37,6 +38,11 @@ def resumes_links() -> bool:
     return torch is None or (npu is not None and bool(npu.is_available()))
 
 
+def loads_checkpoints() -> bool:
+    """Whether its repair handler can load a checkpoint: MindSpore's cannot."""
+    return "mindspore" not in sys.modules
+
+
 def settles_late() -> bool:
     """Whether a flag stays set for a moment after the framework has reported the end of an update,
     in which its handlers refuse: MindSpore's TrainFaultTolerance."""
@@ -45,10 +51,23 @@ def settles_late() -> bool:
 
 def choose_device() -> None:
     """Handlers run in a thread of their own, which has to choose the device again."""
+    if (index := device()) is not None:
+        sys.modules["torch"].npu.set_device(index)
+
+
+def device() -> int | None:
+    """The index of this process's accelerator; None without one."""
     torch = sys.modules.get("torch")
     npu = getattr(torch, "npu", None)
-    if npu is not None and npu.is_available():
-        npu.set_device(npu.current_device())
+    return int(npu.current_device()) if npu is not None and npu.is_available() else None
+
+
+def stream() -> Any:
+    """A stream of the accelerator, None without one."""
+    npu = getattr(sys.modules.get("torch"), "npu", None)
+    if npu is None or not npu.is_available():
+        return None
+    return getattr(npu, "SyncLaunchStream", npu.Stream)()
 
 
 def free_memory() -> None:

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from taskd.adaptor.mindio import frameworks, handlers
+from taskd.adaptor.mindio import exceptions, frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
 from taskd.adaptor.mindio.rank import Rank
 from taskd.adaptor.mindio.updates import TORN
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank, to_rank
-from taskd.messages.values import Plan, Position
+from taskd.messages.values import Load, Plan, Position
 
 log = logging.getLogger("taskd.worker")
 
@@ -79,7 +79,6 @@ class Orders:
         if order.interruption <= self._answered:
             return
         self._answered = order.interruption
-        rank.refuse()  # a manager that is new may not know
         with rank.changed:
             rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
             rank.changed.notify_all()
@@ -99,7 +98,7 @@ class Orders:
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
         # the order's own number: a newer interruption has another order, which is answered too
-        at = Position(step, clean)
+        at = Position(step, clean, load=rank.load)
         self._agent.report(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
 
     def _stop(self, order: to_rank.Interrupt) -> None:
@@ -171,15 +170,44 @@ class Orders:
 
     def _restored(self, order: to_rank.Restore) -> None:
         rank, plan = self._rank, order.plan
-        rank.repair_step = plan.step
+        rank.repair_step, digest = plan.step, ""
         with self._communicating():
-            for info, rebuilds in self._repairs(plan):
-                failed = sorted({d for _, d, _ in plan.optimizers})
-                rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
-            rank.handlers.call(handlers.ROLLBACK, plan.step)
+            if plan.load is not None:
+                rank.repair_step = self._load(plan.step, plan.load)
+                digest = f"the checkpoint of step {rank.repair_step}"
+            else:
+                for info, rebuilds in self._repairs(plan):
+                    failed = sorted({d for _, d, _ in plan.optimizers})
+                    rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
+            rank.handlers.call(handlers.ROLLBACK, rank.repair_step)
         if sockets.torn():
             raise RuntimeError(f"{TORN}: the state is not whole")
-        self._agent.report(from_rank.RankRestored, order.generation, "")
+        self._agent.report(from_rank.RankRestored, order.generation, digest, rank.loaded)
+
+    def _load(self, step: int, load: Load) -> int:
+        """Have the framework load a checkpoint; returns its step. `step`: the updates finished."""
+        rank, me = self._rank, self._agent.rank
+        if rank.load is None and load.text:
+            exceptions.noticed(load.text)
+        rebuilds = rank.uce and not self._low
+        kind = RepairType.RT_LOAD_REBUILD if rebuilds else RepairType.RT_LOAD_CKPT
+        kinds = list(rank.kinds) or [0]
+        own = [me] * len(kinds)
+        info = {
+            "type": kinds,
+            "repair_type": kind.value,
+            "src": own,
+            "dst": list(own),
+            "rank_list": list(range(rank.world_size)),
+        }
+        rank.loaded = -1
+        rank.handlers.call(handlers.REPAIR, step, rebuilds, own, info)
+        if rank.loaded < 1:
+            raise RuntimeError(
+                f"its repair handler has not loaded {load.which}: tft_report_load_ckpt_step was"
+                " not called"
+            )
+        return rank.loaded
 
     def _repairs(self, plan: Plan) -> Iterator[tuple[dict[str, Any], bool]]:
         """The arguments of this rank's repair handler, and whether its model and optimizer have to

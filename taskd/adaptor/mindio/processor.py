@@ -48,12 +48,12 @@ REPORTS = {
 class Processor(Rank):
     """The rank that the framework calls. Unless noted, methods are for the training thread."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
         """Claim this rank's slot. Raises OSError."""
         logs.setup(f"worker-{rank}")
         belonging.attach()
         belonging.dies_with_launcher()
-        super().__init__(rank)
+        super().__init__(rank, world_size)
         self._released = -1
         self._pausing = Pausing(self)
 
@@ -164,7 +164,9 @@ class Processor(Rank):
         slot.patience(PATIENCE)
 
     def set_replicas(self, groups: tuple[ReplicaGroup, ...]) -> None:
-        self.agent.report(from_rank.OptimizerReplicas, groups)
+        self.kinds = tuple(k for k, g in enumerate(groups) if self.agent.rank in g.ranks)
+        loads = frameworks.loads_checkpoints()
+        self.agent.report(from_rank.OptimizerReplicas, groups, loads)
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -173,7 +175,8 @@ class Processor(Rank):
         step, text = self.updates.step, code or state.name
         with self.changed:
             self.reported = state
-            self.uce = self.uce or state is ReportState.RS_UCE
+            self.uce = self.uce or state in (ReportState.RS_UCE, ReportState.RS_UCE_CORRUPTED)
+            self.load = exceptions.load(state, error or code) or self.load
             if state is ReportState.RS_PREREPAIR_FINISH:
                 self.prepared = True
             self.changed.notify_all()
@@ -182,9 +185,8 @@ class Processor(Rank):
             text = f"{what}: {code}" if code else what
             self.agent.report(from_rank.RankFaulted, step, fault, text)
         elif state in (ReportState.RS_RETRY, ReportState.RS_UCE_CORRUPTED):
-            self.refusal = exceptions.refusal(state, error or code)
-            log.error("rank %d: %s", self.agent.rank, self.refusal)
-            self.refuse()
+            text = (error or text)[:300]
+            self.agent.report(from_rank.RankFaulted, step, from_rank.MEMORY, text, 0, self.load)
         elif state in (ReportState.RS_INIT_FINISH, ReportState.RS_PREREPAIR_FINISH):
             if self.replacement and not self.ready:
                 self.ready = True
@@ -234,7 +236,7 @@ def current() -> Processor | None:
     return _current
 
 
-def make(rank: int) -> None:
+def make(rank: int, world_size: int) -> None:
     """Make this process's Processor, if it runs under taskd's agent. Raises ValueError, OSError."""
     global _current
     if "TASKD_AGENT" not in os.environ:
@@ -247,4 +249,4 @@ def make(rank: int) -> None:
         return
     if _current is not None:
         raise ValueError("tft_init_processor was called already in this process")
-    _current = Processor(rank)
+    _current = Processor(rank, world_size)

@@ -14,6 +14,7 @@ from taskd.adaptor.mindio.handlers import Handlers
 from taskd.adaptor.mindio.updates import Updates
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
+from taskd.messages.values import Load
 from taskd.worker.communication.agent_client import AgentClient
 
 
@@ -21,7 +22,8 @@ class Rank:
     """`handlers`, `updates`, `callbacks`: see there. `changed` is notified of each change here.
     `orders`: those that are carried out by handlers. Methods are for any thread."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.world_size = world_size
         self.agent = AgentClient(rank)
         self.changed = threading.Condition()
         self.updates = Updates(self.changed)
@@ -36,7 +38,9 @@ class Rank:
         self.waiting = self.over = self.ready = self.prepared = False
         self.reported = ReportState.RS_NORMAL
         self.uce = False  # this rank's memory has failed
-        self.refusal = ""  # why the job has to end: what was asked for, and is not done
+        self.load: Load | None = None  # no rank's memory is right: what has to be loaded
+        self.loaded = -1  # the step of the checkpoint that the framework has loaded
+        self.kinds: tuple[int, ...] = ()  # of the optimizers that this rank has parts of
         self.first_update_reported = True  # the first update after a repair is reported
         self.generation = 0
         self.action: Action | None = None  # what the training thread does next, once it is known
@@ -50,11 +54,6 @@ class Rank:
         """A callback of the framework ends the job."""
         self.agent.report(from_rank.StrategyRequested, strategy)
 
-    def refuse(self) -> None:
-        """End the job if it needs something that taskd does not do."""
-        if self.refusal:
-            self.agent.report(from_rank.StrategyRequested, "exit", self.refusal)
-
     def act(self, action: Action) -> None:
         """Let the training thread continue."""
         with self.changed:
@@ -66,6 +65,7 @@ class Rank:
         """The repair is done."""
         with self.changed:
             self.replacement = self.uce = self.prepared = self.ready = False
+            self.load, self.loaded = None, -1
             self.resumed, self.generation = order.interruption, order.generation
             self.first_update_reported = False
             self.repair_type = "unknown"

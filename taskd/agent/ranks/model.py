@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from taskd.agent.ranks import shared_memory
 from taskd.cython_api.page import Page
-from taskd.messages import codec, to_agent, to_rank
-from taskd.messages.values import Position, ReplicaGroups
+from taskd.messages import codec, from_rank, to_agent, to_rank
+from taskd.messages.values import Position
 from taskd.protocol.mailbox import Action, Mailbox
 
 log = logging.getLogger("taskd.agent")
@@ -43,7 +43,7 @@ class Rank:
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state
     handlers: bool = False  # its framework repairs itself, see from_rank.RankJoined
-    groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas
+    replicas: from_rank.OptimizerReplicas | None = None  # for a manager that is new
     connected: bool = False  # its process group exists, see from_rank.GroupReady
     killed: str = ""  # why this agent has killed its process
     over: str | None = None  # how its process ended

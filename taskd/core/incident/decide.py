@@ -21,19 +21,23 @@ class Decide(Work):
         job = self._job
         steps = (m.position.step for m in members if m.position is not None)
         incident.round.reached = max(steps, default=-1)
-        if job.handlers and all(m.position is None or not m.position.step for m in members):
+        untrained = all(m.position is None or not m.position.step for m in members)
+        if job.handlers and untrained and incident.load is None:
             job.restart_all(f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}")
             return None
         if incident.strategy == "dump":
             able = set(incident.round.reports) - set(incident.evicted)
-            begin = checkpoint.begin if job.handlers else dump.begin
-            begun = begin(job, members, able)
+            begun = (
+                checkpoint.begin(job, members, able, incident.load)
+                if job.handlers
+                else dump.begin(job, members, able)
+            )
             if isinstance(begun, repair.Refusal):
                 return Move.REFUSED, begun.reason
             incident.round.dump = begun
             return Move.SAVING, ""
         plan = (
-            optimizer_replicas.plan(members, job.optimizers)
+            optimizer_replicas.plan(members, job.optimizers, incident.load, job.loads)
             if job.handlers
             else repair.plan(members, self.resumed)
         )

@@ -12,6 +12,7 @@ from taskd.core.incident.times import for_journal
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import to_agent
+from taskd.messages.values import Load
 
 SET_UP = (
     " A replacement runs the script's set-up again, where its first process has left directories,"
@@ -87,12 +88,20 @@ class End(Work):
         job, reason = self._job, self._reason(incident, passed_over, now)
         # a restart cannot work on a device that takes no process, or on a node that is gone
         possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
+        # and it begins from the newest checkpoint
+        earlier = incident.load is not None and incident.load.step >= 0
+        possible = possible and not earlier
         if possible and not incident.leaving and job.retried < job.settings.retries:
             job.retried += 1
             job.restart_all(f"{reason} This is time {job.retried} of {job.settings.retries}.")
             self._tell(incident, "restarted", now)
         # until another pod comes, which `recover` has waited for
-        elif job.settings.pods and not incident.leaving and "recover" not in incident.failed:
+        elif (
+            job.settings.pods
+            and not incident.leaving
+            and not earlier
+            and "recover" not in incident.failed
+        ):
             self._tell(incident, "restarted", now)
             job.exhausted = reason
         else:
@@ -121,7 +130,7 @@ class End(Work):
             f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
             f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
             f" {job.generation}. What was tried: {tried}.{skipped}"
-            f"{SET_UP if incident.set_up else ''}"
+            f"{SET_UP if incident.set_up else ''}{_again_from(incident.load)}"
         )
 
     def _tell(self, incident: Incident, result: str, now: float) -> None:
@@ -141,6 +150,14 @@ class End(Work):
             tried=list(incident.tried),
             rounds=for_journal(incident.times, incident.began),
         )
+
+
+def _again_from(load: Load | None) -> str:
+    if load is None:
+        return ""
+    # Megatron's own file
+    file = f" (Megatron: with {load.step} in latest_checkpointed_iteration.txt)"
+    return f" Start the job again from {load.which}{file if load.step >= 0 else ''}."
 
 
 def _durations(incident: Incident, now: float) -> dict[str, float]:

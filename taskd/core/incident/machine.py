@@ -134,6 +134,7 @@ class Recovery(Part):
         assert incident is not None
         if kind is not None:
             incident.kinds[kind.rank] = kind.fault
+            incident.asked(kind.load)
         self._job.note(incident.add(text, explains), journaled=True)
         incident.tell_fault(self._job, text)
         return incident
@@ -227,14 +228,14 @@ class Recovery(Part):
     # -- reports of ranks in an incident -----------------------------------------------------------
 
     def interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
-        incident = self.incident
+        incident = self._in(Phase.INTERRUPT)
         if (
             incident is None
             or event.interruption != self._job.interruption
-            or incident.phase is not Phase.INTERRUPT
             or event.rank in incident.killed
         ):
             return
+        incident.asked(event.position.load)
         if event.unfit:
             why = {event.rank: event.unfit}
             self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)
@@ -244,14 +245,12 @@ class Recovery(Part):
             self.advance(now)
 
     def busy(self, event: from_agent.RankBusy, now: float) -> None:
-        incident = self.incident
+        incident = self._in(Phase.INTERRUPT)
         if (
-            incident is None
-            or incident.phase is not Phase.INTERRUPT
-            or event.interruption != self._job.interruption
+            incident is not None
+            and event.interruption == self._job.interruption
+            and self._interrupt.running(incident, event.rank)
         ):
-            return
-        if self._interrupt.running(incident, event.rank):
             incident.extend(min(now + event.allowance, incident.latest))
 
     def reset(self, now: float) -> None:
@@ -283,6 +282,7 @@ class Recovery(Part):
         incident = self._in(Phase.RESTORE)
         if incident is not None and event.generation == self._job.generation:
             incident.round.restored[event.rank] = event.digest
+            incident.round.loaded = event.loaded
             incident.round.times.note(times.RESTORED, event.rank, self._job.at)
             self.advance(now)
 
@@ -298,7 +298,7 @@ class Recovery(Part):
         return self.incident if self.phase is phase else None
 
     def silent(self) -> list[int]:
-        """Return the ranks that the current phase waits for."""
+        """The ranks that the current phase waits for."""
         incident = self.incident
         return self._works[incident.phase].silent(incident) if incident is not None else []
 

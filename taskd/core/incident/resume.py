@@ -14,6 +14,7 @@ from taskd.core.incident.takeover import Takeover
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import to_rank
+from taskd.messages.values import Plan
 
 
 class OfAll(Work):
@@ -77,7 +78,7 @@ class Restore(OfAll):
         assert plan is not None
         sets = {m.rank: m.replica_set for m in incident.round.members}
         if replica_sets.equal(restored, sets):
-            return Move.RESTORED, ""
+            return self._loaded(incident, plan)
         detail = abbreviate(f"rank {r}: {d}" for r, d in sorted(restored.items()))
         why = f"replicas differ at step {plan.step} ({detail})"
         outliers = replica_sets.outliers(restored, sets)
@@ -91,6 +92,18 @@ class Restore(OfAll):
             differs = "its restored state differs from most others'"
             incident.evicted.update(dict.fromkeys(incident.divergent, differs))
         return Move.DIFFERENT, why
+
+    def _loaded(self, incident: Incident, plan: Plan) -> Next:
+        """All ranks have the state of the same step: if that is a checkpoint's, it must be the one
+        that was asked for."""
+        if plan.load is None:
+            return Move.RESTORED, ""
+        step = incident.round.loaded
+        if plan.load.step not in (-1, step):
+            return Move.SPENT, f"the framework loaded the checkpoint of step {step} instead"
+        self._job.note(f"all ranks have loaded the checkpoint of step {step}")
+        incident.round.plan = plan.at(step)
+        return Move.RESTORED, ""
 
 
 class Resume(OfAll):

@@ -14,7 +14,7 @@ from taskd.core.incident.times import NEWEST, RankTimes
 from taskd.core.repair import Member
 from taskd.core.state import JobState, RankState
 from taskd.core.topology import Node
-from taskd.messages.values import Plan, Position
+from taskd.messages.values import Load, Plan, Position
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Round:
     plan: Plan | None = None
     rebuilt: set[int] = field(default_factory=set)
     restored: dict[int, str] = field(default_factory=dict)  # rank -> digest of its state
+    loaded: int = -1  # the step of the checkpoint that a rank has loaded
     committed: set[int] = field(default_factory=set)
     reached: int = -1  # the highest step that a rank had come to
     times: RankTimes = field(default_factory=lambda: RankTimes(0, "", 0, 0.0))
@@ -104,6 +105,7 @@ class Incident:
     hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks
     retry_requested: set[int] = field(default_factory=set)  # ranks whose device required a retry
     kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
+    load: Load | None = None  # no rank's memory is right: what has to be loaded
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes
     set_up: bool = False  # an exception has ended a replacement before its first attempt
@@ -150,6 +152,14 @@ class Incident:
                 self.blamed = None
         where = f", {self.phase.value}" if self.rounds else ""
         return f"incident {self.number}{where}: {text}"
+
+    def asked(self, load: Load | None) -> None:
+        """A rank asks that all load a checkpoint. Of several the earliest step counts: its state is
+        right for each of them."""
+        if load is not None and (
+            self.load is None or load.step >= 0 and not 0 <= self.load.step <= load.step
+        ):
+            self.load = load
 
     def renew(self, number: int, rank: RankState) -> str:
         """Give the rank a new process, which has no state yet. Returns why the old one could not be

@@ -1,11 +1,13 @@
 """A training script that knows mindio_ttp and nothing of taskd, built as MindSpeed-LLM uses the
-interface: a decorator around `train`, replica groups of a distributed optimizer, and handlers for
-stop, clean, groups, repair, rollback and the last checkpoint. Data parallel times model parallel;
-the model-parallel layers are split by columns and rows.
+interface, name by name and in its order: a decorator around `train`, replica groups of a
+distributed optimizer, and handlers for stop, clean, groups, repair, rollback, the last checkpoint
+and precision errors. Data parallel times model parallel; the model-parallel layers are split by
+columns and rows.
 
-pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with FAULT kill, poison,
-cut, raise, precision (it asks for the checkpoint of step 5), early or late (HBM fails before or
-after an update has begun)
+pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with RANK a number or
+"all", and FAULT kill, poison, cut, raise, precision (it asks for the checkpoint of step 5), early
+or late (HBM fails before or after an update has begun). SAVE_INTERVAL: updates between two
+checkpoints, 0: none. LOAD_FAULT: a fault on rank 2 while it first loads one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -42,10 +45,21 @@ from mindio_ttp.framework_ttp import (
     tft_register_save_ckpt_handler,
     tft_register_stop_handler,
     tft_register_stream_sync_handler,
+    tft_register_zit_downgrade_rebuild_handler,
+    tft_register_zit_upgrade_rebuild_handler,
+    tft_register_zit_upgrade_repair_handler,
+    tft_register_zit_upgrade_rollback_handler,
+    tft_set_dp_group_info,
     tft_set_optimizer_replica,
     tft_start_controller,
     tft_start_processor,
     tft_start_updating_os,
+)
+from mindio_ttp.framework_ttp.ttp_decorator import (
+    get_device,
+    get_mindio_export_version,
+    tft_get_repair_type,
+    tft_report_load_ckpt_step,
 )
 from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
 
@@ -62,7 +76,12 @@ FAULTS = list(zip(sys.argv[5::3], sys.argv[6::3], sys.argv[7::3], strict=True))
 DP_RANKS = list(range(RANK % MP, WORLD, MP))
 MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
 
+SAVE_INTERVAL = int(os.environ.get("SAVE_INTERVAL", "0"))
+LOADING = OUTPUT / "checkpoints"
+LATEST = LOADING / "latest_checkpointed_iteration.txt"
+
 rebooted = False
+retry_step: int | None = None  # that a precision error asks for
 groups: dict[str, Any] = {}
 
 
@@ -173,10 +192,12 @@ class DistributedAdam:
 
 
 def stop(args: Any, ctx: Any) -> None:
+    assert get_device() is None and get_mindio_export_version() == "MindSpeed-LLM"
     device.stop_device()
 
 
 def clean(is_uce_error: bool, args: Any, ctx: Any) -> int:
+    assert tft_get_repair_type() in ("retry", "recover", "dump")
     if is_uce_error:
         args[TRAIN][MODEL] = args[TRAIN][OPTIMIZER] = None
     return 0
@@ -200,6 +221,12 @@ def repair(
     ctx: Any,
 ) -> None:
     kind = repair_info["repair_type"]
+    if kind in (RepairType.RT_LOAD_CKPT.value, RepairType.RT_LOAD_REBUILD.value):
+        assert need_rebuild is (kind == RepairType.RT_LOAD_REBUILD.value)
+        assert repair_info["src"] == repair_info["dst"] == error_ranks == [RANK]
+        assert repair_info["rank_list"] == list(range(WORLD))
+        load_checkpoint(args, need_rebuild)
+        return
     if repair_info["src"] == repair_info["dst"]:
         return
     ranks = sorted(repair_info["rank_list"])
@@ -228,6 +255,61 @@ def rollback(step: int, args: Any, ctx: Any) -> None:
     args[TRAIN][OPTIMIZER].gather()
 
 
+def load_checkpoint(args: Any, need_rebuild: bool) -> None:
+    """As MindSpeed-LLM does: where a step is asked for and there, the file that names the newest
+    one is rewritten, by rank 0; then all load what that file names."""
+    global retry_step
+    fault = os.environ.get("LOAD_FAULT", "")
+    mark = OUTPUT / "load-fault"
+    if fault and RANK == 2 and not mark.exists():
+        mark.touch()
+        strike(fault, args[TRAIN][OPTIMIZER])
+    if retry_step is not None and LATEST.exists() and (LOADING / str(retry_step)).exists():
+        if RANK == 0:
+            LATEST.write_text(str(retry_step))
+        dist.barrier()
+        retry_step = None
+    dist.barrier()
+    step = int(LATEST.read_text())
+    if need_rebuild:
+        args[TRAIN][MODEL] = model = Model()
+        args[TRAIN][OPTIMIZER] = DistributedAdam(model)
+    optimizer = args[TRAIN][OPTIMIZER]
+    loaded = torch.load(LOADING / str(step) / part_of(optimizer))
+    for tensor, value in zip(optimizer.state, loaded["state"], strict=True):
+        tensor.copy_(value)
+    optimizer.steps = step
+    tft_report_load_ckpt_step(step)
+
+
+def part_of(optimizer: DistributedAdam) -> str:
+    return f"mp-{RANK % MP}-part-{optimizer.part}.pt"
+
+
+def save_checkpoint(optimizer: DistributedAdam) -> None:
+    """A periodic one, of all ranks; replicas write the same."""
+    folder = LOADING / str(optimizer.steps)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{RANK}.tmp"
+    torch.save({"step": optimizer.steps, "state": optimizer.state}, temporary)
+    temporary.rename(folder / part_of(optimizer))
+    dist.barrier()
+    if RANK == 0:
+        (LOADING / "tmp").write_text(str(optimizer.steps))
+        (LOADING / "tmp").rename(LATEST)
+
+
+def precision_error(text: str) -> str:
+    global retry_step
+    if found := re.search(r"load ckpt step=(\d+)", text):
+        retry_step = int(found[1])
+    return "PRECISION ERROR"
+
+
+def elastic(*given: Any) -> None:
+    raise AssertionError("taskd does no elastic training with this framework")
+
+
 def save(step: int, save_info: list[dict[str, Any]], args: Any, ctx: Any) -> None:
     optimizer = args[TRAIN][OPTIMIZER]
     folder = OUTPUT / f"checkpoint-{step}.tmp"
@@ -235,7 +317,7 @@ def save(step: int, save_info: list[dict[str, Any]], args: Any, ctx: Any) -> Non
     assert any(RANK in entry["ranks"] for entry in save_info)
     buffer = io.BytesIO()
     torch.save({"step": step, "state": optimizer.state}, buffer)
-    (folder / f"mp-{RANK % MP}-part-{optimizer.part}.pt").write_bytes(buffer.getvalue())
+    (folder / part_of(optimizer)).write_bytes(buffer.getvalue())
 
 
 def rename(step: int, args: Any) -> None:
@@ -258,8 +340,8 @@ def step_of(model: Model, optimizer: DistributedAdam, losses: TextIO) -> None:
 
 def hurt(model: Model, optimizer: DistributedAdam) -> None:
     for fault, rank, step in FAULTS:
-        mark = OUTPUT / f"fault-{fault}-{rank}-{step}"
-        if int(rank) == RANK and int(step) == optimizer.steps and not mark.exists():
+        mark = OUTPUT / f"fault-{fault}-{RANK}-{step}"
+        if rank in (str(RANK), "all") and int(step) == optimizer.steps and not mark.exists():
             mark.touch()
             strike(fault, optimizer)
 
@@ -292,20 +374,23 @@ def train(arguments: list[Any], valid: list[Any]) -> None:
         while optimizer.steps < STEPS:
             hurt(model, optimizer)
             step_of(model, optimizer, losses)
+            if SAVE_INTERVAL and optimizer.steps % SAVE_INTERVAL == 0:
+                save_checkpoint(optimizer)
             tft_pause_train(optimizer.steps)
 
 
 def main() -> None:
     global rebooted
     if RANK == 0 and "MINDX_TASK_ID" not in os.environ:
-        tft_init_controller(RANK, WORLD, False, True)
+        tft_init_controller(RANK, WORLD, False, True, False)
         tft_start_controller("127.0.0.1", 8000, False, "")
-    tft_init_processor(RANK, WORLD, False, False, "", True, True)
+    tft_init_processor(RANK, WORLD, False, False, "", True, True, False)
     tft_start_processor("127.0.0.1", 8000)
     rebooted = tft_is_reboot_node()
     make_groups()
     info = {"rank_list": DP_RANKS, "replica_cnt": REPLICAS, "replica_shift": 0}
     tft_set_optimizer_replica(RANK, [info])
+    tft_set_dp_group_info(RANK, DP_RANKS)
     tft_register_save_ckpt_handler(save)
     tft_register_rename_handler(rename)
     tft_register_stop_handler(stop)
@@ -314,9 +399,13 @@ def main() -> None:
     tft_register_rollback_handler(rollback)
     tft_register_rebuild_group_handler(rebuild_groups)
     tft_register_stream_sync_handler(lambda: None)
+    tft_register_zit_downgrade_rebuild_handler(elastic)
+    tft_register_zit_upgrade_rebuild_handler(elastic)
+    tft_register_zit_upgrade_repair_handler(elastic)
+    tft_register_zit_upgrade_rollback_handler(elastic)
     for pattern in ("Connection closed by peer", "Connection reset by peer", "Broken pipe"):
         tft_register_exception_handler(pattern, "RS_HCCL_FAILED", lambda text: "gloo")
-    tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", lambda text: "PRECISION ERROR")
+    tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", precision_error)
     model = Model()
     arguments = [model, DistributedAdam(model)]
     (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))

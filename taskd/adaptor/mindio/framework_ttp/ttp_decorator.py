@@ -1,18 +1,41 @@
 """The decorator around a framework's training function, for PyTorch. MindSpore has a loop of its
-own (mindspore/train/model.py)."""
+own (mindspore/train/model.py).
+
+Frameworks find here, too, whatever the module of this name has elsewhere. What its own library
+calls, and no framework does, can be imported and not be called.
+"""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
+import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from enum import Enum
+from functools import wraps
+from types import SimpleNamespace
+from typing import Any, NoReturn, TypeVar
 
 from taskd.adaptor.mindio import exceptions, frameworks, processor
+from taskd.adaptor.mindio.controller_ttp.ttp_utils import (
+    get_env_var_int_safely,
+    input_ip_transform,
+    is_valid_ipv4,
+    is_zero_ip,
+)
 from taskd.adaptor.mindio.enums import Action, ReportState
+from taskd.adaptor.mindio.framework_ttp import functions
+from taskd.adaptor.mindio.framework_ttp.functions import *  # noqa: F403
 from taskd.adaptor.mindio.processor import Processor
+from taskd.adaptor.mindio.utils.uce_utils import (
+    get_l2_hbm_error_time,
+    get_update_start_end_time,
+    tft_can_do_uce_repair,
+)
 
 log = logging.getLogger("taskd.worker")
+ttp_logger = SimpleNamespace(LOGGER=log)
 
 T = TypeVar("T")
 
@@ -58,10 +81,145 @@ def _await_repair(me: Processor, error: Exception) -> None:
     frameworks.free_memory()
 
 
-def get_mindio_export_version() -> str:
-    """The version given to set_mindio_export_version; "" before."""
-    return frameworks.version()
+# -- devices and addresses -------------------------------------------------------------------------
 
 
-def tft_report_load_ckpt_step(step: int) -> None:
-    """See framework_ttp."""
+def get_device() -> int | None:
+    """The index of this process's accelerator; None without one."""
+    return frameworks.device()
+
+
+def set_device() -> None:
+    """Choose it in the calling thread."""
+    frameworks.choose_device()
+
+
+def get_stream() -> Any:
+    """A stream of its own for work beside the training; None without an accelerator."""
+    return frameworks.stream()
+
+
+def check_pytorch_version() -> bool:
+    """Whether the groups of this torch can be made again."""
+    return True
+
+
+def handle_l2_hbm_error(err_str: str) -> tuple[bool, bool]:
+    """Whether `err_str` reports failed memory, and whether a repair can restore what it held."""
+    if exceptions.HBM not in err_str:
+        return False, True
+    failed = get_l2_hbm_error_time(err_str)
+    return True, failed is not None and tft_can_do_uce_repair(failed)
+
+
+def is_valid_ip(ip_str: str) -> bool:
+    return is_valid_ipv4(ip_str)
+
+
+def is_loopback_address(ip: str) -> bool:
+    return re.fullmatch(r"127\.0*\.0*\.0*1", ip) is not None
+
+
+def get_local_ip(master_ip: str, local_ip: str) -> str:
+    """`local_ip`: ranks reach the controller by their agent, from whatever address."""
+    return local_ip
+
+
+# -- what the library behind the interface calls ---------------------------------------------------
+
+
+class PauseType(Enum):
+    PAUSE = 1
+    RAISE = 2
+
+
+class SaveHandler:
+    """Keeps handlers in other implementations; here taskd.adaptor.mindio.handlers does."""
+
+    def __init__(self) -> None:
+        _refuse("SaveHandler")
+
+
+_INTERNAL = {
+    "change_timeout": "timeout",
+    "clean_callback": "",
+    "continue_callback": "",
+    "execute_rebuild_group": "fault_ranks, repair_id",
+    "exit_callback": "",
+    "exit_proc_thread": "",
+    "launch_tcp_store_client": "url, save_rank=-1, world_size=-1",
+    "launch_tcp_store_server": "url, world_size",
+    "notify_stop_callback_return": "",
+    "pause_callback": "pause_step, hot_switch",
+    "rename_callback": "",
+    "repair_callback": "repair_args",
+    "rollback_callback": "rollback_args",
+    "save_checkpoint_callback": "step, repairId, optimidxs, ranks",
+    "save_data_thread": "",
+    "set_processor_callback": "",
+    "set_zit_processor_callback": "",
+    "stop_callback": "",
+    "subprocess_handler_close": "self, death_sig=None",
+    "wrap_exit": "",
+    "zit_downgrade_rebuild_callback": "comm_group_idx, comm_groups, repair_id, zit_param",
+    "zit_upgrade_rebuild_callback": "rank_list, repair_id, zit_param",
+    "zit_upgrade_repair_callback": "repair_args",
+    "zit_upgrade_rollback_callback": "rollback_args",
+}
+
+
+def __getattr__(name: str) -> Callable[..., NoReturn]:
+    if name not in _INTERNAL:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def refusing(*args: Any, **kwargs: Any) -> NoReturn:
+        _refuse(name)
+
+    refusing.__name__ = refusing.__qualname__ = name
+    parameters = [
+        inspect.Parameter(
+            given.partition("=")[0],
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=_DEFAULTS.get(given.partition("=")[2], inspect.Parameter.empty),
+        )
+        for given in _INTERNAL[name].split(", ")
+        if given
+    ]
+    refusing.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return refusing
+
+
+_DEFAULTS = {"-1": -1, "None": None}
+
+
+def _refuse(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{name}: mindio_ttp's own library calls this; taskd calls the handlers that are"
+        " registered, and nothing in between"
+    )
+
+
+__all__ = [
+    *functions.__all__,
+    *_INTERNAL,
+    "Callable",
+    "Enum",
+    "PauseType",
+    "SaveHandler",
+    "check_pytorch_version",
+    "get_device",
+    "get_env_var_int_safely",
+    "get_l2_hbm_error_time",
+    "get_local_ip",
+    "get_stream",
+    "get_update_start_end_time",
+    "handle_l2_hbm_error",
+    "input_ip_transform",
+    "is_loopback_address",
+    "is_valid_ip",
+    "is_zero_ip",
+    "set_device",
+    "tft_exception_handler",
+    "ttp_logger",
+    "wraps",
+]

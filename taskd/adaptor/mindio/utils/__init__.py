@@ -1,39 +1,15 @@
-"""Notes when parameters were last changed, which may have used failed memory."""
+"""When parameters were last changed, as frameworks note it."""
 
-from __future__ import annotations
+from taskd.adaptor.mindio.utils.uce_utils import (
+    get_l2_hbm_error_time,
+    tft_can_do_uce_repair,
+    tft_set_update_end_time,
+    tft_set_update_start_time,
+)
 
-import sys
-import time
-
-__all__ = ["tft_can_do_uce_repair", "tft_set_update_end_time", "tft_set_update_start_time"]
-
-_last: dict[str, int] = {}
-
-
-def tft_set_update_start_time(start_time: int | None = None) -> None:
-    """Note when the update of the parameters began: `start_time`, in microseconds of the device's
-    clock; None: now."""
-    _last["start"] = _now() if start_time is None else start_time
-
-
-def tft_set_update_end_time(end_time: int | None = None) -> None:
-    """Note when it ended, likewise."""
-    _last["end"] = _now() if end_time is None else end_time
-
-
-def tft_can_do_uce_repair(
-    hbm_error_time: int, start_time: int | None = None, end_time: int | None = None
-) -> bool:
-    """Whether the last update of the parameters began before the memory failed at `hbm_error_time`;
-    otherwise it may have used wrong values, and so may other ranks. Missing times default to the
-    noted ones; without any, the answer is False."""
-    start = _last.get("start") if start_time is None else start_time
-    return start is not None and hbm_error_time > start
-
-
-def _now() -> int:
-    if not hasattr(sys.modules.get("torch"), "npu"):
-        return time.time_ns() // 1000
-    from taskd.devices.npu import time_of_device
-
-    return time_of_device()
+__all__ = [
+    "get_l2_hbm_error_time",
+    "tft_can_do_uce_repair",
+    "tft_set_update_end_time",
+    "tft_set_update_start_time",
+]
