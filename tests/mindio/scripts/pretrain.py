@@ -66,8 +66,7 @@ from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
 WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), 8
 # a rank that dies while groups are made leaves the others waiting for it this long
 PATIENCE = timedelta(seconds=8)
-TRAIN = 0  # where the decorated function's first argument is
-MODEL, OPTIMIZER = 0, 1
+MODEL, OPTIMIZER, SCHEDULER = 1, 2, 3  # places of the decorated function's arguments
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MP, REPLICAS, STEPS = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
@@ -157,7 +156,7 @@ class DistributedAdam:
     def state(self) -> list[torch.Tensor]:
         return [self.main, self.moment, self.second]
 
-    def step(self) -> None:
+    def step(self, rate: float) -> None:
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         dist.all_reduce(gradient, group=groups["dp"])
         gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
@@ -170,7 +169,7 @@ class DistributedAdam:
         self.second.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
         first = self.moment / (1 - 0.9**self.steps)
         second = self.second / (1 - 0.99**self.steps)
-        self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-1e-3)
+        self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-rate)
         tft_end_updating_os(self.steps)
         tft_set_update_end_time()
         self.gather()
@@ -188,6 +187,20 @@ class DistributedAdam:
                 at += parameter.numel()
 
 
+class Scheduler:
+    """The learning rate, another one for each step, so that a step taken twice shows."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+
+    @property
+    def rate(self) -> float:
+        return 1e-3 / (1 + self.steps / 20)
+
+
 # -- what the framework implements -----------------------------------------------------------------
 
 
@@ -199,7 +212,7 @@ def stop(args: Any, ctx: Any) -> None:
 def clean(is_uce_error: bool, args: Any, ctx: Any) -> int:
     assert tft_get_repair_type() in ("retry", "recover", "dump")
     if is_uce_error:
-        args[TRAIN][MODEL] = args[TRAIN][OPTIMIZER] = None
+        args[MODEL] = args[OPTIMIZER] = None
     return 0
 
 
@@ -233,9 +246,9 @@ def repair(
     with device.making_groups():
         group = new_group(ranks)
     if need_rebuild:
-        args[TRAIN][MODEL] = model = Model()
-        args[TRAIN][OPTIMIZER] = DistributedAdam(model)
-    optimizer = args[TRAIN][OPTIMIZER]
+        args[MODEL] = model = Model()
+        args[OPTIMIZER] = DistributedAdam(model)
+    optimizer = args[OPTIMIZER]
     pairs = zip(repair_info["type"], repair_info["src"], repair_info["dst"], strict=True)
     for optimizer_kind, source, destination in pairs:
         assert optimizer_kind == OptimizerType.ATTENTION.value
@@ -251,8 +264,8 @@ def repair(
 
 
 def rollback(step: int, args: Any, ctx: Any) -> None:
-    args[TRAIN][OPTIMIZER].steps = step
-    args[TRAIN][OPTIMIZER].gather()
+    args[OPTIMIZER].steps = args[SCHEDULER].steps = step
+    args[OPTIMIZER].gather()
 
 
 def load_checkpoint(args: Any, need_rebuild: bool) -> None:
@@ -263,22 +276,23 @@ def load_checkpoint(args: Any, need_rebuild: bool) -> None:
     mark = OUTPUT / "load-fault"
     if fault and RANK == 2 and not mark.exists():
         mark.touch()
-        strike(fault, args[TRAIN][OPTIMIZER])
+        strike(fault, args[OPTIMIZER])
     if retry_step is not None and LATEST.exists() and (LOADING / str(retry_step)).exists():
         if RANK == 0:
             LATEST.write_text(str(retry_step))
         dist.barrier()
         retry_step = None
+    args[SCHEDULER] = Scheduler()
     dist.barrier()
     step = int(LATEST.read_text())
     if need_rebuild:
-        args[TRAIN][MODEL] = model = Model()
-        args[TRAIN][OPTIMIZER] = DistributedAdam(model)
-    optimizer = args[TRAIN][OPTIMIZER]
+        args[MODEL] = model = Model()
+        args[OPTIMIZER] = DistributedAdam(model)
+    optimizer = args[OPTIMIZER]
     loaded = torch.load(LOADING / str(step) / part_of(optimizer))
     for tensor, value in zip(optimizer.state, loaded["state"], strict=True):
         tensor.copy_(value)
-    optimizer.steps = step
+    optimizer.steps = args[SCHEDULER].steps = step
     tft_report_load_ckpt_step(step)
 
 
@@ -311,7 +325,7 @@ def elastic(*given: Any) -> None:
 
 
 def save(step: int, save_info: list[dict[str, Any]], args: Any, ctx: Any) -> None:
-    optimizer = args[TRAIN][OPTIMIZER]
+    optimizer = args[OPTIMIZER]
     folder = OUTPUT / f"checkpoint-{step}.tmp"
     folder.mkdir(exist_ok=True)
     assert any(RANK in entry["ranks"] for entry in save_info)
@@ -327,7 +341,7 @@ def rename(step: int, args: Any) -> None:
 # -- training --------------------------------------------------------------------------------------
 
 
-def step_of(model: Model, optimizer: DistributedAdam, losses: TextIO) -> None:
+def step_of(model: Model, optimizer: DistributedAdam, scheduler: Scheduler, losses: TextIO) -> None:
     """One step; the data and the dropout are the same whenever it runs."""
     torch.manual_seed(1_000_003 * optimizer.steps + DP_RANKS.index(RANK))
     x = torch.randn(BATCH, WIDTH)
@@ -335,7 +349,8 @@ def step_of(model: Model, optimizer: DistributedAdam, losses: TextIO) -> None:
     loss.backward()
     # before the update: a step whose update is done does not run again
     losses.write(f"{optimizer.steps} {float(loss.detach()).hex()} {time.time():.4f}\n")
-    optimizer.step()
+    scheduler.step()
+    optimizer.step(scheduler.rate)
 
 
 def hurt(model: Model, optimizer: DistributedAdam) -> None:
@@ -365,18 +380,20 @@ def strike(fault: str, optimizer: DistributedAdam) -> None:
 
 
 @tft_exception_handler
-def train(arguments: list[Any], valid: list[Any]) -> None:
+def train(
+    forward: Any, model: Model, optimizer: DistributedAdam, scheduler: Scheduler
+) -> DistributedAdam:
     set_mindio_export_version("MindSpeed-LLM")
     if rebooted:
         raise RuntimeError("ARF FINISH")
-    model, optimizer = arguments[MODEL], arguments[OPTIMIZER]
     with open(OUTPUT / f"losses-{RANK}", "a", buffering=1) as losses:
         while optimizer.steps < STEPS:
             hurt(model, optimizer)
-            step_of(model, optimizer, losses)
+            forward(model, optimizer, scheduler, losses)
             if SAVE_INTERVAL and optimizer.steps % SAVE_INTERVAL == 0:
                 save_checkpoint(optimizer)
             tft_pause_train(optimizer.steps)
+    return optimizer
 
 
 def main() -> None:
@@ -407,11 +424,10 @@ def main() -> None:
         tft_register_exception_handler(pattern, "RS_HCCL_FAILED", lambda text: "gloo")
     tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", precision_error)
     model = Model()
-    arguments = [model, DistributedAdam(model)]
     (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))
-    train(arguments, [None])
-    digest = [t.double().sum().item().hex() for t in arguments[OPTIMIZER].state]
-    (OUTPUT / f"end-{RANK}").write_text(json.dumps([arguments[OPTIMIZER].steps, digest]))
+    optimizer = train(step_of, model, DistributedAdam(model), Scheduler())
+    digest = [t.double().sum().item().hex() for t in optimizer.state]
+    (OUTPUT / f"end-{RANK}").write_text(json.dumps([optimizer.steps, digest]))
     dist.destroy_process_group()
 
 

@@ -121,8 +121,8 @@ def tft_pause_train(cur_step: int) -> None:
 
 
 def tft_set_step_args(args: Any) -> None:
-    """Set the `args` that handlers get."""
-    if (me := processor.current()) is not None:
+    """Set the `args` that handlers get; with MindSpeed these stay the training function's."""
+    if (me := processor.current()) is not None and not frameworks.version():
         me.handlers.args = args
 
 

@@ -42,19 +42,20 @@ T = TypeVar("T")
 
 def tft_exception_handler(func: Callable[..., T]) -> Callable[..., T]:
     """Decorate a training function: after a fault it waits for the repair and is called again, with
-    the same arguments. Handlers get the positional ones as `args`, unless tft_set_step_args has set
-    others: make them lists that handlers may change."""
+    the same arguments. Handlers get the positional ones as `args`, a list in which they may put
+    others, unless tft_set_step_args has set something else."""
 
     @functools.wraps(func)
     def wrapper(*args: Any, **kwargs: Any) -> T:
         me = processor.current()
         if me is None:
             return func(*args, **kwargs)
+        given = list(args)
         if me.handlers.args is None or frameworks.version():
-            me.handlers.args = args
+            me.handlers.args = given
         while True:
             try:
-                result = func(*args, **kwargs)
+                result = func(*given, **kwargs)
                 me.finish()
                 return result
             except Exception as error:
