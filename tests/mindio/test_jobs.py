@@ -263,7 +263,9 @@ def test_without_one_the_job_ends_and_says_what_to_start_from_gloo_for_hccl(
 def test_the_last_checkpoint_has_each_part_once_gloo_for_hccl(start: Start) -> None:
     job = start("sharded", strategy="dump")
     job.kill(1, 20)
-    assert job.process.wait(LIMIT) != 0
+    assert job.process.wait(LIMIT) == 75  # the state is saved
+    assert "the framework goes on from that checkpoint" in job.log
+    assert "--resume" not in job.log  # which is of taskd's own dumps
     (folder,) = job.out.glob("checkpoint-*")
     assert {p.name for p in folder.iterdir()} == {"mp-0-part-0.pt", "mp-0-part-1.pt"}
     step = int(folder.name.partition("-")[2])

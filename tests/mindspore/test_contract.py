@@ -208,10 +208,10 @@ def test_the_options_that_train_start_gives_msrun(mindspore):
 
 
 def test_the_switches_that_hand_workers_over(mindspore):
-    """Those in docs/mindcluster.md."""
+    """Those in docs/mindspore.md."""
     switches = assigned(tree(mindspore / "utils" / "utils.py"))["ENABLE_MINDX"]
-    document = (ROOT / "docs" / "mindcluster.md").read_text()
-    named = re.findall(r"`([A-Z]+:1)`", document.partition("## MindSpore")[2].partition(", and")[0])
+    document = (ROOT / "docs" / "mindspore.md").read_text()
+    named = re.findall(r"`([A-Z]+:1)`", document.partition(", and")[0])
     assert [ast.literal_eval(value) for value in switches] == [named]
 
 

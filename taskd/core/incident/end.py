@@ -22,6 +22,7 @@ SET_UP = (
 
 
 GO_ON = "Start the same command with --resume auto, and training goes on from there."
+FRAMEWORKS = "Start the same command, and the framework goes on from that checkpoint."
 
 
 class Climb(Work):
@@ -118,7 +119,7 @@ class End(Work):
         if incident.leaving:
             done = incident.tried[-1].removeprefix("dump: done, ")
             reason = f"{'; '.join(incident.faults)}. {done[:1].upper()}{done[1:]}."
-        return f"{reason} {GO_ON}", "saved"
+        return f"{reason} {FRAMEWORKS if self._job.handlers else GO_ON}", "saved"
 
     def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
         """The explanation for the user, as one paragraph."""
