@@ -17,12 +17,14 @@ SCRIPT = Path(__file__).parents[1] / "mindio" / "scripts" / "pretrain.py"
 STEPS, LIMIT = 300, 120.0
 
 
-def start(hosts, folder):
+def start(hosts, folder, layout="22"):
+    """`layout`: model-parallel ranks, and replicas."""
     (folder / "out").mkdir(parents=True)
     alias.install(folder)
     path = f"{folder}:{Path(__file__).parents[2]}"
-    script = [str(SCRIPT), "2", "2", str(STEPS), str(folder / "out")]
-    return Forked(hosts, folder, 2, 2, script, environment(folder, PYTHONPATH=path))
+    script = [str(SCRIPT), *layout, str(STEPS), str(folder / "out")]
+    settings = environment(folder, PYTHONPATH=path, SAVE_INTERVAL="5")
+    return Forked(hosts, folder, 2, 2, script, settings)
 
 
 def until(job, what, condition):
@@ -51,13 +53,14 @@ def undisturbed():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("host", [1, 0])
-def test_a_standby_takes_the_place_of_a_lost_node(hosts, tmp_path, undisturbed, host):
+@pytest.mark.parametrize(("host", "layout"), [(1, "22"), (0, "22"), (1, "11"), (0, "11")])
+def test_a_standby_takes_the_place_of_a_lost_node(hosts, tmp_path, undisturbed, host, layout):
+    """Where nothing is there twice, from the last checkpoint."""
     lab = hosts(3)
-    if not undisturbed:
-        with start(lab, tmp_path / "plain") as job:
-            undisturbed["end"] = trained(job)
-    with start(lab, tmp_path / "job") as job:
+    if layout not in undisturbed:
+        with start(lab, tmp_path / "plain", layout) as job:
+            undisturbed[layout] = trained(job)
+    with start(lab, tmp_path / "job", layout) as job:
         job.launch_standby(2)
         manager = job.directory / "log" / "manager.log"
         until(
@@ -67,4 +70,4 @@ def test_a_standby_takes_the_place_of_a_lost_node(hosts, tmp_path, undisturbed, 
         )
         until(job, "no step is done", lambda: min(steps(job, r) for r in range(4)) >= 10)
         assert lab.signal(host, signal.SIGKILL)
-        assert trained(job) == undisturbed["end"]
+        assert trained(job) == undisturbed[layout]
