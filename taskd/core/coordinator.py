@@ -41,7 +41,6 @@ from taskd.core.succession import UNDER_WAY, Succession
 from taskd.core.switch import Switch
 from taskd.core.tasks import Tasks
 from taskd.messages import from_agent, from_operator, from_rank, to_operator
-from taskd.messages.from_rank import FAULTS
 
 OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager
 
@@ -341,13 +340,13 @@ class Coordinator:
 
     def _rank_faulted(self, event: from_rank.RankFaulted, now: float) -> None:
         event = self.faults.known(event)
+        self.job.ask(event.load)
         if self.job.protected:
             self.faults.device_failed(event, now)
         elif self.succession.deadline is not None:
             self.succession.waits(event.rank)
         elif self.forming.under_way:
-            kind = f"{FAULTS[event.fault]} fault before every rank was protected"
-            self.job.restart_all(f"rank {event.rank}: {kind}: {event.text}")
+            self.job.restart_all(f"{self.faults.text(event)}, before every rank was protected")
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
@@ -359,6 +358,7 @@ class Coordinator:
         self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
 
     def _rank_interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
+        self.job.ask(event.position.load)
         if not (job := self.job).protected:
             self.succession.waits(event.rank)
         elif self.recovery.incidents == 0 and 0 < event.interruption == job.interruption:

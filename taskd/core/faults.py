@@ -109,16 +109,16 @@ class Faults(Part):
             event.load,
         )
 
+    def text(self, event: from_rank.RankFaulted) -> str:
+        if event.load is not None:
+            asks = f"asks in step {event.step} that all ranks load {event.load.which}"
+            return f"rank {event.rank} {asks}: {event.text}"
+        kind = f"{FAULTS[event.fault]} fault in step {event.step}"
+        return f"rank {event.rank}: {kind}: {event.text}"
+
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
-        kind = FAULTS[event.fault]
-        text = f"rank {event.rank}: {kind} fault in step {event.step}: {event.text}"
-        if event.load is not None:
-            text = (
-                f"rank {event.rank} asks in step {event.step} that all ranks load"
-                f" {event.load.which}: {event.text}"
-            )
-        why = ""
+        text, kind, why = self.text(event), FAULTS[event.fault], ""
         if event.page in rank.pages:
             why = f"the memory page at {event.page:#x} has failed again"
         elif (
@@ -134,10 +134,14 @@ class Faults(Part):
             and event.rank in incident.new
             and event.rank not in incident.round.restored
         )
-        if incident is not None and (stateless or event.rank in incident.killed):
+        planned = incident is not None and incident.round.plan is not None
+        if (
+            incident is not None
+            and (stateless or event.rank in incident.killed)
+            and not (event.load is not None and planned)
+        ):
             # it has no state yet and will report a failed restore; or it is being replaced anyway
             self._job.note(text)
-            incident.asked(event.load)
         elif (
             incident is not None
             and incident.phase is Phase.INTERRUPT
@@ -235,17 +239,19 @@ class Faults(Part):
             return
         if incident.phase not in (Phase.REBUILD, Phase.RESTORE, Phase.RESUME):
             return
-        self._recovery.join(
-            f"rank {event.rank} in {incident.phase.value}: {event.reason}", False, now=now
-        )
+        text = f"rank {event.rank} in {incident.phase.value}: {event.reason}"
+        self._recovery.join(text, False, now=now)
+        load = self._job.load
+        if incident.phase is Phase.RESTORE and load is not None:
+            incident.unloaded += 1
+            if incident.unloaded > 1:  # the first time it may have been another rank's death
+                why = f"rank {event.rank} could not load {load.which}: {event.reason}"
+                self._recovery.spent(why, now)
+            else:
+                self._recovery.again(now)
+            return
         incident.failures[event.rank] += 1
         incident.blamed = event.rank
-        plan = incident.round.plan
-        if plan is not None and plan.load is not None and incident.failures.total() > 1:
-            self._recovery.spent(
-                f"rank {event.rank} could not load {plan.load.which}: {event.reason}", now
-            )
-            return
         if (times := incident.failures[event.rank]) >= self._job.settings.failures:
             incident.suspects = {event.rank: f"it has failed {times} times in this incident"}
         self._recovery.again(now)

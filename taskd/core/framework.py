@@ -34,7 +34,7 @@ class Framework(Part):
                     f" {len(job.ranks)} ranks; ignored"
                 )
                 return
-        job.ranks[rank].groups, job.loads = event.groups, event.loads
+        job.ranks[rank].groups, job.ranks[rank].loads = event.groups, event.loads
 
     def requested(self, event: from_rank.StrategyRequested, now: float) -> None:
         """A rank's process ends the job."""

@@ -40,7 +40,7 @@ def plan(
             return Refusal(f"all ranks have to load {load.which}, which this framework cannot")
         return _loading(ranks, load, f"all ranks load {load.which}, as is asked for")
     found = _from_replicas(ranks, groups)
-    if isinstance(found, Plan) or found.reason == NO_STEP or not (loads and groups):
+    if isinstance(found, Plan) or not loads:
         return found
     return _loading(ranks, Load(), f"{found.reason}: all ranks load {Load().which}")
 

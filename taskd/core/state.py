@@ -15,7 +15,7 @@ from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
 from taskd.core.topology import Topology
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
-from taskd.messages.values import Address, Position, ReplicaGroups
+from taskd.messages.values import Address, Load, Position, ReplicaGroups
 
 
 class Part:
@@ -58,7 +58,9 @@ class RankState:
     pages: set[int] = field(default_factory=set)
     unusable: str = ""  # why its device gets no further process
     resetting: str = ""  # why its device gets no process before it has been reset
-    groups: ReplicaGroups = ()  # see from_rank.OptimizerReplicas; of the present or last process
+    # see from_rank.OptimizerReplicas; of the present or last process
+    groups: ReplicaGroups = ()
+    loads: bool = False
 
 
 class JobState:
@@ -70,7 +72,8 @@ class JobState:
         self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
         self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
-        self.loads = False  # and can load a checkpoint, see from_rank.OptimizerReplicas
+        # no rank's state is right: what all have to load, until they have trained on from it
+        self.load: Load | None = None
         self.released = -1  # no step before this one will be repeated
         self.over = False
         self.switches = settings.switches  # how often recovery has been paused or turned on
@@ -107,12 +110,21 @@ class JobState:
         return self.over or bool(self.restart or self.exhausted)
 
     def restart_all(self, why: str, fault: to_agent.RestartFault = "script") -> None:
-        """Have all ranks restarted once the event under way is handled."""
+        """Have all ranks restarted once the event under way is handled. Their scripts begin from
+        their newest checkpoint: where an earlier one is needed, the job ends instead."""
+        if self.load is not None and self.load.step >= 0:
+            self.give_up(f"{why}. {self.load.remedy}")
+            return
         self.restart, self.restart_fault = why, fault
+
+    def ask(self, load: Load | None) -> None:
+        """A rank asks that all load a checkpoint."""
+        if load is not None:
+            self.load = load.before(self.load)
 
     def begin_anew(self) -> None:
         """The scripts begin anew: nothing is protected until all of them have called protect()."""
-        self.protected, self.released, self.restart = False, -1, ""
+        self.protected, self.released, self.restart, self.load = False, -1, "", None
         for rank in self.ranks.values():
             rank.joined, rank.finished, rank.ended = False, None, False
 
@@ -206,6 +218,11 @@ class JobState:
     def optimizers(self) -> dict[int, ReplicaGroups]:
         """Which ranks have the same optimizer state, by reporting rank."""
         return {r: state.groups for r, state in self.ranks.items() if state.groups}
+
+    @property
+    def loads(self) -> bool:
+        """Whether the ranks' framework can load a checkpoint."""
+        return any(state.loads for state in self.ranks.values())
 
     def quit_before_the_end(self) -> list[int]:
         """Return the ranks that exited before the end of their loops, once all others have finished

@@ -12,6 +12,7 @@ from msgspec import Meta
 from taskd.messages.values import (
     Address,
     Count,
+    Load,
     Message,
     Name,
     Number,
@@ -27,12 +28,14 @@ from taskd.messages.values import (
 class Interrupt(Message, frozen=True):
     """Every rank leaves its collectives and waits; repeating the same number is harmless.
     `strategy`: of the round that begins. `faulty`: the ranks at fault and the documented type of
-    their fault, as in from_rank.FAULTS; set if the ranks' framework repairs itself."""
+    their fault, as in from_rank.FAULTS; set if the ranks' framework repairs itself. `load`: what
+    all will have to load; each rank remembers it for the next manager."""
 
     interruption: Number
     reason: Report
     strategy: Name = ""
     faulty: tuple[tuple[Rank, Number], ...] = ()
+    load: Load | None = None
 
 
 class Rebuild(Message, frozen=True):

@@ -79,6 +79,19 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
     def which(self) -> str:
         return f"the checkpoint of step {self.step}" if self.step >= 0 else "the last checkpoint"
 
+    @property
+    def remedy(self) -> str:
+        """What the user does where it cannot be loaded."""
+        # Megatron's own file
+        file = f" (Megatron: with {self.step} in latest_checkpointed_iteration.txt)"
+        return f"Start the job again from {self.which}{file if self.step >= 0 else ''}."
+
+    def before(self, other: Load | None) -> Load:
+        """Of both the one with the earlier step, whose state is right for each of them."""
+        if other is None or other.step < 0 or 0 <= self.step < other.step:
+            return self
+        return other
+
 
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages: encoded with its name; unknown fields are refused."""

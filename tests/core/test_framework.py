@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import Load, Position, ReplicaGroup
 from tests.core import scenario
@@ -151,9 +150,9 @@ def test_a_checkpoint_that_cannot_be_loaded_ends_the_job_which_says_what_to_star
     job = Job().begin(f"ladder=retry,recover-in-place,dump,exit{options}")
     job.asks()
     out = fail_to_load(job)
-    assert job.state.over and out.count("Restore(") == 3
+    assert job.state.over and out.count("Restore(") == 4
     assert "retry: rank 2 could not load the checkpoint of step 5: no such file" in out
-    assert "dump: a wrong state is not saved" in out
+    assert "dump: no rank has a right state" in out
     remedy = "from the checkpoint of step 5 (Megatron: with 5 in latest_checkpointed_iteration.txt)"
     assert f"Start the job again {remedy}." in out
 
@@ -169,15 +168,34 @@ def test_a_rank_that_dies_meanwhile_loads_with_the_others(job):
     assert only(to_rank.Resume, job.restore(5, 5, 5, 5)).step == 5
 
 
-def test_a_new_manager_learns_of_it_from_the_ranks_that_stop(job):
+def begin_again(job: Job) -> None:
+    """Node 0 is known to a new manager."""
     scenario.take(job, "the manager is replaced by a new one")
-    joins = "joins: joined={} generation=1 handlers=1"
-    scenario.take(job, "node 0 " + joins.format("0-1"))
-    job.asks()  # it does not know all ranks yet
-    scenario.take(job, "node 1 " + joins.format("2-3"))
+    scenario.take(job, "node 0 joins: joined=0-1 generation=1 handlers=1")
+
+
+def complete(job: Job) -> None:
+    scenario.take(job, "node 1 joins: joined=2-3 generation=1 handlers=1")
     job.tell(from_rank.OptimizerReplicas(0, 0, (ReplicaGroup((0, 2), 2),), True))
+
+
+def test_every_rank_is_told_and_any_of_them_tells_the_next_manager(job):
+    assert only(to_rank.Interrupt, job.asks()).load == ASKED
+    begin_again(job)
+    job.tell(from_rank.CollectiveFailed(0, 0, 9, "reset"))
+    complete(job)
+    job.stop([0, 1, 2])
+    job.stop([3], ASKED)
+    assert only(to_rank.Restore, job.rebuild()).plan.load == ASKED
+
+
+def test_a_manager_that_does_not_know_all_ranks_yet_remembers_it(job):
+    begin_again(job)
+    job.asks()
+    job.tell(from_agent.RankDied(1, 0, "killed by SIGKILL", None))
+    complete(job)
     job.stop([0, 2, 3])
-    job.stop([1], ASKED)
+    job.tell(from_rank.RankReady(1, 1))
     assert only(to_rank.Restore, job.rebuild()).plan.load == ASKED
 
 
@@ -211,8 +229,83 @@ def test_without_a_replica_all_load_the_last_checkpoint(job):
     ("asked", "counts"), [((-1, 5), 5), ((5, -1), 5), ((5, 3), 3), ((3, 5), 3), ((-1, -1), -1)]
 )
 def test_of_several_the_earliest_counts(asked, counts):
-    incident = Incident(1, 0.0)
+    job = Job().begin()
     for step in asked:
-        incident.asked(Load(step))
-    incident.asked(None)
-    assert incident.load is not None and incident.load.step == counts
+        job.state.ask(Load(step))
+    job.state.ask(None)
+    assert job.state.load is not None and job.state.load.step == counts
+
+
+def test_once_all_train_on_from_it_the_next_fault_is_another_matter(job):
+    job.asks()
+    job.stop()
+    job.rebuild()
+    job.restore(5, 5, 5, 5)
+    job.tell(*(from_rank.StepCommitted(r, 0, job.state.generation, 5) for r in RANKS))
+    assert job.coordinator.recovery.incident is None
+    job.tell(from_rank.RankFaulted(1, 0, 7, from_rank.MEMORY, "a page"))
+    job.stop(updates=7)
+    assert only(to_rank.Restore, job.rebuild()).plan.load is None
+
+
+def test_a_load_that_was_begun_is_done_whatever_ranks_say_of_their_memory(job):
+    """It may be the checkpoint's by then, or partly."""
+    at = Position(9, None)
+    job.tell(from_rank.RankFaulted(0, 0, 9, from_rank.MEMORY, "a page"))
+    number = job.state.interruption
+    job.tell(*(from_rank.RankInterrupted(r, 0, number, at) for r in (0, 2)))
+    job.stop([1, 3])
+    assert only(to_rank.Restore, job.rebuild()).plan.load == Load()
+    out = job.tell(from_rank.RankFailed(3, 0, job.state.generation, "a peer is gone"))
+    assert only(to_rank.Interrupt, out).load == Load()
+    job.stop()
+    assert only(to_rank.Restore, job.rebuild()).plan.load == Load()
+
+
+def test_groups_that_could_not_be_made_are_no_failure_to_load(job):
+    job.asks()
+    for _ in range(2):
+        job.stop()
+        out = text(job.tell(from_rank.RankFailed(2, 0, job.state.generation, "timed out")))
+    assert "could not load" not in out
+
+
+def test_a_replacement_that_asks_while_all_restore_their_state_is_heard(job):
+    job.tell(from_agent.RankDied(2, 0, "killed by SIGKILL", None))
+    job.stop([0, 1, 3])
+    job.tell(from_rank.RankReady(2, 1))
+    assert only(to_rank.Restore, job.rebuild()).plan.load is None
+    asks = from_rank.RankFaulted(2, 1, 9, from_rank.MEMORY, TEXT, 0, ASKED)
+    assert only(to_rank.Interrupt, job.tell(asks)).load == ASKED
+
+
+def test_ladders_without_retry_keep_the_processes_too():
+    job = Job().begin("ladder=recover-in-place,exit")
+    assert not any(isinstance(c, to_agent.Kill) for c in job.asks())
+    job.stop()
+    assert only(to_rank.Restore, job.rebuild()).plan.load == ASKED
+
+
+def test_a_fault_of_an_unknown_type_asks_all_the_same(job):
+    job.tell(from_rank.RankFaulted(1, 0, 9, 7, TEXT, 0, ASKED))
+    assert job.state.load == ASKED
+
+
+@pytest.mark.parametrize(("load", "ends"), [(ASKED, True), (Load(-1, "HBM MULTI BIT ECC"), False)])
+def test_before_all_ranks_are_protected_only_the_newest_can_be_begun_from(load, ends):
+    job = Job()
+    scenario.take(job, "job 4 ranks on 1 node")
+    scenario.take(job, "node 0 joins: ranks=0-3")
+    job.tell(from_rank.RankJoined(1, handlers=True))
+    out = text(job.asks(load=load))
+    assert job.state.over is ends and ("RestartAll(" in out) is not ends
+    assert ("Start the job again from the checkpoint of step 5" in out) is ends
+
+
+def test_nobody_goes_back_behind_what_all_have_ended(job):
+    job.state.released = 9
+    job.asks()
+    job.stop()
+    job.rebuild()
+    out = text(job.restore(5, 5, 5, 5))
+    assert "ended before step 9, and the checkpoint is of step 5" in out and "Resume(" not in out

@@ -3,6 +3,7 @@ get where a checkpoint is to be loaded."""
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,11 +14,12 @@ import pytest
 from taskd import logs
 from taskd.adaptor.mindio import exceptions, handlers, processor
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
+from taskd.adaptor.mindio.framework_ttp import functions, tft_exception_handler
 from taskd.adaptor.mindio.orders import Orders
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages import from_rank, to_rank
-from taskd.messages.values import Load, Plan, RankSet
+from taskd.messages.values import Load, Plan, RankSet, ReplicaGroup
 from taskd.worker.process import belonging
 
 LIMIT = 60  # a guard against hanging, never a measure
@@ -38,6 +40,9 @@ class Rank(processor.Processor):
         self.loads: list[Load | None] = []  # in its answers
         self.results: list[from_rank.RankRestored | from_rank.RankFailed] = []
         self.done = threading.Event()
+        self.cleans: list[int | None] = []  # in its answers
+        self.carrier = Orders(self)
+        self.thread = threading.Thread(target=self.carrier.run, daemon=True)
         self.enough = threading.Event()
         self.expected = 0
         self.on_answer: dict[int, Callable[[], None]] = {}
@@ -62,6 +67,7 @@ class Rank(processor.Processor):
         assert isinstance(message, from_rank.RankInterrupted), message
         self.answers.append(message.interruption)
         self.loads.append(message.position.load)
+        self.cleans.append(message.position.clean)
         self.on_answer.get(message.interruption, lambda: None)()
         if len(self.answers) >= self.expected:
             self.enough.set()
@@ -74,7 +80,8 @@ class Rank(processor.Processor):
     def carries_out(self, answers: int) -> list[int]:
         """What it answers, once it has answered so often."""
         self.expected = answers
-        threading.Thread(target=Orders(self).run, daemon=True).start()
+        if not self.thread.is_alive():
+            self.thread.start()
         if not answers:
             return []
         assert self.enough.wait(LIMIT), f"answered {self.answers}, asked for {answers}"
@@ -214,7 +221,7 @@ def test_a_handler_that_does_not_say_what_it_has_loaded_has_failed(rank):
     assert "tft_report_load_ckpt_step was not called" in failed.reason
 
 
-def test_a_rank_that_has_not_raised_it_learns_of_another_ranks_exception(rank, monkeypatch):
+def test_every_rank_is_told_the_exception_before_each_load(rank, monkeypatch):
     noted: list[str] = []
     monkeypatch.setattr(exceptions, "_registered", {})
     exceptions.register("PRECISION ERROR", "RS_RETRY", lambda text: noted.append(text) or "")
@@ -222,4 +229,80 @@ def test_a_rank_that_has_not_raised_it_learns_of_another_ranks_exception(rank, m
     assert noted == ["PRECISION ERROR, load ckpt step=5"]
     rank.report(ReportState.RS_RETRY, "", "PRECISION ERROR, load ckpt step=5")
     restored(rank, Load(5, "PRECISION ERROR, load ckpt step=5"), 5)
-    assert len(noted) == 1
+    assert len(noted) == 2, "what it noted may be used up"
+
+
+def test_what_all_have_to_load_is_remembered_until_training_goes_on(rank):
+    """By every rank: the one that asked, and the manager, may be gone."""
+    rank.page.interrupt(1)
+    rank.orders.put(to_rank.Interrupt(1, "a fault", "retry", load=Load(5, "x")))
+    rank.on_answer[1] = lambda: rank.interrupt(2)
+    assert rank.carries_out(2) == [1, 2]
+    assert rank.loads == [Load(5, "x")] * 2
+    rank.resume(to_rank.Resume(2, 3, 5))
+    rank.waiting = True  # it has left its training again
+    rank.carrier._stopped = True
+    rank.enough.clear()
+    rank.interrupt(3)
+    rank.carries_out(3)
+    assert rank.loads[2] is None
+
+
+@pytest.mark.parametrize(("optimizers", "load"), [((), Load()), (((0, 0, 1),), None)])
+def test_memory_that_a_repair_has_begun_to_write_is_nobodys_source(rank, optimizers, load):
+    rank.updates.step = 9
+    rank.handlers.register(handlers.REPAIR, lambda *given: 1 / 0, None)
+    rank.orders.put(to_rank.Restore(0, 3, Plan(9, RankSet(), RankSet(), (), "", optimizers, load)))
+    rank.carries_out(0)
+    assert rank.done.wait(LIMIT)
+    rank.interrupt(1)
+    rank.carries_out(1)
+    assert (rank.cleans, rank.loads) == ([None], [load])
+
+
+def test_what_one_round_has_dropped_the_next_does_not_find_again(rank):
+    """A clean handler that drops the model finds nothing in the failed memory the second time."""
+    answers = [0, 2]
+    rank.handlers.register(handlers.CLEAN, lambda *given: answers.pop(0), None)
+    rank.report(ReportState.RS_UCE)
+
+    def again() -> None:
+        rank.carrier._built = True  # the groups were made again meanwhile
+        rank.interrupt(2)
+
+    rank.on_answer[1] = again
+    rank.interrupt(1)
+    assert rank.carries_out(2) == [1, 2]
+    assert rank.cleans == [None, None]
+
+
+def test_a_function_is_called_again_with_what_handlers_have_put_in(rank, monkeypatch):
+    monkeypatch.setattr(processor, "_current", rank)
+    monkeypatch.setattr(rank, "finish", lambda: None)
+    seen: list[tuple[Any, ...]] = []
+
+    @tft_exception_handler
+    def train(*given: Any) -> None:
+        seen.append(given)
+        if len(seen) == 1:
+            rank.handlers.args[0] = "another model"
+            rank.act(Action.RETRY)
+            raise RuntimeError("FORCE STOP")
+
+    train("model", 1)
+    train("of a second training", 2)
+    assert seen == [("model", 1), ("another model", 1), ("of a second training", 2)]
+    assert rank.handlers.args == ["of a second training", 2]
+    functions.tft_set_step_args(["set"])
+    train("third")
+    assert rank.handlers.args == ["set"]
+
+
+def test_mindspores_handler_loads_nothing(rank, monkeypatch):
+    sent: list[Any] = []
+    monkeypatch.setattr(rank, "send", sent.append)
+    monkeypatch.setitem(sys.modules, "mindspore", None)
+    rank.set_replicas((ReplicaGroup((1, 2), 2), ReplicaGroup((0, 1), 2)))
+    monkeypatch.delitem(sys.modules, "mindspore")
+    rank.set_replicas((ReplicaGroup((0, 1), 2),))
+    assert [m.loads for m in sent] == [False, True] and rank.kinds == (0,)

@@ -82,8 +82,8 @@ def load(state: ReportState, text: str) -> Load | None:
 
 
 def noticed(text: str) -> None:
-    """Another rank has raised `text`: its handler, if one is registered, may have to note what it
-    says, such as the checkpoint to load."""
+    """A rank has raised `text`, which says what to load: its handler, if one is registered, notes
+    that on every rank. Before each load: the last one may have used it up."""
     meaning(RuntimeError(text))
 
 

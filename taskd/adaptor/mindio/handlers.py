@@ -32,6 +32,7 @@ class Handlers:
     def __init__(self) -> None:
         self._found: dict[str, tuple[Handler, Any]] = {}
         self.args: Any = None
+        self.args_set = False  # by tft_set_step_args
 
     def register(self, name: str, function: Handler, ctx: Any) -> None:
         """Raises TypeError."""

@@ -48,6 +48,7 @@ class Orders:
         self._built = False  # groups were rebuilt, or state copied, since the rank was last stopped
         self._stopped = False  # the training thread has left the training for this repair
         self._low = False  # failed memory held nothing that has to be restored
+        self._high = False  # it did, in this repair
         self._orders: dict[type, Callable[[Any], None]] = {
             to_rank.Interrupt: self._interrupted,
             to_rank.Rebuild: self._rebuilt,
@@ -80,6 +81,8 @@ class Orders:
             return
         self._answered = order.interruption
         with rank.changed:
+            if order.load is not None:
+                rank.load = order.load.before(rank.load)
             rank.repair_type = REPAIR_TYPES.get(order.strategy, rank.repair_type)
             rank.changed.notify_all()
         rank.callbacks.interrupted(order.faulty, rank.repair_type)
@@ -124,7 +127,8 @@ class Orders:
         if result not in (None, CLEANED, LOW):
             raise Unfit(f"its clean handler returned {result!r}")
         rank.uce = uce
-        self._low = uce and result == LOW
+        self._high = self._high or (uce and result != LOW)
+        self._low = uce and not self._high  # what an earlier round has dropped is not there again
         self._stopped, self._built = True, False
 
     def _call_settled(self, name: str, *arguments: Any) -> None:
@@ -176,6 +180,8 @@ class Orders:
                 rank.repair_step = self._load(plan.step, plan.load)
                 digest = f"the checkpoint of step {rank.repair_step}"
             else:
+                if any(d == self._agent.rank for _, d, _ in plan.optimizers):
+                    rank.updates.whole = False
                 for info, rebuilds in self._repairs(plan):
                     failed = sorted({d for _, d, _ in plan.optimizers})
                     rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
@@ -187,7 +193,9 @@ class Orders:
     def _load(self, step: int, load: Load) -> int:
         """Have the framework load a checkpoint; returns its step. `step`: the updates finished."""
         rank, me = self._rank, self._agent.rank
-        if rank.load is None and load.text:
+        rank.load = load.before(rank.load)  # from now on memory is not what it was
+        rank.updates.whole = False
+        if load.text:
             exceptions.noticed(load.text)
         rebuilds = rank.uce and not self._low
         kind = RepairType.RT_LOAD_REBUILD if rebuilds else RepairType.RT_LOAD_CKPT
@@ -241,7 +249,7 @@ class Orders:
         if order.interruption == 0:  # the job is formed
             slot.progress(0, slot.COMMITTED)
             return
-        self._stopped = self._built = self._low = False
+        self._stopped = self._built = self._low = self._high = False
         rank.callbacks.resumed()
         rank.resume(order)
 

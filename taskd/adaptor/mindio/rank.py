@@ -38,7 +38,7 @@ class Rank:
         self.waiting = self.over = self.ready = self.prepared = False
         self.reported = ReportState.RS_NORMAL
         self.uce = False  # this rank's memory has failed
-        self.load: Load | None = None  # no rank's memory is right: what has to be loaded
+        self.load: Load | None = None  # no rank's state is right: what all have to load
         self.loaded = -1  # the step of the checkpoint that the framework has loaded
         self.kinds: tuple[int, ...] = ()  # of the optimizers that this rank has parts of
         self.first_update_reported = True  # the first update after a repair is reported

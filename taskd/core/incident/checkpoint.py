@@ -11,7 +11,7 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.repair import Member, Refusal
 from taskd.core.state import JobState
 from taskd.messages import to_rank
-from taskd.messages.values import File, Load
+from taskd.messages.values import File
 
 
 @dataclass
@@ -55,13 +55,10 @@ class Checkpoint:
         return f"a checkpoint of step {self.step} by the framework" if self.named else ""
 
 
-def begin(
-    job: JobState, members: list[Member], able: Iterable[int], load: Load | None
-) -> Checkpoint | Refusal:
-    """Choose the step and the ranks that save, and give the order. `able`: see dump.begin.
-    `load`: see Incident."""
-    if load is not None:
-        return Refusal(f"a wrong state is not saved: {load.text}")
+def begin(job: JobState, members: list[Member], able: Iterable[int]) -> Checkpoint | Refusal:
+    """Choose the step and the ranks that save, and give the order. `able`: see dump.begin."""
+    if job.load is not None:
+        return Refusal(f"no rank has a right state, all have to load {job.load.which}")
     found = optimizer_replicas.savers(members, job.optimizers, able)
     if isinstance(found, Refusal):
         return found

@@ -22,28 +22,26 @@ class Decide(Work):
         steps = (m.position.step for m in members if m.position is not None)
         incident.round.reached = max(steps, default=-1)
         untrained = all(m.position is None or not m.position.step for m in members)
-        if job.handlers and untrained and incident.load is None:
+        if job.handlers and untrained and job.load is None:
             job.restart_all(f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}")
             return None
         if incident.strategy == "dump":
             able = set(incident.round.reports) - set(incident.evicted)
-            begun = (
-                checkpoint.begin(job, members, able, incident.load)
-                if job.handlers
-                else dump.begin(job, members, able)
-            )
+            begin = checkpoint.begin if job.handlers else dump.begin
+            begun = begin(job, members, able)
             if isinstance(begun, repair.Refusal):
                 return Move.REFUSED, begun.reason
             incident.round.dump = begun
             return Move.SAVING, ""
         plan = (
-            optimizer_replicas.plan(members, job.optimizers, incident.load, job.loads)
+            optimizer_replicas.plan(members, job.optimizers, job.load, job.loads)
             if job.handlers
             else repair.plan(members, self.resumed)
         )
         if isinstance(plan, repair.Refusal):
             return Move.REFUSED, plan.reason
         incident.round.plan, self.resumed = plan, plan.step
+        job.ask(plan.load)  # from then on memory may be a checkpoint's, or partly
         incident.round.members = members
         self._job.note(f"repair: {plan.reason}")
         return Move.PLANNED, ""

@@ -12,7 +12,6 @@ from taskd.core.incident.times import for_journal
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import to_agent
-from taskd.messages.values import Load
 
 SET_UP = (
     " A replacement runs the script's set-up again, where its first process has left directories,"
@@ -49,6 +48,7 @@ class Close(Work):
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         """Close the incident: every rank has committed the interrupted step."""
         assert incident.round.plan is not None
+        self._job.load = None
         step, seconds = incident.round.plan.step, now - incident.began
         self._job.note(
             f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
@@ -90,7 +90,7 @@ class End(Work):
         # a restart cannot work on a device that takes no process, or on a node that is gone
         possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
         # and it begins from the newest checkpoint
-        earlier = incident.load is not None and incident.load.step >= 0
+        earlier = job.load is not None and job.load.step >= 0
         possible = possible and not earlier
         if possible and not incident.leaving and job.retried < job.settings.retries:
             job.retried += 1
@@ -131,7 +131,8 @@ class End(Work):
             f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
             f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
             f" {job.generation}. What was tried: {tried}.{skipped}"
-            f"{SET_UP if incident.set_up else ''}{_again_from(incident.load)}"
+            f"{SET_UP if incident.set_up else ''}"
+            f"{f' {job.load.remedy}' if job.load is not None else ''}"
         )
 
     def _tell(self, incident: Incident, result: str, now: float) -> None:
@@ -151,14 +152,6 @@ class End(Work):
             tried=list(incident.tried),
             rounds=for_journal(incident.times, incident.began),
         )
-
-
-def _again_from(load: Load | None) -> str:
-    if load is None:
-        return ""
-    # Megatron's own file
-    file = f" (Megatron: with {load.step} in latest_checkpointed_iteration.txt)"
-    return f" Start the job again from {load.which}{file if load.step >= 0 else ''}."
 
 
 def _durations(incident: Incident, now: float) -> dict[str, float]:

@@ -39,6 +39,7 @@ class Interrupt(Work):
                 passed_over=list(rung.skipped),
             )
             incident.strategy, incident.first = rung.strategy, incident.rounds
+            incident.unloaded = 0
         incident.rounds += 1
         times = RankTimes(incident.rounds, incident.strategy, len(job.ranks), now)
         incident.round = Round(times=times)
@@ -49,7 +50,8 @@ class Interrupt(Work):
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
         faulty = self._rounds.faulty(incident) if job.handlers else ()
-        job.say(to_rank.Interrupt(job.interruption, incident.faults[-1], rung.strategy, faulty))
+        why = incident.faults[-1]
+        job.say(to_rank.Interrupt(job.interruption, why, rung.strategy, faulty, job.load))
         if rung.strategy == ladder.HOT_SWITCH:
             self._nodes.move(incident)
         if rung.strategy == "dump":

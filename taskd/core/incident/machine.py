@@ -134,7 +134,6 @@ class Recovery(Part):
         assert incident is not None
         if kind is not None:
             incident.kinds[kind.rank] = kind.fault
-            incident.asked(kind.load)
         self._job.note(incident.add(text, explains), journaled=True)
         incident.tell_fault(self._job, text)
         return incident
@@ -235,7 +234,6 @@ class Recovery(Part):
             or event.rank in incident.killed
         ):
             return
-        incident.asked(event.position.load)
         if event.unfit:
             why = {event.rank: event.unfit}
             self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)

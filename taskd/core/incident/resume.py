@@ -101,6 +101,9 @@ class Restore(OfAll):
         step = incident.round.loaded
         if plan.load.step not in (-1, step):
             return Move.SPENT, f"the framework loaded the checkpoint of step {step} instead"
+        if step < self._job.released:
+            ended = f"all ranks' loops have ended before step {self._job.released}"
+            return Move.SPENT, f"{ended}, and the checkpoint is of step {step}"
         self._job.note(f"all ranks have loaded the checkpoint of step {step}")
         incident.round.plan = plan.at(step)
         return Move.RESTORED, ""

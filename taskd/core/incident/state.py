@@ -14,7 +14,7 @@ from taskd.core.incident.times import NEWEST, RankTimes
 from taskd.core.repair import Member
 from taskd.core.state import JobState, RankState
 from taskd.core.topology import Node
-from taskd.messages.values import Load, Plan, Position
+from taskd.messages.values import Plan, Position
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Incident:
     hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks
     retry_requested: set[int] = field(default_factory=set)  # ranks whose device required a retry
     kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
-    load: Load | None = None  # no rank's memory is right: what has to be loaded
+    unloaded: int = 0  # times that a checkpoint could not be loaded under this strategy
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes
     set_up: bool = False  # an exception has ended a replacement before its first attempt
@@ -146,20 +146,12 @@ class Incident:
         communication, which clears all suspects."""
         self.faults.append(text)
         if explains:
-            self.broken, self.suspects = False, {}
+            self.broken, self.suspects, self.unloaded = False, {}, 0
             if self.blamed is not None:
                 self.failures[self.blamed] -= 1
                 self.blamed = None
         where = f", {self.phase.value}" if self.rounds else ""
         return f"incident {self.number}{where}: {text}"
-
-    def asked(self, load: Load | None) -> None:
-        """A rank asks that all load a checkpoint. Of several the earliest step counts: its state is
-        right for each of them."""
-        if load is not None and (
-            self.load is None or load.step >= 0 and not 0 <= self.load.step <= load.step
-        ):
-            self.load = load
 
     def renew(self, number: int, rank: RankState) -> str:
         """Give the rank a new process, which has no state yet. Returns why the old one could not be

@@ -272,16 +272,15 @@ def load_checkpoint(args: Any, need_rebuild: bool) -> None:
     """As MindSpeed-LLM does: where a step is asked for and there, the file that names the newest
     one is rewritten, by rank 0; then all load what that file names."""
     global retry_step
-    fault = os.environ.get("LOAD_FAULT", "")
-    mark = OUTPUT / "load-fault"
-    if fault and RANK == 2 and not mark.exists():
-        mark.touch()
-        strike(fault, args[OPTIMIZER])
     if retry_step is not None and LATEST.exists() and (LOADING / str(retry_step)).exists():
         if RANK == 0:
             LATEST.write_text(str(retry_step))
         dist.barrier()
         retry_step = None
+    fault, mark = os.environ.get("LOAD_FAULT", ""), OUTPUT / "load-fault"
+    if fault and RANK == 2 and not mark.exists():
+        mark.touch()
+        strike(fault, args[OPTIMIZER])
     args[SCHEDULER] = Scheduler()
     dist.barrier()
     step = int(LATEST.read_text())

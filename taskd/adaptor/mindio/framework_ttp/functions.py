@@ -123,7 +123,7 @@ def tft_pause_train(cur_step: int) -> None:
 def tft_set_step_args(args: Any) -> None:
     """Set the `args` that handlers get; with MindSpeed these stay the training function's."""
     if (me := processor.current()) is not None and not frameworks.version():
-        me.handlers.args = args
+        me.handlers.args, me.handlers.args_set = args, True
 
 
 def tft_set_optimizer_replica(rank: int, replica_info: list[dict[str, Any]]) -> None:

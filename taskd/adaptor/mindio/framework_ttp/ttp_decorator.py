@@ -51,7 +51,7 @@ def tft_exception_handler(func: Callable[..., T]) -> Callable[..., T]:
         if me is None:
             return func(*args, **kwargs)
         given = list(args)
-        if me.handlers.args is None or frameworks.version():
+        if not me.handlers.args_set:
             me.handlers.args = given
         while True:
             try:
