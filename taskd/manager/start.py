@@ -44,7 +44,6 @@ def make(
     """Make a manager that does not listen yet. `starter`, `rivals`: see Server. Raises
     settings.BadSetting, keys.BadSecret and InCharge."""
     given, environ = environ, pod_info.environment(environ)
-    settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     keys = secret.for_job(config.job_id, environ, port, config.nodes)

@@ -48,7 +48,6 @@ from taskd.settings.reading import (
     enabled,
     ends_gracefully,
     fault_config,
-    fault_engine,
     fault_injection,
     fault_reports,
     fault_table,

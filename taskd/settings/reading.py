@@ -70,11 +70,6 @@ def unprotected(environ: Mapping[str, str]) -> bool:
     return v.TASKD_UNPROTECTED.read(environ)
 
 
-def fault_engine(environ: Mapping[str, str]) -> str:
-    """Who repairs jobs that call mindio_ttp."""
-    return v.TASKD_FAULT_ENGINE.read(environ)
-
-
 def enabled(environ: Mapping[str, str]) -> bool:
     """Whether the manager repairs faults: unless TASKD_PROCESS_ENABLE is off."""
     return v.TASKD_PROCESS_ENABLE.read(environ) is not False

@@ -78,15 +78,6 @@ TASKD_MANAGER_WAIT = Parameter(
     " job of several nodes, before the launcher gives up.",
     remedy="unset it for 60",
 )
-TASKD_FAULT_ENGINE = Parameter(
-    "TASKD_FAULT_ENGINE",
-    kinds.choice("taskd"),
-    "taskd",
-    "taskd",
-    "Who repairs jobs that call `mindio_ttp`. taskd does not host the controller of a real"
-    " `mindio_ttp`, whose processors would look for it in vain.",
-    remedy="uninstall mindio_ttp and run `taskd mindio --install`",
-)
 TASKD_UNPROTECTED = Parameter(
     "TASKD_UNPROTECTED",
     kinds.switch(),
@@ -326,7 +317,6 @@ SECTIONS = (
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_SET_UP_LIMIT,
-            TASKD_FAULT_ENGINE,
             TTP_NORMAL_ACTION_TIME_LIMIT,
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,

@@ -88,7 +88,6 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
         (TWO, {"POD_IP": "203.0.113.7"}, "POD_IP"),
         (TWO, {"TASKD_PORT": "x"}, "TASKD_PORT"),
         (TWO, {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
-        (TWO, {"TASKD_FAULT_ENGINE": "mindio"}, "mindio_ttp"),
         (TWO, {"TASKD_SECRET": " "}, "TASKD_SECRET"),
         (TWO, {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
         (("--nodes", "0", "--ranks-per-node", "2"), {"TASKD_LOG_STDOUT": "False"}, "node_nums"),
