@@ -21,7 +21,6 @@ from taskd.manager.history.continuity import Continuity, label_key
 from taskd.manager.history.journal import Journal
 from taskd.manager.operators import Accepted
 from taskd.manager.server import Server
-from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
 from taskd.settings import pod_info, variables
 
@@ -57,8 +56,9 @@ def make(
                 " under way: no other one is started"
             )
     labels = pod_info.read(pod_info.directory(environ))
-    sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
-    api = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
+    ways = settings.sub_healthy_strategies(environ)
+    followed = ways if variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None else {}
+    api = kubernetes.make(environ, config.job, continuity, followed, labels, known)
     # with the API the job's label counts, and a later manager's pod may have another
     by_api = api.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
@@ -66,7 +66,7 @@ def make(
     ]
     if api.descriptor < 0:
         at = pod_info.directory(environ)
-        sources.append(pod_labels.PodLabels(at, config.job, continuity, sub_healthy))
+        sources.append(pod_labels.PodLabels(at, config.job, continuity, followed))
     switches = pod_labels.switches({} if by_api else labels, known, config.job)
     if switches % 2:
         log.warning(
@@ -78,7 +78,7 @@ def make(
             config.nodes,
             config.ranks_per_node,
             config.ladder,
-            sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
+            sub_healthy=ways[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
             pods=settings.pod_rescheduling(environ),

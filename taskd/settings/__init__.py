@@ -76,6 +76,7 @@ from taskd.settings.reading import (
     snapshot_steps,
     standby,
     stripes,
+    sub_healthy_strategies,
     sub_healthy_strategy,
     unprotected,
     verify,

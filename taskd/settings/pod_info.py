@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd.settings import documented, kubernetes, variables
+from taskd.settings import documented, injected, kubernetes, variables
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
 
@@ -86,9 +86,31 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     for parameter, variable in VARIABLES.items():
         text = parameter.text(found)
         if text is not None and variable.text(environ) is None:
-            parameter.parse(text)
+            value = parameter.parse(text)
+            if parameter is documented.RECOVER_STRATEGY:
+                text = ",".join(injected.switched(value, environ))
+            elif type(value) is bool:
+                text = "on" if value else "off"
             made[variable.name] = text
     return made
+
+
+def notices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What labels and annotations mean against their own words. Raises BadSetting."""
+    found, said = read(directory(environ)), []
+    label, switch = documented.POD_RESCHEDULING, documented.ENABLE_RESTART_FAULT_PROCESS
+    text = label.text(found)
+    if text is not None and text.lower() not in ("on", "off"):
+        said.append(f"label {label.name}={text!r}: off, as every value but on is")
+    named = documented.RECOVER_STRATEGY.read(found)
+    own = variables.TASKD_RECOVER_STRATEGY.text(environ)
+    if own is None and named is not None and injected.switched(named, environ) != named:
+        what = "left out of" if "recover-in-place" in named else "added to"
+        said.append(
+            f"{switch.name}={switch.text(environ)!r}: recover-in-place is {what} the annotation"
+            f" {documented.RECOVER_STRATEGY.name}"
+        )
+    return tuple(said)
 
 
 def recovery(found: Mapping[str, str]) -> documented.ProcessRecovery | None:

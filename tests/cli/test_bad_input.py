@@ -48,8 +48,8 @@ def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
         ),
         (
             (),
-            {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"},
-            "refused together with PROCESS_RECOVER='off': a strategy is",
+            {"TASKD_DEVICE_INFO": "api"},
+            "refused together with no TASKD_KUBERNETES",
         ),
         ((), {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
         (("--nnodes", "2"), {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
