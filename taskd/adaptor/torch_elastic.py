@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
 from taskd.adaptor import contexts, rendezvous, restarts, stopping, stores
-from taskd.adaptor.arrival import comes_late
+from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.launcher import STATUS, supervise
@@ -117,7 +117,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
-            super()._rendezvous(worker_group)
+            meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
             self._too_few = self._place.settle()
             if self._place.node < 0:
                 logs.setup(f"agent-{worker_group.group_rank}")

@@ -101,6 +101,13 @@ class JobState:
         return tuple(s for s in self.settings.ladder if s in ladder.ENDING)
 
     @property
+    def replaces(self) -> bool:
+        """Whether a launcher that comes while the job is under way can be of use: in place of a
+        lost node, or of one that moves."""
+        settings = self.settings
+        return "recover" in settings.ladder or settings.pods or self.sub_healthy == ladder.MOVE
+
+    @property
     def closing(self) -> bool:
         """Whether nothing is left to repair: the job ends, or all ranks are restarted."""
         return self.over or bool(self.restart or self.exhausted)

@@ -19,6 +19,7 @@ from taskd.manager.following.sources import Source
 from taskd.manager.history import observers
 from taskd.manager.history.continuity import Continuity, label_key
 from taskd.manager.history.journal import Journal
+from taskd.manager.limits import ManagerLimits
 from taskd.manager.operators import Accepted
 from taskd.manager.server import Server
 from taskd.protocol import addresses, secret
@@ -93,6 +94,7 @@ def make(
         host=host or settings.bind_address(environ),
         port=port,
         journal=Journal(log_path, config.job),
+        limits=ManagerLimits(launchers=settings.launcher_wait(environ)),
         successor=successor,
         given=settings.without_secrets(environ),
         starter=starter,

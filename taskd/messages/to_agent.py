@@ -50,11 +50,12 @@ class RegistrationRefused(Message, frozen=True):
 
 
 class UnderWay(Message, frozen=True):
-    """The answer to Arrived. A launcher that joins a job under way can only replace a lost node.
-    `taken`: its node, or each node where it does not know its own, has another, living launcher.
-    `rendezvous`: of the first launcher that named one."""
+    """The answer to Arrived. A launcher that joins a job under way can only replace a node, where
+    the job `replaces` any. `taken`: its node, or each node where it does not know its own, has
+    another, living launcher. `rendezvous`: of the first launcher that named one."""
 
     under_way: bool
+    replaces: bool
     taken: bool = False
     rendezvous: Name = ""
 

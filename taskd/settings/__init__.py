@@ -56,6 +56,7 @@ from taskd.settings.reading import (
     hang_limit,
     job,
     job_id,
+    launcher_wait,
     link_limit,
     manager_address,
     manager_is_named,

@@ -67,6 +67,11 @@ def manager_wait(environ: Mapping[str, str]) -> float:
     return v.TASKD_MANAGER_WAIT.read(environ)
 
 
+def launcher_wait(environ: Mapping[str, str]) -> float:
+    """Seconds without any launcher after which a manager leaves."""
+    return v.TASKD_LAUNCHER_WAIT.read(environ)
+
+
 def unprotected(environ: Mapping[str, str]) -> bool:
     """Whether a job without an available manager trains without protection."""
     return v.TASKD_UNPROTECTED.read(environ)
