@@ -100,7 +100,8 @@ def meet(rendezvous: Callable[[], None], place: Place) -> None:
 
     def run() -> None:
         try:
-            met.set_result(rendezvous())
+            rendezvous()
+            met.set_result(None)
         except BaseException as error:
             met.set_exception(error)
 

@@ -35,6 +35,7 @@ from taskd.adaptor.place import Place
 from taskd.agent.ranks.processes import signal_group
 from taskd.agent.standby import Order
 from taskd.messages import to_agent
+from taskd.messages.values import FaultCount
 from taskd.protocol.addresses import Address
 from taskd.settings import pod_info
 
@@ -61,6 +62,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         self._failures = Failures(self._supervisor)
+        self._faults_allowed = restarts.faults_allowed(spec.max_restarts)
         self._meeting = stores.Meeting(self._make_store)
         self._epoch = -1
         # of a standby: the node that it has taken over or prepares
@@ -86,6 +88,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._epoch = self._restart.attempt
         else:
             self._use_fresh_store(envs)
+        had = self._worker_group.spec.max_restarts - self._remaining_restarts
+        self._supervisor.agent.faults = FaultCount(had, self._faults_allowed)
         stopping.starting()
         self._prepared = False
         if why := contexts.function(self._worker_group.spec) or self._too_few:
@@ -253,8 +257,9 @@ class TaskdElasticAgent(LocalElasticAgent):
             why := self._failures.in_vain(self._pcontext, restart)
         ):
             return self._give_up(why, "hopeless")
+        most = self._worker_group.spec.max_restarts
+        self._remaining_restarts = most - self._supervisor.agent.faults.had
         if self._remaining_restarts <= 0:
-            most = self._worker_group.spec.max_restarts
             return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
         self._restart = restart
         return RunResult(state=WorkerState.UNHEALTHY)

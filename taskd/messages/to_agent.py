@@ -168,6 +168,14 @@ class KeepSwitch(Message, frozen=True):
     switches: Number
 
 
+class KeepFaults(Message, frozen=True):
+    """How many faults the container of `node` has had, for the next manager. See
+    AgentJoined.faults."""
+
+    node: Node
+    had: Number
+
+
 class KeepRecords(Message, frozen=True):
     """The agent of `node` copies its ranks' records to the agents of the nodes `keepers`, which
     accept them at the addresses `at`."""
@@ -259,6 +267,7 @@ ToAgent = (
     | TakeOver
     | Fence
     | KeepSwitch
+    | KeepFaults
     | KeepRecords
     | SaveRecords
     | Seal

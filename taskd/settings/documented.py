@@ -117,8 +117,10 @@ OF_OTHERS: tuple[Parameter[Any, Any], ...] = (
         kinds.whole(0, 2**31 - 1),
         32767,
         "32767",
-        "How many faults a container may have before its launcher ends. taskd raises torchrun's"
-        " default of 0 to 32767.",
+        "How many faults a container may have: one more, and nothing is repaired, the state is"
+        " saved if `dump` is a strategy, and the job ends. A restart of all ranks counts in every"
+        " container. taskd raises torchrun's default of 0 to 32767. What tools give to torch's own"
+        " API (Accelerate, `elastic_launch`) limits restarts of all ranks alone.",
         Where.LAUNCHER,
     ),
     Parameter(
@@ -153,9 +155,9 @@ ENABLE_RESTART_FAULT_PROCESS = Parameter(
     False,
     "off",
     "on: `recover` in `HIGH_AVAILABILITY`, ARF in `MS_ENABLE_TFT`, or `recover` in the annotation"
-    " means `recover-in-place` and `recover`: the operator writes both the same way. Any other value"
-    " takes `recover-in-place` out of the annotation. Without the variable the annotation is taken"
-    " as it is, and `recover` in the other two is `recover`: a death costs its node, and a standby"
+    " means `recover-in-place` and `recover`: the operator writes both the same way. Any other"
+    " value takes `recover-in-place` out of the annotation. Unset: the annotation is taken as it"
+    " is, and `recover` in the others is `recover` alone: a death costs its node, and a standby"
     " takes its place.",
 )
 HIGH_AVAILABILITY = Parameter(

@@ -7,8 +7,8 @@ import pytest
 from taskd.kubernetes import lease
 from taskd.manager.following import kubernetes
 from taskd.manager.history.continuity import Continuity, label_key
-from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.messages import from_agent, from_operator, to_agent
+from taskd.mindcluster.sub_healthy import STRATEGIES
 
 
 @pytest.fixture

@@ -45,9 +45,7 @@ def follow(start, pod, tmp_path):
     def make(ways=STRATEGIES, **more):
         kept = Continuity(tmp_path / "log")
         kept.read()
-        return start(
-            1, continuity=kept, sources=(PodLabels(pod.at, "job", kept, ways),), **more
-        )
+        return start(1, continuity=kept, sources=(PodLabels(pod.at, "job", kept, ways),), **more)
 
     return make
 

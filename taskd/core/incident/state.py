@@ -115,6 +115,7 @@ class Incident:
     suspects: dict[int, str] = field(default_factory=dict)  # evicted if no other rank is at fault
     blamed: int | None = None  # rank whose failure began the round
     # nodes
+    counted: set[int] = field(default_factory=set)  # in whose containers it is a fault
     missing: float | None = None  # since when a node is missing
     resets: float | None = None  # since when the incident waits for the reset of devices
     moving: Moving | None = None  # until its ranks have their state
