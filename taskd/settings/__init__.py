@@ -40,7 +40,12 @@ from taskd.settings.kubernetes import kubernetes_api, pod_name
 from taskd.settings.logs import LOG_PATH, Logging, log_path, log_settings
 from taskd.settings.monitoring import metrics_address, notified
 from taskd.settings.parameter import Parameter, Section, Where
-from taskd.settings.profiling import profiling_limit, profiling_path, profiling_switch
+from taskd.settings.profiling import (
+    group_info_path,
+    profiling_limit,
+    profiling_path,
+    profiling_switch,
+)
 from taskd.settings.reading import (
     FALLBACK_JOB,
     PORT,
