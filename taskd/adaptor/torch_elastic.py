@@ -50,16 +50,20 @@ class TaskdElasticAgent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         contexts.as_program(spec)
         super().__init__(spec, *args, **kwargs)
-        place = self._place = Place(spec, self._worker_group)
-        self._supervisor = supervise(
-            place.manager,
-            place.node if place.node >= 0 else os.environ.get("RANK", "0"),
-            place.most_nodes,
-            settings.unprotected(os.environ),
-        )
+        try:
+            place = self._place = Place(spec, self._worker_group)
+            self._supervisor = supervise(
+                place.manager,
+                place.node if place.node >= 0 else os.environ.get("RANK", "0"),
+                place.most_nodes,
+                settings.unprotected(os.environ),
+            )
+            grace = settings.ends_gracefully(pod_info.environment(os.environ))
+        except settings.BadSetting as error:
+            # one line, without torch's traceback
+            raise SystemExit(f"taskd: {error}") from None
         if place.rendezvous is not None:
             place.rendezvous.managed = lambda: self._supervisor.managed
-        grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         self._failures = Failures(self._supervisor)
         self._faults_allowed = restarts.faults_allowed(spec.max_restarts)
