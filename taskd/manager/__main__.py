@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     log = logs.setup("manager")
     try:
-        parsed = config.parse(wanted)
+        parsed = config.parse(wanted, under_way=arguments.successor is not None)
         for warning in parsed.warnings:
             log.warning("%s", warning)
         server = make(

@@ -46,8 +46,9 @@ class BadConfig(ValueError):
         self.errors = errors
 
 
-def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
-    """Check the documented dict without changing it. Raises BadConfig."""
+def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool = False) -> Config:
+    """Check the documented dict without changing it. `under_way`: another manager was in charge of
+    the job before. Raises BadConfig."""
     if not isinstance(config, dict):
         raise BadConfig(
             [
@@ -96,9 +97,9 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
     try:
-        if not found.refused:
+        if not found.refused and not under_way:  # the first manager has said so
             warnings += pod_info.notices(environ)
-        environ = pod_info.environment(environ)
+        environ = pod_info.environment(environ, under_way)
     except settings.BadSetting as error:
         errors.append(str(error))
     if errors:

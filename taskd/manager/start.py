@@ -43,7 +43,7 @@ def make(
 ) -> Server:
     """Make a manager that does not listen yet. `starter`, `rivals`: see Server. Raises
     settings.BadSetting, keys.BadSecret and InCharge."""
-    given, environ = environ, pod_info.environment(environ)
+    given, environ = environ, pod_info.environment(environ, under_way=successor)
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     keys = secret.for_job(config.job_id, environ, port, config.nodes)
@@ -56,7 +56,7 @@ def make(
                 f"the manager at {addresses.text(place)} is in charge of job {config.job}, which is"
                 " under way: no other one is started"
             )
-    labels = pod_info.read(pod_info.directory(environ))
+    labels = pod_info.usable(given, under_way=successor)
     ways = settings.sub_healthy_strategies(environ)
     followed = ways if variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None else {}
     api = kubernetes.make(environ, config.job, continuity, followed, labels, known)

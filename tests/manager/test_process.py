@@ -123,6 +123,16 @@ def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, t
     assert "every node ended well" in next((tmp_path / "log").glob("journal-*.jsonl")).read_text()
 
 
+def test_a_label_that_is_no_longer_allowed_does_not_stop_the_next_manager(manager, tmp_path):
+    (pod := tmp_path / "pod").mkdir()
+    (pod / "labels").write_text('process-recover-enable="maybe"\nsubHealthyStrategy="x"')
+    more = {"TASKD_POD_INFO": str(pod), "TASKD_LAUNCHER_WAIT": "1"}
+    out, err = manager(*TWO, **more).communicate(timeout=60)
+    assert "subHealthyStrategy='x' is refused" in err and "no launcher" not in err
+    out, err = manager(*TWO, "--successor", **more).communicate(timeout=60)
+    assert "process-recover-enable='maybe'" in err and "no launcher has come" in err
+
+
 def test_without_launchers_it_leaves_with_the_reason(manager, fake_agent, port):
     process = manager(*TWO, TASKD_LAUNCHER_WAIT="1")
     out, err = process.communicate(timeout=60)

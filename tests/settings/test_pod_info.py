@@ -137,12 +137,20 @@ def test_a_label_where_an_annotation_belongs_is_not_taken(pod):
         ('subHealthyStrategy="hotswitch"', "", "subHealthyStrategy"),
         ("", 'recover-strategy="pray"', "recover-strategy"),
         ("", 'wait-reschedule-timeout="5"', "wait-reschedule-timeout"),
+        ('process-recover-enable="maybe"', "", "process-recover-enable"),
+        ('fault-scheduling="never"', "", "fault-scheduling"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_by_the_labels_name(pod, labels, annotations, name):
+def test_a_value_that_is_not_allowed_is_refused_by_the_labels_name(
+    pod, labels, annotations, name, caplog
+):
+    """But for a manager that follows: the label may have been set while the job ran."""
+    environ = pod(labels, annotations)
     with pytest.raises(settings.BadSetting) as refused:
-        pod_info.environment(pod(labels, annotations))
+        pod_info.environment(environ)
     assert refused.value.name == name
+    assert pod_info.environment(environ, under_way=True) == environ
+    assert f"{name}=" in caplog.text and "nothing is changed" in caplog.text
 
 
 def test_without_the_files_nothing_is_set(tmp_path):
