@@ -348,6 +348,8 @@ class TaskdElasticAgent(LocalElasticAgent):
                 spec.local_world_size, self._place.nodes, self._make_store
             )
             if order is None:
+                if why := self._supervisor.agent.manager_watch.needless:
+                    raise SystemExit(f"taskd: {why} (TASKD_MANAGER_WAIT): it leaves")
                 return RunResult(state=WorkerState.SUCCEEDED)
             self._epoch, self._taking = order.epoch - 1, True
             result: RunResult = super().run(role)
