@@ -332,9 +332,8 @@ class Recovery(Part):
         """End the job, by `rungs`, or save its state and train on, if `retry` is among them.
         `latest`: see Incident."""
         incident = self.join(text, now=now)
-        incident.rungs, incident.latest, incident.trains_on = rungs, latest, "retry" in rungs
-        incident.leaving, incident.saved = not incident.trains_on, ""
-        incident.failed = [s for s in incident.failed if s != "dump"]
+        incident.latest = latest
+        incident.narrow(rungs)
         if incident.strategy not in rungs:  # else it is already ending
             self.again(now)
 

@@ -116,7 +116,8 @@ class Rounds:
                 )
                 job.note(incident.add(text, explains=False), journaled=True)
                 incident.tell_fault(job, text)
-                incident.rungs, incident.consults, incident.leaving = job.last_rungs, False, True
+                incident.consults = False
+                incident.narrow(job.last_rungs)
 
     # -- what it begins with -----------------------------------------------------------------------
 

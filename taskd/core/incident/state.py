@@ -128,6 +128,13 @@ class Incident:
         """Give the phase time until then."""
         self.deadline = max(self.deadline, until)
 
+    def narrow(self, rungs: tuple[str, ...]) -> None:
+        """Go on with these strategies alone: the job ends by one of them, or trains on after a
+        dump."""
+        self.rungs, self.trains_on = rungs, "retry" in rungs
+        self.leaving, self.saved = not self.trains_on, ""
+        self.failed = [s for s in self.failed if s != "dump"]
+
     def tell_phase(self, job: JobState) -> None:
         job.journal(
             "phase",
