@@ -1,12 +1,16 @@
-"""Handles a launcher started while its job is under way, as schedulers do for a replaced pod: no
-other launcher would join its rendezvous."""
+"""A launcher until it has met the job's others: it may come while the job is under way, as
+schedulers start it for a replaced pod, and no other launcher would join its rendezvous; or there
+may be no manager, and the others never come."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 
 from taskd import settings
 from taskd.adaptor.place import Place
@@ -14,13 +18,15 @@ from taskd.manager import whereabouts
 from taskd.messages import to_agent
 from taskd.protocol import addresses, asking
 from taskd.protocol.keys import Keys
-from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
 
 # A job whose manager is gone has the next one within 0.7 s and the start of a Python process, 3 s
 # on a busy machine.
 NEXT, AGAIN = 15.0, 0.5  # seconds
+# seconds between two looks for the manager while others are waited for: of 1,000 launchers, 200
+# connections a second; a machine that is there answers or refuses in a round trip
+LOOK, ANSWERS = 5.0, 1.0
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
@@ -60,10 +66,8 @@ def _asked(place: Place, keys: Keys) -> bool:
         return False
     if rendezvous and not has_moved and answer.rendezvous not in ("", rendezvous[: asking.NAME]):
         sys.exit(f"taskd: {asking.elsewhere(address, job, rendezvous, answer.rendezvous)}")
-    environ = pod_info.environment(os.environ)
-    replaces = "recover" in settings.ladder_from(environ) or settings.pod_rescheduling(environ)
-    if (answer.under_way or has_moved) and place.nodes > 1 and replaces:
-        log.warning("the job is under way: this launcher waits as a standby for a node to be lost")
+    if (answer.under_way or has_moved) and place.nodes > 1 and answer.replaces:
+        log.warning("the job is under way: this launcher waits as a standby, to replace a node")
         os.environ["TASKD_STANDBY"] = "on"
         return True
     if answer.taken or (answer.under_way and place.node < 0):
@@ -84,3 +88,52 @@ def _next_manager(place: Place, keys: Keys, job: str) -> to_agent.UnderWay | Non
             return asking.arrive(address, keys, job, place.node)
     log.warning("no other manager has taken charge within %.0f s: the job starts over", NEXT)
     return None
+
+
+def meet(rendezvous: Callable[[], None], place: Place) -> None:
+    """Run torch's rendezvous, in which a launcher waits for the others for 15 minutes. Ends the
+    launcher if there is no manager for TASKD_MANAGER_WAIT: without one the job would not begin."""
+    if place.nodes == 1 or not place.knows_manager or settings.unprotected(os.environ):
+        rendezvous()
+        return
+    met: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            rendezvous()
+            met.set_result(None)
+        except BaseException as error:
+            met.set_exception(error)
+
+    # torch waits in C++, where neither a signal nor an exception reaches it
+    threading.Thread(target=run, name="taskd-rendezvous", daemon=True).start()
+    limit = settings.manager_wait(os.environ)
+    heard, warned = time.monotonic(), False
+    while not wait([met], min(LOOK, max(limit, AGAIN))).done:
+        address = place.manager_before_all_have_met()
+        if _listens(address):
+            heard, warned = time.monotonic(), False
+            continue
+        if time.monotonic() - heard >= limit:
+            sys.exit(
+                f"taskd: no manager answered at {addresses.text(address)} within {limit:g} s, while"
+                " this launcher waited for the others: start it (python manager.py, or taskd run on"
+                " node 0), set TASKD_MANAGER_ADDR, or a longer TASKD_MANAGER_WAIT;"
+                " TASKD_UNPROTECTED=on trains unprotected"
+            )
+        if not warned:
+            log.warning(
+                "no manager answers at %s yet: this launcher waits for it and the other launchers,"
+                " and ends after %g s without a manager (TASKD_MANAGER_WAIT)",
+                addresses.text(address),
+                limit,
+            )
+            warned = True
+    met.result()
+
+
+def _listens(address: addresses.Address) -> bool:
+    try:
+        return addresses.listens(address, ANSWERS)
+    except OSError:  # a name that leads nowhere yet
+        return False

@@ -50,6 +50,12 @@ class Place:
         here = first or group.group_world_size == 1
         return launcher.manager(str(self._master or group.master_addr), here)
 
+    @property
+    def knows_manager(self) -> bool:
+        """Whether the first manager's place is known before the launchers have met."""
+        named = settings.manager_is_named(os.environ)
+        return bool(self._meets_at or self._master) or named
+
     def manager_before_all_have_met(self) -> Address:
         if self._meets_at:
             return launcher.manager_at(self._meets_at)

@@ -1,5 +1,6 @@
-"""The default of --max_restarts under taskd. A value on the command line, in PET_MAX_RESTARTS or in
-a LaunchConfig takes precedence."""
+"""--max_restarts under taskd: its default, and whether it limits the faults of a container, as the
+guides have it. A value on the command line, in PET_MAX_RESTARTS or in a LaunchConfig takes
+precedence over the default."""
 
 from __future__ import annotations
 
@@ -10,6 +11,9 @@ from typing import Any
 from torch.distributed import argparse_util
 
 MAX_RESTARTS = 32767  # documented
+MOST = 2**31 - 1  # documented
+
+_named = False  # on the command line
 
 
 class Option(argparse_util.env):
@@ -19,6 +23,19 @@ class Option(argparse_util.env):
         if dest == "max_restarts" and "PET_MAX_RESTARTS" not in os.environ:
             default = MAX_RESTARTS
         super().__init__(dest=dest, default=default, required=required, **rest)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: Any = None) -> None:
+        global _named
+        _named = _named or self.dest == "max_restarts"
+        setattr(namespace, self.dest, values)
+
+
+def faults_allowed(restarts: int) -> int | None:
+    """How many faults a container may have whose launcher has that many restarts; None: any number.
+    What torch's own API was given counts restarts of all ranks alone: the tools that are built on
+    it say 0 or 3 by default, and mean no fault that is repaired."""
+    asked = _named or restarts == MAX_RESTARTS or "PET_MAX_RESTARTS" in os.environ
+    return restarts if asked and restarts <= MOST else None
 
 
 def install() -> None:

@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
 from taskd.adaptor import contexts, rendezvous, restarts, stopping, stores
-from taskd.adaptor.arrival import comes_late
+from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
 from taskd.adaptor.launcher import STATUS, supervise
@@ -35,6 +35,7 @@ from taskd.adaptor.place import Place
 from taskd.agent.ranks.processes import signal_group
 from taskd.agent.standby import Order
 from taskd.messages import to_agent
+from taskd.messages.values import FaultCount
 from taskd.protocol.addresses import Address
 from taskd.settings import pod_info
 
@@ -49,18 +50,23 @@ class TaskdElasticAgent(LocalElasticAgent):
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         contexts.as_program(spec)
         super().__init__(spec, *args, **kwargs)
-        place = self._place = Place(spec, self._worker_group)
-        self._supervisor = supervise(
-            place.manager,
-            place.node if place.node >= 0 else os.environ.get("RANK", "0"),
-            place.most_nodes,
-            settings.unprotected(os.environ),
-        )
+        try:
+            place = self._place = Place(spec, self._worker_group)
+            self._supervisor = supervise(
+                place.manager,
+                place.node if place.node >= 0 else os.environ.get("RANK", "0"),
+                place.most_nodes,
+                settings.unprotected(os.environ),
+            )
+            grace = settings.ends_gracefully(pod_info.environment(os.environ))
+        except settings.BadSetting as error:
+            # one line, without torch's traceback
+            raise SystemExit(f"taskd: {error}") from None
         if place.rendezvous is not None:
             place.rendezvous.managed = lambda: self._supervisor.managed
-        grace = settings.ends_gracefully(pod_info.environment(os.environ))
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         self._failures = Failures(self._supervisor)
+        self._faults_allowed = restarts.faults_allowed(spec.max_restarts)
         self._meeting = stores.Meeting(self._make_store)
         self._epoch = -1
         # of a standby: the node that it has taken over or prepares
@@ -86,6 +92,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             self._epoch = self._restart.attempt
         else:
             self._use_fresh_store(envs)
+        had = self._worker_group.spec.max_restarts - self._remaining_restarts
+        self._supervisor.agent.faults = FaultCount(had, self._faults_allowed)
         stopping.starting()
         self._prepared = False
         if why := contexts.function(self._worker_group.spec) or self._too_few:
@@ -117,7 +125,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
-            super()._rendezvous(worker_group)
+            meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
             self._too_few = self._place.settle()
             if self._place.node < 0:
                 logs.setup(f"agent-{worker_group.group_rank}")
@@ -253,8 +261,9 @@ class TaskdElasticAgent(LocalElasticAgent):
             why := self._failures.in_vain(self._pcontext, restart)
         ):
             return self._give_up(why, "hopeless")
+        most = self._worker_group.spec.max_restarts
+        self._remaining_restarts = most - self._supervisor.agent.faults.had
         if self._remaining_restarts <= 0:
-            most = self._worker_group.spec.max_restarts
             return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
         self._restart = restart
         return RunResult(state=WorkerState.UNHEALTHY)
@@ -339,6 +348,8 @@ class TaskdElasticAgent(LocalElasticAgent):
                 spec.local_world_size, self._place.nodes, self._make_store
             )
             if order is None:
+                if why := self._supervisor.agent.manager_watch.needless:
+                    raise SystemExit(f"taskd: {why} (TASKD_MANAGER_WAIT): it leaves")
                 return RunResult(state=WorkerState.SUCCEEDED)
             self._epoch, self._taking = order.epoch - 1, True
             result: RunResult = super().run(role)

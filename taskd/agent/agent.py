@@ -181,6 +181,7 @@ class Agent(Member):
             handlers=any(r.handlers for r in ranks),
             switches=self.switches,
             profile=self.profile,
+            faults=self.faults,
         )
 
     def look_at_devices(self) -> None:

@@ -134,6 +134,10 @@ class Loop:
         agent.children.reap()
         agent.look_at_devices()  # not every file system reports changes
         agent.device_info.beat()
+        if epoch is None and agent.standby.room is not None:
+            if agent.manager_watch.check_standby(managers, now):
+                agent.standby.leave()
+            return
         if epoch is None or agent.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())

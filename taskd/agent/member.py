@@ -8,6 +8,7 @@ from typing import Any
 from taskd.agent.copies.service import Records
 from taskd.agent.manager.managers import Managers
 from taskd.agent.ranks.model import Node
+from taskd.messages.values import FaultCount
 from taskd.protocol import addresses
 from taskd.protocol.keys import Keys
 
@@ -22,6 +23,7 @@ class Member(Node):
         self.managers: Managers | None = None
         self.records: Records | None = None
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
+        self.faults = FaultCount()  # in this container; also set by the launcher's thread
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
 
     @abstractmethod

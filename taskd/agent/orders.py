@@ -53,6 +53,7 @@ class Orders:
             to_agent.End: self._end,
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
+            to_agent.KeepFaults: self._keep_faults,
             to_rank.Profile: self._profile,
             to_agent.RegistrationRefused: self._refused,
         }
@@ -133,6 +134,9 @@ class Orders:
 
     def _keep_switch(self, order: to_agent.KeepSwitch) -> None:
         self._member.switches = max(self._member.switches, order.switches)
+
+    def _keep_faults(self, order: to_agent.KeepFaults) -> None:
+        self._member.faults = self._member.faults._replace(had=order.had)
 
     def _profile(self, order: to_rank.Profile) -> None:
         member, epoch = self._member, self._member.epoch

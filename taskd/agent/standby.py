@@ -216,6 +216,7 @@ class Standby:
                 member.name,
                 *member.addresses,
                 tuple(r.left for r in epoch.ranks.values()),
+                member.faults,
             )
         )
 

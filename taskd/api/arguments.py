@@ -25,15 +25,17 @@ def not_one_of(name: str, value: object, known: tuple[str, ...]) -> str:
     return f"{name} is {value!r}: allowed is one of {', '.join(known)}"
 
 
-def wrong_config(config: object, known: tuple[str, ...]) -> str:
+def wrong_config(log: logging.Logger, config: object, known: tuple[str, ...]) -> str:
     """What is wrong with an agent's or proxy's dict; "" if nothing. Numbers are documented as
-    strings; ints are accepted too."""
+    strings; ints are accepted too. A key that is not known is a newer one's, and ignored with a
+    warning."""
     if not isinstance(config, dict):
         return f"config is {type(config).__name__}: give a dict with some of {', '.join(known)}"
     for key, value in config.items():
         if key not in known:
-            return f"config key {key!r} is unknown; known: {', '.join(known)}"
-        if key.endswith(("Port", "Rank")):
+            shown, names = str(key)[:80], ", ".join(known)
+            log.warning("config key %r is unknown, and ignored; known: %s", shown, names)
+        elif key.endswith(("Port", "Rank")):
             lowest, highest = (1, 65535) if key.endswith("Port") else (0, MAX_RANK)
             text = str(value) if type(value) in (str, int) else ""
             if not (

@@ -37,7 +37,7 @@ def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # n
         assert init_taskd_agent({"Framework": "MindSpore"})
     """
     global _agent
-    wrong = wrong_config(config, ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank"))
+    wrong = wrong_config(log, config, ("Framework", "UpstreamAddr", "UpstreamPort", "ServerRank"))
     framework = "" if wrong else config.get("Framework", "PyTorch")
     wrong = wrong or not_one_of("Framework", framework, FRAMEWORKS)
     if not wrong and framework == "PyTorch" and not callable(getattr(cls, "run", None)):

@@ -28,7 +28,8 @@ def init_taskd_manager(config: dict[str, Any]) -> bool:
         cluster_infos (dict or list): Optional; accepted, not used.
 
     Returns:
-        Whether the config is valid. The log has one line for each mistake.
+        Whether the config is valid. The log has one line for each mistake, and a warning for each
+        key that is not known.
 
     Example:
         from taskd.api import init_taskd_manager

@@ -27,7 +27,7 @@ def init_taskd_proxy(config: dict[str, Any]) -> bool:
         assert init_taskd_proxy({"ListenAddr": "127.0.0.1", "ListenPort": "9602"})
     """
     wrong = wrong_config(
-        config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank")
+        log, config, ("UpstreamAddr", "UpstreamPort", "ListenAddr", "ListenPort", "ServerRank")
     )
     if wrong:
         return refuse(log, "init_taskd_proxy", wrong)

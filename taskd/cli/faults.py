@@ -117,6 +117,8 @@ def explain(
         number = names.parse_code(code)
         rungs = ladder.parse(strategy) if strategy else settings.ladder_of_run(os.environ)
         sub_healthy = settings.sub_healthy_strategy(os.environ)
+        if settings.sub_healthy_strategies(os.environ)[sub_healthy] == ladder.IGNORE:
+            sub_healthy = "ignore"
     except (names.BadCode, ladder.UnknownStrategy, settings.BadSetting) as error:
         raise click.UsageError(str(error)) from None
     lines = _explained(

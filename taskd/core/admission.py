@@ -82,7 +82,13 @@ class Admission:
             job.say(c.Challenge(event.node))
             return []
         refusal = topology.join(
-            event.node, event.ranks, event.store, event.epoch, event.agent, event.records
+            event.node,
+            event.ranks,
+            event.store,
+            event.epoch,
+            event.agent,
+            event.records,
+            event.faults,
         )
         if refusal:
             job.say(c.Refuse(event.agent, event.node, refusal))
@@ -311,7 +317,13 @@ class Admission:
             job.fence(event.agent, event.node, f"node {event.node} was not given to it")
             return
         topology.join(
-            event.node, node.ranks, event.store, node.epoch + 1, event.agent, event.records
+            event.node,
+            node.ranks,
+            event.store,
+            node.epoch + 1,
+            event.agent,
+            event.records,
+            event.faults,
         )
         job.election.arrive(event.agent, event.node, event.records)
         job.say(c.Admit(event.agent, event.node))

@@ -198,6 +198,7 @@ Command = (
     | to_agent.TakeOver
     | to_agent.Fence
     | to_agent.KeepSwitch
+    | to_agent.KeepFaults
     | to_agent.KeepRecords
     | to_agent.SaveRecords
     | to_agent.Seal

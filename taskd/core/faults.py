@@ -89,6 +89,7 @@ class Faults(Part):
             self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
+            self._recovery.rounds.count(incident, suspects)
             self._recovery.again(now)
 
     def known(self, event: from_rank.RankFaulted) -> from_rank.RankFaulted:
@@ -149,7 +150,12 @@ class Faults(Part):
             and not why
         ):
             # its report will take the fault into account
-            self._recovery.join(text, event.fault != from_rank.NETWORK, now=now, kind=event)
+            incident = self._recovery.join(
+                text, event.fault != from_rank.NETWORK, now=now, kind=event
+            )
+            self._recovery.rounds.count(incident, (event.rank,))
+            if incident.leaving:
+                self._recovery.again(now)
         elif (
             event.fault == from_rank.NETWORK
             and not why
@@ -157,7 +163,8 @@ class Faults(Part):
         ):
             self._nobody(text, now, {event.rank: "its connections failed again"}, event)
         else:
-            self._recovery.fault(text, now, evicted={event.rank: why} if why else None, kind=event)
+            evicted = {event.rank: why} if why else None
+            self._recovery.fault(text, now, evicted=evicted, kind=event, of=(event.rank,))
 
     def levelled(self, event: e.DeviceLevel, now: float, refusal: str = "") -> None:
         """Act on the fault level of a rank's device, as far as possible. `refusal`: see
@@ -213,7 +220,7 @@ class Faults(Part):
             why = "its device requires another retry"
         gone = frozenset() if rank.alive else frozenset({event.rank})
         evicted = {event.rank: why} if why and rank.alive else None
-        self._recovery.fault(text, now, dead=gone, evicted=evicted)
+        self._recovery.fault(text, now, dead=gone, evicted=evicted, of=(event.rank,))
         if retry and self._recovery.incident is not None:
             self._recovery.incident.retry_requested.add(event.rank)
 

@@ -102,7 +102,19 @@ class JobState:
         if self.repairs:
             return ()
         self.note("recovery is paused: nothing is repaired")
+        return self.last_rungs
+
+    @property
+    def last_rungs(self) -> tuple[str, ...]:
+        """What remains of the ladder where nothing is to be repaired."""
         return tuple(s for s in self.settings.ladder if s in ladder.ENDING)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a launcher that comes while the job is under way can be of use: in place of a
+        lost node, or of one that moves."""
+        settings = self.settings
+        return "recover" in settings.ladder or settings.pods or self.sub_healthy == ladder.MOVE
 
     @property
     def closing(self) -> bool:
@@ -142,6 +154,14 @@ class JobState:
                 self.note("recovery is paused, as under the previous manager")
         elif switches < self.switches:
             self.say(to_agent.KeepSwitch(self.switches))
+
+    def count_fault(self, number: int, more: int) -> None:
+        """Count one more, or less, in the container of the node, and let its agent remember it for
+        the next manager."""
+        node = self.topology.nodes[number]
+        # a standby may have the node by now
+        node.faults = node.faults._replace(had=max(node.faults.had + more, 0))
+        self.say(to_agent.KeepFaults(number, node.faults.had))
 
     def say(self, command: c.Command) -> None:
         self.out.append(command)

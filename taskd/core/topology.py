@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from taskd.messages.values import KEEPERS
+from taskd.messages.values import KEEPERS, FaultCount
 
 
 @dataclass
@@ -17,6 +17,7 @@ class Node:
     epoch: int
     agent: str = ""  # the process of its agent
     records: tuple[str, int] = ("", 0)  # where its agent accepts copies of other nodes' records
+    faults: FaultCount = FaultCount()  # in its container
     ended: bool | None = None  # None while its agent runs; then whether it ended well
     lost: bool = False  # its agent is gone, and no standby has taken it over yet
     assignee: str = ""  # the standby that was ordered to take it over
@@ -53,6 +54,7 @@ class Topology:
         epoch: int,
         agent: str = "",
         records: tuple[str, int] = ("", 0),
+        faults: FaultCount = FaultCount(),  # noqa: B008 (immutable)
     ) -> str | None:
         """Add or renew a node; on refusal return why, and change nothing."""
         if (
@@ -71,7 +73,10 @@ class Topology:
                 return f"node {node} claims rank {rank}, which node {other} has"
         before = self.nodes.get(node)
         self._placed += len(ranks) - (len(before.ranks) if before is not None else 0)
-        self.nodes[node] = Node(ranks, store, epoch, agent, records)
+        if before is not None and before.agent == agent:
+            # it may not have heard of the last one
+            faults = faults._replace(had=max(faults.had, before.faults.had))
+        self.nodes[node] = Node(ranks, store, epoch, agent, records, faults)
         if before is not None:
             self.nodes[node].keepers, self.nodes[node].keepers_notified = (
                 before.keepers,

@@ -2,9 +2,9 @@
 nothing on stdout.
 
 Exit status: 0 the job ended well, 1 it failed, 2 bad arguments or settings, 3 the port is in use, 4
-another manager is in charge, or the launcher that started this one ended before any agent joined;
-128 + signal when one ended it while the job continued. While the launcher that started it lives,
-only that one's LEAVE does (start.py).
+another manager is in charge, the launcher that started this one ended before any agent joined, or
+no launcher came (TASKD_LAUNCHER_WAIT); 128 + signal when one ended it while the job continued.
+While the launcher that started it lives, only that one's LEAVE does (start.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     log = logs.setup("manager")
     try:
-        parsed = config.parse(wanted)
+        parsed = config.parse(wanted, under_way=arguments.successor is not None)
         for warning in parsed.warnings:
             log.warning("%s", warning)
         server = make(

@@ -46,8 +46,9 @@ class BadConfig(ValueError):
         self.errors = errors
 
 
-def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
-    """Check the documented dict without changing it. Raises BadConfig."""
+def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool = False) -> Config:
+    """Check the documented dict without changing it. `under_way`: another manager was in charge of
+    the job before. Raises BadConfig."""
     if not isinstance(config, dict):
         raise BadConfig(
             [
@@ -55,12 +56,14 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
                 " proc_per_node"
             ]
         )
-    errors = [
-        f"config key {key!r} is unknown; known: {', '.join(KEYS)}"
+    errors: list[str] = []
+    # a newer manager.py has more keys
+    unknown = [
+        f"config key {str(key)[:80]!r} is unknown, and ignored; known: {', '.join(KEYS)}"
         for key in config
         if key not in KEYS
     ]
-    warnings: list[str] = []
+    warnings = [*unknown]
     job_id = _job_id(config, environ, errors, warnings)
     nodes = _number(config, "node_nums", MAX_NODES, "the number of nodes of the job", errors)
     ranks = _number(
@@ -91,14 +94,16 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ) -> Config:
             )
         )
     found = settings.examine(environ)
-    try:
-        environ = pod_info.environment(environ)
-    except settings.BadSetting as error:
-        errors.append(str(error))
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
+    try:
+        if not found.refused and not under_way:  # the first manager has said so
+            warnings += pod_info.notices(environ)
+        environ = pod_info.environment(environ, under_way)
+    except settings.BadSetting as error:
+        errors.append(str(error))
     if errors:
-        raise BadConfig(errors)
+        raise BadConfig([*unknown, *errors])  # of which one may be a key that is misspelled
     ladder: tuple[str, ...] = ("exit",)
     if recover is not False and enable is not False and settings.enabled(environ):
         # fault_recover is given: the job wants repairs, unless its variables say otherwise

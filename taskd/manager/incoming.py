@@ -48,6 +48,7 @@ class Incoming:
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._rendezvous = ""  # where the job's launchers meet, by the first that named one
+        self._last_launcher = clock()  # when there was one, or one asked
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
             from_agent.VoterState: self._vote,
             from_agent.Vote: self._vote,
@@ -80,6 +81,21 @@ class Incoming:
             for peer in [p for p in self._members.peers if p.agent in self._overheard]:
                 self._members.ask_again(peer)
             self._overheard.clear()
+
+    def alone(self, now: float, limit: float) -> str:
+        """Why this manager leaves: it has had no launcher for `limit` seconds. "" if it stays."""
+        if self._members.peers:
+            self._last_launcher = now
+        if now - self._last_launcher < limit:
+            return ""
+        return (
+            f"no launcher has come for {limit:g} s (TASKD_LAUNCHER_WAIT): start them with this"
+            " manager's address (--master_addr, or TASKD_MANAGER_ADDR) and port (TASKD_PORT)"
+        )
+
+    def excuse(self, seconds: float) -> None:
+        """The manager was stopped that long: no launcher could be heard."""
+        self._last_launcher += seconds
 
     # -- by kind of message ------------------------------------------------------------------------
 
@@ -190,10 +206,11 @@ class Incoming:
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         self._rendezvous = self._rendezvous or message.rendezvous
+        self._last_launcher = self._clock()
         nodes = range(self._coordinator.job.settings.nodes) if message.node < 0 else [message.node]
         agents = [self._members.agents.get(node) for node in nodes]
         taken = all(peer is not None and peer.connection >= 0 for peer in agents) or (
             message.node == 0 and self._starting()
         )
-        under_way = self._coordinator.under_way
-        self._out.reply(route, to_agent.UnderWay(under_way, taken, self._rendezvous))
+        under_way, replaces = self._coordinator.under_way, self._coordinator.job.replaces
+        self._out.reply(route, to_agent.UnderWay(under_way, replaces, taken, self._rendezvous))

@@ -231,6 +231,7 @@ class Server:
             log.warning(
                 "the manager was stopped for %.1f s; silence in that time does not count", late
             )
+            self._incoming.excuse(late)
             for peer in self.members.peers:
                 peer.last_heard += late
             # messages that arrived meanwhile are read before deadlines are judged
@@ -343,26 +344,22 @@ class Server:
             self._next_look = now + self.limits.look
             silence = self.limits.silence or pings.silent(self.settings.nodes)
             for peer in self.members.peers if emptied else ():
+                why = ""
                 if now - peer.last_heard > silence:
-                    self._safely(
-                        self.members.lose,
-                        peer,
-                        f"its agent has sent nothing for {silence:g} s",
-                        now,
-                    )
+                    why = f"its agent has sent nothing for {silence:g} s"
                 elif len(peer.outbox.kept) > peers.UNHEARD:
-                    self._safely(
-                        self.members.lose,
-                        peer,
-                        f"its agent has left {len(peer.outbox.kept)} orders unacknowledged",
-                        now,
-                    )
+                    why = f"its agent has left {len(peer.outbox.kept)} orders unacknowledged"
+                if why:
+                    self._safely(self.members.lose, peer, why, now)
             self._safely(self.members.challenge, now)
             if self.continuity is not None:
                 self._safely(self.continuity.write)
             self._safely(self._journal_writer.write_due, now)
             self._safely(self.observers.refresh, now)
             self._safely(self._look_for_others, now)
+            if self.starter < 0 and (why := self._incoming.alone(now, self.limits.launchers)):
+                log.error("the manager leaves: %s", why)
+                self._leave(None, why)
         if now >= self._next_warning:
             self._next_warning = now + self.limits.next_warning
             self.members.miss_nodes((self.host, self.port))

@@ -19,9 +19,9 @@ from taskd.manager.following.sources import Source
 from taskd.manager.history import observers
 from taskd.manager.history.continuity import Continuity, label_key
 from taskd.manager.history.journal import Journal
+from taskd.manager.limits import ManagerLimits
 from taskd.manager.operators import Accepted
 from taskd.manager.server import Server
-from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.protocol import addresses, secret
 from taskd.settings import pod_info, variables
 
@@ -43,8 +43,7 @@ def make(
 ) -> Server:
     """Make a manager that does not listen yet. `starter`, `rivals`: see Server. Raises
     settings.BadSetting, keys.BadSecret and InCharge."""
-    given, environ = environ, pod_info.environment(environ)
-    settings.fault_engine(environ)  # refused here: a job must not wait for another's controller
+    given, environ = environ, pod_info.environment(environ, under_way=successor)
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port
     keys = secret.for_job(config.job_id, environ, port, config.nodes)
@@ -57,9 +56,10 @@ def make(
                 f"the manager at {addresses.text(place)} is in charge of job {config.job}, which is"
                 " under way: no other one is started"
             )
-    labels = pod_info.read(pod_info.directory(environ))
-    sub_healthy = variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None
-    api = kubernetes.make(environ, config.job, continuity, sub_healthy, labels, known)
+    labels = pod_info.usable(given, under_way=successor)
+    ways = settings.sub_healthy_strategies(environ)
+    followed = ways if variables.TASKD_SUBHEALTHY_STRATEGY.text(given) is None else {}
+    api = kubernetes.make(environ, config.job, continuity, followed, labels, known)
     # with the API the job's label counts, and a later manager's pod may have another
     by_api = api.descriptor >= 0 and label_key(config.job) in known
     sources: list[Source] = [
@@ -67,7 +67,7 @@ def make(
     ]
     if api.descriptor < 0:
         at = pod_info.directory(environ)
-        sources.append(pod_labels.PodLabels(at, config.job, continuity, sub_healthy))
+        sources.append(pod_labels.PodLabels(at, config.job, continuity, followed))
     switches = pod_labels.switches({} if by_api else labels, known, config.job)
     if switches % 2:
         log.warning(
@@ -79,7 +79,7 @@ def make(
             config.nodes,
             config.ranks_per_node,
             config.ladder,
-            sub_healthy=STRATEGIES[settings.sub_healthy_strategy(environ)],
+            sub_healthy=ways[settings.sub_healthy_strategy(environ)],
             retries=settings.retry_times(environ),
             reschedule=settings.reschedule_timeout(environ),
             pods=settings.pod_rescheduling(environ),
@@ -94,6 +94,7 @@ def make(
         host=host or settings.bind_address(environ),
         port=port,
         journal=Journal(log_path, config.job),
+        limits=ManagerLimits(launchers=settings.launcher_wait(environ)),
         successor=successor,
         given=settings.without_secrets(environ),
         starter=starter,

@@ -16,6 +16,7 @@ from taskd.messages.values import (
     Address,
     Count,
     Dumps,
+    FaultCount,
     File,
     HostName,
     Keepers,
@@ -117,15 +118,12 @@ class May(Message, frozen=True):
 
 class AgentJoined(Message, frozen=True):
     """An agent registers for its node and `ranks`, with all its state, so that a new manager can
-    take over.
-
-    `epoch` counts whole restarts of the processes on that node; a new epoch starts from nothing.
-    """
+    take over."""
 
     node: Node
     ranks: Ranks
     store: Address  # where a rendezvous store hosted by this agent can be reached
-    epoch: Number = 0
+    epoch: Number = 0  # counts restarts of all its processes; a new one starts from nothing
     incarnations: Numbers = ()  # of `ranks`, in their order; empty: all 0
     joined: Ranks = ()  # ranks whose scripts have called protect()
     waiting: Ranks = ()  # ranks that are interrupted
@@ -152,6 +150,7 @@ class AgentJoined(Message, frozen=True):
     switches: Number = 0  # how often recovery has been switched, see to_agent.KeepSwitch
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
     dumps: Dumps = ()  # that each of `joined` could begin from
+    faults: FaultCount = FaultCount()  # in its container
 
 
 class AgentLeft(Message, frozen=True):
@@ -186,14 +185,14 @@ class StandbyJoined(Message, frozen=True):
 
 class NodeTaken(Message, frozen=True):
     """Standby `agent` has taken over `node`, and its ranks are being started. `left`: the position
-    of each, from the keeper's records; None where there is no record. `store` and `records`: see
-    AgentJoined."""
+    of each by a keeper's records, None where there are none. The others: see AgentJoined."""
 
     node: Node
     agent: Name
     store: Address
     records: Address
     left: Left
+    faults: FaultCount = FaultCount()
 
 
 class NodePrepared(Message, frozen=True):

@@ -50,11 +50,12 @@ class RegistrationRefused(Message, frozen=True):
 
 
 class UnderWay(Message, frozen=True):
-    """The answer to Arrived. A launcher that joins a job under way can only replace a lost node.
-    `taken`: its node, or each node where it does not know its own, has another, living launcher.
-    `rendezvous`: of the first launcher that named one."""
+    """The answer to Arrived. A launcher that joins a job under way can only replace a node, where
+    the job `replaces` any. `taken`: its node, or each node where it does not know its own, has
+    another, living launcher. `rendezvous`: of the first launcher that named one."""
 
     under_way: bool
+    replaces: bool
     taken: bool = False
     rendezvous: Name = ""
 
@@ -167,6 +168,14 @@ class KeepSwitch(Message, frozen=True):
     switches: Number
 
 
+class KeepFaults(Message, frozen=True):
+    """How many faults the container of `node` has had, for the next manager. See
+    AgentJoined.faults."""
+
+    node: Node
+    had: Number
+
+
 class KeepRecords(Message, frozen=True):
     """The agent of `node` copies its ranks' records to the agents of the nodes `keepers`, which
     accept them at the addresses `at`."""
@@ -258,6 +267,7 @@ ToAgent = (
     | TakeOver
     | Fence
     | KeepSwitch
+    | KeepFaults
     | KeepRecords
     | SaveRecords
     | Seal

@@ -54,6 +54,13 @@ class Voting(NamedTuple):
     records: Address = ("", 0)
 
 
+class FaultCount(NamedTuple):
+    """How many faults a container has had, and may have (--max_restarts); None: any number."""
+
+    had: Number = 0
+    allowed: Number | None = None
+
+
 # where a node's records are, best first: its keepers', or its own agent's
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node

@@ -40,7 +40,12 @@ from taskd.settings.kubernetes import kubernetes_api, pod_name
 from taskd.settings.logs import LOG_PATH, Logging, log_path, log_settings
 from taskd.settings.monitoring import metrics_address, notified
 from taskd.settings.parameter import Parameter, Section, Where
-from taskd.settings.profiling import profiling_limit, profiling_path, profiling_switch
+from taskd.settings.profiling import (
+    group_info_path,
+    profiling_limit,
+    profiling_path,
+    profiling_switch,
+)
 from taskd.settings.reading import (
     FALLBACK_JOB,
     PORT,
@@ -48,7 +53,6 @@ from taskd.settings.reading import (
     enabled,
     ends_gracefully,
     fault_config,
-    fault_engine,
     fault_injection,
     fault_reports,
     fault_table,
@@ -57,6 +61,7 @@ from taskd.settings.reading import (
     hang_limit,
     job,
     job_id,
+    launcher_wait,
     link_limit,
     manager_address,
     manager_is_named,
@@ -77,6 +82,7 @@ from taskd.settings.reading import (
     snapshot_steps,
     standby,
     stripes,
+    sub_healthy_strategies,
     sub_healthy_strategy,
     unprotected,
     verify,

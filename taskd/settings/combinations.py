@@ -138,34 +138,7 @@ def _named(given: Given) -> str:
     return d.MS_ENABLE_TFT.name if tft else d.HIGH_AVAILABILITY.name
 
 
-def _off(given: Given) -> bool:
-    """Whether process-level recovery is turned off; taskd's own variable takes precedence."""
-    own = variables.TASKD_RECOVER_STRATEGY.text(given)
-    return own is None and d.PROCESS_RECOVER.read(given) is False
-
-
-def _switched_off(given: Given) -> tuple[str, str] | None:
-    named = set(injected.strategies(given) or ()) - {"exit"}
-    return (_named(given), d.PROCESS_RECOVER.name) if named and _off(given) else None
-
-
-def _hot_switch(given: Given) -> tuple[str, str] | None:
-    moves = variables.TASKD_SUBHEALTHY_STRATEGY
-    wanted = moves.read(given) == "hotSwitch" and _off(given)
-    return (moves.name, d.PROCESS_RECOVER.name) if wanted else None
-
-
 REFUSED = (
-    Rule(
-        "a strategy is requested while the switch that controls it is off",
-        _switched_off,
-        "turn it on, or remove the strategies",
-    ),
-    Rule(
-        "a node cannot be moved without process-level recovery",
-        _hot_switch,
-        "turn it on, or choose another strategy for sub-health",
-    ),
     Rule(
         "the ConfigMaps of device-info are read by the Kubernetes API",
         device_info.needs_api,
@@ -174,26 +147,22 @@ REFUSED = (
 )
 
 
-def _elastic_agent(given: Given) -> str | None:
-    return (
-        d.ELASTIC_PROCESS_RECOVER_ENABLE.name
-        if d.ELASTIC_PROCESS_RECOVER_ENABLE.text(given) is not None
-        else None
-    )
+def _off(given: Given) -> str | None:
+    return d.PROCESS_RECOVER.name if injected.off(given) else None
 
 
 def _overruled(given: Given) -> str | None:
-    others = (d.PROCESS_RECOVER, d.HIGH_AVAILABILITY, d.MS_ENABLE_TFT)
-    if variables.TASKD_RECOVER_STRATEGY.text(given) is None:
+    """Of the injected strategies, the variable that names them, if ours are others."""
+    own = variables.TASKD_RECOVER_STRATEGY.read(given)
+    named = injected.strategies(given)
+    if own is None or named is None or injected.off(given):
         return None
-    return next(
-        (
-            p.name
-            for p in others
-            if p.text(given) is not None and (p is not d.PROCESS_RECOVER or not p.read(given))
-        ),
-        None,
-    )
+    return _named(given) if _written(own) != _written(named) else None
+
+
+def _written(strategies: tuple[str, ...]) -> set[str]:
+    """As the operator writes them: `recover-in-place` like `recover`."""
+    return {"recover" if s == "recover-in-place" else s for s in strategies} - {"exit"}
 
 
 def _both_frameworks(given: Given) -> str | None:
@@ -219,13 +188,13 @@ def _insecure(given: Given) -> str | None:
 
 NOTICES = (
     Notice(
-        "ELASTIC_PROCESS_RECOVER_ENABLE is set",
-        "Elastic Agent is at its end of life; its documentation is deleted on 30 December 2026, and"
-        " this variable with it. taskd ignores it",
-        _elastic_agent,
+        "PROCESS_RECOVER is off",
+        "no process is repaired and no node moves, whatever else is set; to repair, set it to on or"
+        " unset it",
+        _off,
     ),
     Notice(
-        "PROCESS_RECOVER is off, or HIGH_AVAILABILITY or MS_ENABLE_TFT is set",
+        "HIGH_AVAILABILITY or MS_ENABLE_TFT names other strategies",
         "it is ignored: TASKD_RECOVER_STRATEGY takes precedence",
         _overruled,
     ),

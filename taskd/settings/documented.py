@@ -30,10 +30,10 @@ class ProcessRecovery(Enum):
 
 POD_RESCHEDULING = Parameter(
     "pod-rescheduling",
-    kinds.switch(),
+    kinds.only("on"),
     False,
     "off",
-    "on: only faulty pods are replaced.",
+    "on: only faulty pods are replaced. In taskd: `TASKD_POD_RESCHEDULING`.",
     Where.LABEL,
 )
 FAULT_SCHEDULING = Parameter(
@@ -117,8 +117,10 @@ OF_OTHERS: tuple[Parameter[Any, Any], ...] = (
         kinds.whole(0, 2**31 - 1),
         32767,
         "32767",
-        "How many faults a container may have before its launcher ends. taskd raises torchrun's"
-        " default of 0 to 32767.",
+        "How many faults a container may have: one more, and nothing is repaired, the state is"
+        " saved if `dump` is a strategy, and the job ends. A restart of all ranks counts in every"
+        " container. taskd raises torchrun's default of 0 to 32767. What tools give to torch's own"
+        " API (Accelerate, `elastic_launch`) limits restarts of all ranks alone.",
         Where.LAUNCHER,
     ),
     Parameter(
@@ -137,31 +139,34 @@ PROCESS_RECOVER = Parameter(
     kinds.switch(),
     None,
     "off, unless strategies are named",
-    "off: the ladder is `exit` alone, whatever else is set. on without strategies is what the"
-    " operator injects for `exit`: the ladder is `exit`.",
+    "off: the ladder is `exit` alone and no node moves, whatever else is set, an annotation and"
+    " `TASKD_RECOVER_STRATEGY` included. on without strategies: the ladder is `exit`.",
 )
 ELASTIC_PROCESS_RECOVER_ENABLE = Parameter(
     "ELASTIC_PROCESS_RECOVER_ENABLE",
     kinds.only("1"),
     False,
     "off",
-    "Elastic Agent's, which is at its end of life. taskd ignores it, with a notice.",
+    "Elastic Agent's, which is at its end of life. taskd ignores it.",
 )
 ENABLE_RESTART_FAULT_PROCESS = Parameter(
     "ENABLE_RESTART_FAULT_PROCESS",
     kinds.only("on"),
     False,
     "off",
-    "on: `recover` in `HIGH_AVAILABILITY`, or ARF in `MS_ENABLE_TFT`, means `recover-in-place` and"
-    " `recover`: the operator writes both the same way. Otherwise the ladder is `recover`: a death"
-    " costs its node, and a standby takes its place.",
+    "on: `recover` in `HIGH_AVAILABILITY`, ARF in `MS_ENABLE_TFT`, or `recover` in the annotation"
+    " means `recover-in-place` and `recover`: the operator writes both the same way. Any other"
+    " value takes `recover-in-place` out of the annotation. Unset: the annotation is taken as it"
+    " is, and `recover` in the others is `recover` alone: a death costs its node, and a standby"
+    " takes its place.",
 )
 HIGH_AVAILABILITY = Parameter(
     "HIGH_AVAILABILITY",
     kinds.high_availability(),
     None,
     "none",
-    "The strategies of `recover-strategy`, for PyTorch. Takes precedence over `MS_ENABLE_TFT`.",
+    "The strategies of `recover-strategy`, for PyTorch; `exit` is a `recover` there, which only the"
+    " annotation tells apart. Takes precedence over `MS_ENABLE_TFT`.",
     remedy="set the job's recover-strategy annotation",
 )
 MS_ENABLE_TFT = Parameter(
@@ -179,6 +184,21 @@ MINDIO_FOR_MINDSPORE = Parameter(
     False,
     "off",
     "1: a MindSpore job. taskd does not need it.",
+)
+HCCL_ASYNC_ERROR_HANDLING = Parameter(
+    "HCCL_ASYNC_ERROR_HANDLING",
+    kinds.text(),
+    None,
+    "0 in a protected rank",
+    "0: HCCL's watchdog does not end a process whose collective has failed. taskd sets that in its"
+    " ranks.",
+)
+MS_ENABLE_THM = Parameter(
+    "MS_ENABLE_THM",
+    kinds.text(),
+    None,
+    "MindSpore's",
+    "{HCCL_WATCHDOG:0}: the same for MindSpore, which reads it. taskd does not.",
 )
 
 SECTIONS = (
@@ -200,8 +220,9 @@ SECTIONS = (
     ),
     Section(
         "What Ascend Operator injects",
-        "From the annotation `recover-strategy` and the label `pod-rescheduling`."
-        " `TASKD_RECOVER_STRATEGY` takes precedence over all of them.",
+        "From the annotation `recover-strategy` and the labels `pod-rescheduling` and"
+        " `subHealthyStrategy`. `TASKD_RECOVER_STRATEGY` takes precedence over all of them but"
+        " `PROCESS_RECOVER=off`.",
         (
             PROCESS_RECOVER,
             ELASTIC_PROCESS_RECOVER_ENABLE,
@@ -209,6 +230,8 @@ SECTIONS = (
             HIGH_AVAILABILITY,
             MS_ENABLE_TFT,
             MINDIO_FOR_MINDSPORE,
+            HCCL_ASYNC_ERROR_HANDLING,
+            MS_ENABLE_THM,
         ),
     ),
 )

@@ -11,19 +11,24 @@ from taskd.settings.kinds import FAULT_TOLERANCE, BadSetting
 
 # a column of the table, although it is a label and not a strategy
 POD = documented.POD_RESCHEDULING.name
-_PROCESS = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
+_ON = {"PROCESS_RECOVER": "on"}
+_PROCESS = {**_ON, "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
 _IN_PLACE = {"ENABLE_RESTART_FAULT_PROCESS": "on"}
-_MINDSPORE = {**_PROCESS, "MINDIO_FOR_MINDSPORE": "1"}
+# the watchdogs are not in the guides' table; the operator's source has them
+_NO_WATCHDOG = {"HCCL_ASYNC_ERROR_HANDLING": "0"}
+_PYTORCH = {**_PROCESS, **_NO_WATCHDOG}
+_MINDSPORE = {**_PROCESS, "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}"}
 
 # framework: column: variables. A `-` in the table is an empty column; elastic training, which
-# MindSpore lacks, is left out.
+# MindSpore lacks, is left out. For `exit` the operator injects what it does for `recover`, against
+# the table: see docs/decisions/0058.
 TABLE: dict[str, dict[str, dict[str, str]]] = {
     "pytorch": {
-        "recover": {**_PROCESS, "HIGH_AVAILABILITY": "recover"},
-        "retry": {**_PROCESS, "HIGH_AVAILABILITY": "retry"},
-        "recover-in-place": {**_PROCESS, **_IN_PLACE, "HIGH_AVAILABILITY": "recover"},
-        "elastic-training": {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
-        "dump": {**_PROCESS, "HIGH_AVAILABILITY": "dump"},
+        "recover": {**_PYTORCH, "HIGH_AVAILABILITY": "recover"},
+        "retry": {**_PYTORCH, "HIGH_AVAILABILITY": "retry"},
+        "recover-in-place": {**_PYTORCH, **_IN_PLACE, "HIGH_AVAILABILITY": "recover"},
+        "elastic-training": {**_ON, **_NO_WATCHDOG, "HIGH_AVAILABILITY": "elastic-training"},
+        "dump": {**_PYTORCH, "HIGH_AVAILABILITY": "dump"},
         "exit": {},
         POD: {},
     },
@@ -69,11 +74,9 @@ def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
 
 
 def _joined(values: list[str]) -> str:
-    """`{ARF:1}` and `{UCE:1,HCCE:1}` -> `{ARF:1,UCE:1,HCCE:1}`, `recover` and `retry` ->
-    `recover,retry`."""
-    parts = ",".join(
-        dict.fromkeys(part for value in values for part in value.strip("{}").split(","))
-    )
+    """`{ARF:1}` and `{UCE:1,HCCE:1}` -> `{ARF:1,HCCE:1,UCE:1}`, `retry` and `recover` ->
+    `recover,retry`: sorted, as the operator writes them."""
+    parts = ",".join(sorted({part for value in values for part in value.strip("{}").split(",")}))
     return f"{{{parts}}}" if values[0].startswith("{") else parts
 
 
@@ -86,25 +89,34 @@ def strategies(environ: Mapping[str, str]) -> tuple[str, ...] | None:
         if on is None:
             return None
         named = {strategy for name in on if (strategy := FAULT_TOLERANCE[name]) is not None}
-    meant = set(named)
+    return switched(named, environ)
+
+
+def switched(named: Iterable[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The strategies `named`, as ENABLE_RESTART_FAULT_PROCESS has them. Where it is not set, that
+    is for the annotation to say."""
+    meant, switch = set(named), documented.ENABLE_RESTART_FAULT_PROCESS
     # the operator writes both as "recover", with this variable for recover-in-place: whether
     # recover was asked for too is not known, and it matters only where a node is lost
-    if "recover" in meant and documented.ENABLE_RESTART_FAULT_PROCESS.read(environ):
+    if "recover" in meant and switch.read(environ):
         meant.add("recover-in-place")
+    elif switch.text(environ) is not None and not switch.read(environ):
+        meant.discard("recover-in-place")
     return tuple(s for s in ladder.STRATEGIES if s in meant)
 
 
 def ladder_from(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The strategies to try, in order. TASKD_RECOVER_STRATEGY takes precedence over the variables
-    that Ascend Operator injects. Where none is named, nothing is repaired: the guides' default, and
-    what the operator injects for `exit` alone."""
-    own = variables.TASKD_RECOVER_STRATEGY.read(environ)
-    if own is not None:
-        return own
-    named = strategies(environ)
-    if documented.PROCESS_RECOVER.read(environ) is False or named is None:
+    that Ascend Operator injects. Where none is named, nothing is repaired: the guides' default."""
+    if off(environ):
         return ("exit",)
-    return (*named, "exit")
+    own = variables.TASKD_RECOVER_STRATEGY.read(environ)
+    return (*(strategies(environ) or ()), "exit") if own is None else own
+
+
+def off(environ: Mapping[str, str]) -> bool:
+    """Whether PROCESS_RECOVER turns process-level recovery off, whatever else is set."""
+    return documented.PROCESS_RECOVER.read(environ) is False
 
 
 def undecided(environ: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@ files and invalid lines are ignored.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import stat
@@ -14,9 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd.settings import documented, kubernetes, variables
+from taskd.settings import documented, injected, kubernetes, variables
+from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
+
+log = logging.getLogger("taskd")
 
 FILES = {Where.LABEL: "labels", Where.ANNOTATION: "annotations"}
 MOST_BYTES = 1 << 20  # Kubernetes allows 256 KiB of annotations
@@ -79,16 +83,56 @@ def _unescape(found: re.Match[str]) -> str:
     return _PLAIN.get(escape, escape)
 
 
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
+def environment(environ: Mapping[str, str], under_way: bool = False) -> dict[str, str]:
     """`environ`, with the variables that the pod's labels and annotations set where it has none.
-    Raises BadSetting for a label or annotation that is not allowed."""
-    made, found = dict(environ), read(directory(environ))
+    Raises BadSetting for a label or annotation that is not allowed; in a job that is `under_way`
+    such a one, which may have been set meanwhile, changes nothing."""
+    made, found = dict(environ), usable(environ, under_way)
     for parameter, variable in VARIABLES.items():
-        text = parameter.text(found)
-        if text is not None and variable.text(environ) is None:
-            parameter.parse(text)
+        if (text := parameter.text(found)) is not None:
+            value = parameter.parse(text)  # the annotation has an order, a switch other words
+            if parameter is documented.RECOVER_STRATEGY:
+                text = ",".join(injected.switched(value, environ))
+            elif type(value) is bool:
+                text = "on" if value else "off"
             made[variable.name] = text
     return made
+
+
+def usable(environ: Mapping[str, str], under_way: bool) -> dict[str, str]:
+    """The pod's labels and annotations, but for those that a variable overrides. Raises BadSetting
+    for a value that is not allowed, unless the job is `under_way`."""
+    found, good = read(directory(environ)), {}
+    for parameter in TAKEN:
+        variable, text = VARIABLES.get(parameter), parameter.text(found)
+        if text is None or (variable is not None and variable.text(environ) is not None):
+            continue
+        try:
+            parameter.parse(text)
+            good[parameter.name] = text
+        except BadSetting as error:
+            if not under_way:
+                raise
+            log.error("%s %s; nothing is changed", parameter.where.value, error)
+    return good
+
+
+def notices(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What labels and annotations mean against their own words. Raises BadSetting."""
+    found, said = read(directory(environ)), []
+    label, switch = documented.POD_RESCHEDULING, documented.ENABLE_RESTART_FAULT_PROCESS
+    text = label.text(found)
+    if text is not None and text.lower() not in ("on", "off"):
+        said.append(f"label {label.name}={text!r}: off, as every value but on is")
+    named = documented.RECOVER_STRATEGY.read(found)
+    own = variables.TASKD_RECOVER_STRATEGY.text(environ)
+    if own is None and named is not None and injected.switched(named, environ) != named:
+        what = "left out of" if "recover-in-place" in named else "added to"
+        said.append(
+            f"{switch.name}={switch.text(environ)!r}: recover-in-place is {what} the annotation"
+            f" {documented.RECOVER_STRATEGY.name}"
+        )
+    return tuple(said)
 
 
 def recovery(found: Mapping[str, str]) -> documented.ProcessRecovery | None:

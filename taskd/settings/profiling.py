@@ -33,8 +33,18 @@ TASKD_PROFILING_LIMIT = Parameter(
     "How many MB the ranks of a node may keep; each has an equal share, and deletes its oldest file"
     " then. `upper_limit_of_disk_in_mb` of `init_taskd_worker` takes precedence.",
 )
+GROUP_BASE_DIR = Parameter(
+    "GROUP_BASE_DIR",
+    kinds.text("a directory"),
+    None,
+    "`TASKD_PROFILING_PATH`",
+    "The documented directory for what `dump_group_info` writes, JOB/RANK/parallel_group.json, if"
+    " it exists.",
+)
 SECTION = Section(
-    "Profiling", "", (TASKD_PROFILING_SWITCH, TASKD_PROFILING_PATH, TASKD_PROFILING_LIMIT)
+    "Profiling",
+    "",
+    (TASKD_PROFILING_SWITCH, TASKD_PROFILING_PATH, TASKD_PROFILING_LIMIT, GROUP_BASE_DIR),
 )
 
 
@@ -48,6 +58,12 @@ def profiling_path(environ: Mapping[str, str], log_path: str) -> str:
     if named is not None:
         return named
     return DOCUMENTED if os.path.isdir(DOCUMENTED) else os.path.join(log_path, "profiling")
+
+
+def group_info_path(environ: Mapping[str, str], log_path: str) -> str:
+    """Where ranks write their process groups. `log_path`: the log directory."""
+    named = GROUP_BASE_DIR.read(environ)
+    return named if named and os.path.isdir(named) else profiling_path(environ, log_path)
 
 
 def profiling_limit(environ: Mapping[str, str]) -> int:

@@ -7,7 +7,9 @@ import signal
 from collections.abc import Mapping
 
 from taskd.core import job_name
-from taskd.settings import documented, kubernetes, logs, of_ranks, profiling, saving
+from taskd.core.incident import ladder
+from taskd.mindcluster.sub_healthy import STRATEGIES
+from taskd.settings import documented, injected, kubernetes, logs, of_ranks, profiling, saving
 from taskd.settings import variables as v
 from taskd.settings.kinds import BadSetting
 
@@ -65,14 +67,14 @@ def manager_wait(environ: Mapping[str, str]) -> float:
     return v.TASKD_MANAGER_WAIT.read(environ)
 
 
+def launcher_wait(environ: Mapping[str, str]) -> float:
+    """Seconds without any launcher after which a manager leaves."""
+    return v.TASKD_LAUNCHER_WAIT.read(environ)
+
+
 def unprotected(environ: Mapping[str, str]) -> bool:
     """Whether a job without an available manager trains without protection."""
     return v.TASKD_UNPROTECTED.read(environ)
-
-
-def fault_engine(environ: Mapping[str, str]) -> str:
-    """Who repairs jobs that call mindio_ttp."""
-    return v.TASKD_FAULT_ENGINE.read(environ)
 
 
 def enabled(environ: Mapping[str, str]) -> bool:
@@ -173,6 +175,12 @@ def reschedule_timeout(environ: Mapping[str, str]) -> float:
 
 def sub_healthy_strategy(environ: Mapping[str, str]) -> str:
     return v.TASKD_SUBHEALTHY_STRATEGY.read(environ)
+
+
+def sub_healthy_strategies(environ: Mapping[str, str]) -> dict[str, str]:
+    """What each sub-healthy strategy means to `core`. Without process-level recovery no node
+    moves."""
+    return {**STRATEGIES, "hotSwitch": ladder.IGNORE} if injected.off(environ) else STRATEGIES
 
 
 def retry_times(environ: Mapping[str, str]) -> int:

@@ -75,17 +75,19 @@ TASKD_MANAGER_WAIT = Parameter(
     "60",
     "How many seconds to wait for a manager: ranks that called `protect`, before the job ends"
     " (see `TASKD_UNPROTECTED`); in the middle of a repair, before all ranks are restarted; in a"
-    " job of several nodes, before the launcher gives up.",
+    " job of several nodes, before the launcher gives up, also while it waits for the others at the"
+    " start: set it as long as the pods may start apart.",
     remedy="unset it for 60",
 )
-TASKD_FAULT_ENGINE = Parameter(
-    "TASKD_FAULT_ENGINE",
-    kinds.choice("taskd"),
-    "taskd",
-    "taskd",
-    "Who repairs jobs that call `mindio_ttp`. taskd does not host the controller of a real"
-    " `mindio_ttp`, whose processors would look for it in vain.",
-    remedy="uninstall mindio_ttp and run `taskd mindio --install`",
+TASKD_LAUNCHER_WAIT = Parameter(
+    "TASKD_LAUNCHER_WAIT",
+    kinds.seconds(1, DAY),
+    1200.0,  # torch's launchers wait 900 s for each other
+    "1200",
+    "How many seconds a manager stays that was started by hand (`manager.py`) and has no launcher,"
+    " from its start, or from when it last had one or was asked by one. Then it leaves, and its log"
+    " says why.",
+    remedy="unset it for 1200",
 )
 TASKD_UNPROTECTED = Parameter(
     "TASKD_UNPROTECTED",
@@ -298,6 +300,7 @@ SECTIONS = (
             MINDX_TASK_ID,
             TASKD_PORT_RANGE,
             TASKD_MANAGER_WAIT,
+            TASKD_LAUNCHER_WAIT,
             TASKD_UNPROTECTED,
             TASKD_SECRET,
             TASKD_SECRET_FILE,
@@ -326,7 +329,6 @@ SECTIONS = (
             TASKD_FAULT_INJECTION,
             TASKD_HANG_LIMIT,
             TASKD_SET_UP_LIMIT,
-            TASKD_FAULT_ENGINE,
             TTP_NORMAL_ACTION_TIME_LIMIT,
             TASKD_LINK_LIMIT,
             TASKD_STRIPES,

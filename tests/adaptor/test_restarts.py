@@ -128,3 +128,28 @@ def test_the_variable(parsed):
 def test_nothing_said(parsed, monkeypatch):
     monkeypatch.delenv("PET_MAX_RESTARTS", raising=False)
     assert parsed() == restarts.MAX_RESTARTS == 32767
+
+
+@pytest.mark.parametrize(
+    ("said", "variables", "allowed"),
+    [
+        ((), {}, 32767),
+        (("--max_restarts", "0"), {}, 0),
+        (("--max-restarts=4",), {}, 4),
+        ((), {"PET_MAX_RESTARTS": "7"}, 7),
+        (("--max_restarts", "99999999999999999999"), {}, None),
+    ],
+)
+def test_how_many_faults_a_container_may_have(parsed, monkeypatch, said, variables, allowed):
+    monkeypatch.delenv("PET_MAX_RESTARTS", raising=False)
+    monkeypatch.setattr(restarts, "_named", False)
+    number = parsed(*said, **variables)
+    assert restarts.faults_allowed(number) == allowed
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_torchs_api_limits_no_faults_that_are_repaired(monkeypatch, number):
+    """LaunchConfig's default is 3, and Accelerate's 0."""
+    monkeypatch.delenv("PET_MAX_RESTARTS", raising=False)
+    monkeypatch.setattr(restarts, "_named", False)
+    assert restarts.faults_allowed(number) is None

@@ -48,8 +48,8 @@ def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
         ),
         (
             (),
-            {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"},
-            "refused together with PROCESS_RECOVER='off': a strategy is",
+            {"TASKD_DEVICE_INFO": "api"},
+            "refused together with no TASKD_KUBERNETES",
         ),
         ((), {"TASKD_SECRET": " "}, "TASKD_SECRET is set but empty"),
         (("--nnodes", "2"), {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
@@ -80,6 +80,25 @@ def test_torchrun_itself_refuses_a_job_of_several_nodes_without_a_secret(tmp_pat
         and "taskd: a job of 2 nodes needs a secret" in done.stderr
         and "Traceback" not in done.stderr
     ), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"HIGH_AVAILABILITY": "pray"}, "taskd: HIGH_AVAILABILITY='pray' is refused"),
+        # torch's launcher would wait for node 0 for 15 minutes
+        ({"TASKD_MANAGER_WAIT": "1"}, "within 1 s, while this launcher waited for the others"),
+    ],
+)
+def test_a_pod_without_a_usable_setting_or_a_manager_ends_with_a_line(tmp_path, env, words):
+    env = training.environment(tmp_path, TASKD_PROCESS_ENABLE="on", **env)
+    code = "import taskd.python.adaptor.patch; from torch.distributed.run import main; main()"
+    options = ["--nnodes", "2", "--node_rank", "1", "--master_addr", "127.0.0.1"]
+    options += ["--master_port", str(training.free_port())]
+    done = call([sys.executable, "-c", code, *options, "train.py"], tmp_path, env)
+    assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr, (
+        done.stderr
+    )
 
 
 def test_a_port_that_something_else_listens_on(tmp_path):

@@ -107,6 +107,7 @@ class Node:
     joined: int = -1  # the manager that it has registered with
     keepers: tuple[int, ...] = ()  # the nodes that keep its records
     switches: int = 0  # of recovery
+    faults: int = 0  # of its container
     kept_by: tuple[str, ...] = ()  # their agents
     unkept: float | None = None  # since when that agent has no node
     moves_to: str = ""  # the standby that it was given to, as its former agent knows

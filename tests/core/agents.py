@@ -83,6 +83,9 @@ class Agents(Part):
             node.moves_to = command.agent
         elif isinstance(command, to_agent.KeepSwitch):
             node.switches = max(node.switches, command.switches)
+        elif isinstance(command, to_agent.KeepFaults):
+            if command.node == node.number:
+                node.faults = command.had
         elif isinstance(command, to_agent.KeepRecords):
             node.keepers, node.kept_by = command.keepers, tuple(at[0] for at in command.at)
         elif isinstance(command, to_rank.Release):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
-from taskd.messages.values import Position
+from taskd.messages.values import FaultCount, Position
 from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
 
 
@@ -67,7 +67,11 @@ class Cluster(Part):
             former=node.former,
             moving=node.moving,
             switches=node.switches,
+            faults=self._faults(node),
         )
+
+    def _faults(self, node: Node) -> FaultCount:
+        return FaultCount(node.faults, self.world.seed % 3 if self.world.limited else None)
 
     def standby(self, agent: str) -> None:
         """Register a waiting standby, again if a new manager orders it."""
@@ -277,7 +281,12 @@ class Cluster(Part):
         self.say(
             old,
             from_agent.NodeTaken(
-                old.number, old.agent, (f"node-{old.number}", 7001), (old.agent, 8000), left
+                old.number,
+                old.agent,
+                (f"node-{old.number}", 7001),
+                (old.agent, 8000),
+                left,
+                self._faults(old),
             ),
         )
 

@@ -25,6 +25,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "moves": {"trouble": 0.2, "moves": True},
     "lead": {"trouble": 0.3, "clusterd": "lead"},
     "follow": {"trouble": 0.3, "clusterd": "follow"},
+    "limited": {"trouble": 0.3, "limited": True},
     "quiet": {"trouble": 0.0},
 }
 

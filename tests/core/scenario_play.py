@@ -10,6 +10,7 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_rank
+from taskd.messages.values import FaultCount
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
@@ -132,6 +133,8 @@ class Play:
                 given[name] = int(value)
             elif name == "keepers":
                 given[name] = numbers(value)
+            elif name == "faults":
+                given[name] = FaultCount(*map(int, value.split("/")))
             elif name in ("agent", "moves_to", "former"):
                 given[name] = value
             elif name in ("moving", "handlers"):

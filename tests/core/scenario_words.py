@@ -183,6 +183,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
+    to_agent.KeepFaults: lambda x: f"the agent of node {x.node} keeps: {x.had} faults",
     to_agent.KeepSwitch: lambda x: f"agents keep: recovery is {('on', 'paused')[x.switches % 2]}",
     c.ConnectAdvisor: lambda x: "connect to ClusterD",
     c.TellAdvisor: lambda x: (

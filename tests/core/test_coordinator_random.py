@@ -86,6 +86,14 @@ def test_clusterd_is_told_of_everything():
     assert not [call for call in calls if counts[f"told {call}"] < 5], counts
 
 
+def test_no_container_has_more_faults_than_it_may():
+    worlds = [play("limited", seed)[0] for seed in range(60)]
+    ended = [w for w in worlds if w.seed % 3 == 0 and w.counts["GiveUp"]]
+    assert len(ended) > 5
+    assert all(n.faults <= w.seed % 3 for w in worlds for n in w.nodes)
+    assert any(n.faults for w in worlds for n in w.nodes)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_without_trouble_there_is_no_incident(seed):
     world, outcome = play("quiet", seed)

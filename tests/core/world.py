@@ -43,6 +43,7 @@ class World:
     trouble: float = 1.0  # scales every probability of something going wrong
     moves: bool = False  # nodes move, and little else happens, but that managers are killed
     clusterd: str = "off"  # its role; in lead and follow it has a part
+    limited: bool = False  # a container may have two faults, at most
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from taskd.kubernetes import lease
 from taskd.manager.following import kubernetes
 from taskd.manager.history.continuity import Continuity, label_key
 from taskd.messages import from_agent, from_operator, to_agent
+from taskd.mindcluster.sub_healthy import STRATEGIES
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def manage(start, environ, tmp_path):
 
     def make(pod=None, **more):
         kept = Continuity(tmp_path / "log")
-        line = kubernetes.make(environ, "job", kept, True, pod or {}, kept.read())
+        line = kubernetes.make(environ, "job", kept, STRATEGIES, pod or {}, kept.read())
         manager = start(1, continuity=kept, kubernetes=line, **more)
         return manager, manager.protected(1)[0]
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 
+from taskd import settings
 from taskd.core.incident import ladder
 from taskd.manager.config import BadConfig, parse
 
@@ -89,8 +90,6 @@ def test_what_is_switched_off_is_not_repaired(change, environ, rungs):
         ({"taskd_enable": True}, ["taskd_enable", "True"]),
         ({"cluster_infos": "x"}, ["cluster_infos", "'x'"]),
         ({"cluster_infos": [1]}, ["cluster_infos"]),
-        ({"node_num": 2}, ["node_num", "unknown", "node_nums"]),
-        ({3: 4}, ["3", "unknown"]),
     ],
 )
 def test_a_mistake_names_the_key_the_value_what_is_allowed_and_the_remedy(change, words):
@@ -98,6 +97,47 @@ def test_a_mistake_names_the_key_the_value_what_is_allowed_and_the_remedy(change
         parse({**GOOD, **change}, {})
     (line,) = caught.value.errors
     assert all(word in line for word in words)
+
+
+@pytest.mark.parametrize("key", ["node_num", 3, "k" * 10_000, None])
+def test_a_newer_managers_key_is_ignored_with_a_warning(key):
+    config = parse({**GOOD, key: {}}, {"HIGH_AVAILABILITY": "retry"})
+    (warning,) = config.warnings
+    assert "is unknown, and ignored; known: job_id, node_nums" in warning and len(warning) < 300
+    assert str(key)[:80] in warning and config.nodes == 2
+
+
+def test_a_pod_says_what_is_meant(tmp_path):
+    (tmp_path / "labels").write_text('pod-rescheduling="foo"')
+    (tmp_path / "annotations").write_text('recover-strategy="retry,recover-in-place"')
+    switch = {"ENABLE_RESTART_FAULT_PROCESS": "off", "TASKD_POD_INFO": str(tmp_path)}
+    config = parse(GOOD, switch)
+    assert config.ladder == ("retry", "exit")
+    label, left_out = config.warnings
+    assert "pod-rescheduling='foo': off" in label and "'off': recover-in-place is left" in left_out
+    config = parse(GOOD, {**switch, "PROCESS_RECOVER": "off"})
+    assert config.ladder == ("exit",)
+    assert any("PROCESS_RECOVER='off': no process is repaired" in w for w in config.warnings)
+
+
+def test_what_every_documented_job_sets_is_no_warning(tmp_path):
+    """The operator's variables, each label and annotation that the guides print."""
+    (tmp_path / "labels").write_text(
+        'pod-rescheduling="on"\nfault-scheduling="grace"\nprocess-recover-enable="on"\n'
+        'subHealthyStrategy="hotSwitch"\nfault-retry-times="3"'
+    )
+    for strategy in ("retry", "recover", "recover-in-place", "dump", "exit", "recover,retry,dump"):
+        (tmp_path / "annotations").write_text(f'recover-strategy="{strategy}"')
+        # what it injects for exit is what it does for recover
+        columns = strategy.replace("exit", "recover").split(",")
+        injected = settings.environment("pytorch", columns)
+        injected.pop("TASKD_RECOVER_STRATEGY", None)
+        environ = {**injected, "TASKD_POD_INFO": str(tmp_path), "TASKD_PROCESS_ENABLE": "on"}
+        config = parse(GOOD, environ)
+        assert config.warnings == ()
+        assert config.ladder == tuple(
+            s for s in ladder.STRATEGIES if s in (*strategy.split(","), "exit")
+        )
 
 
 def test_all_mistakes_are_told_at_once():

@@ -7,10 +7,12 @@ import os
 
 import pytest
 
+from taskd import settings
 from taskd.manager.following import pod_labels
 from taskd.manager.following.pod_labels import PodLabels
 from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_agent, to_agent
+from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import BadSetting, pod_info
 
 
@@ -40,12 +42,10 @@ def pod(tmp_path):
 
 @pytest.fixture
 def follow(start, pod, tmp_path):
-    def make(label_counts=True, **more):
+    def make(ways=STRATEGIES, **more):
         kept = Continuity(tmp_path / "log")
         kept.read()
-        return start(
-            1, continuity=kept, sources=(PodLabels(pod.at, "job", kept, label_counts),), **more
-        )
+        return start(1, continuity=kept, sources=(PodLabels(pod.at, "job", kept, ways),), **more)
 
     return make
 
@@ -83,8 +83,17 @@ def test_the_strategy_for_sub_healthy_nodes(follow, pod):
     manager.wait(lambda: job.sub_healthy == "ignore")
 
 
+def test_no_node_moves_by_the_label_while_process_recover_is_off(follow, pod):
+    manager = follow(settings.sub_healthy_strategies({"PROCESS_RECOVER": "off"}))
+    manager.protected(1)
+    pod.write('subHealthyStrategy="graceExit"')
+    manager.wait(lambda: manager.job.sub_healthy == "save")
+    pod.write('subHealthyStrategy="hotSwitch"')
+    manager.wait(lambda: manager.job.sub_healthy == "ignore")
+
+
 def test_a_variable_goes_before_the_label(follow, pod):
-    manager = follow(False, sub_healthy="end")
+    manager = follow({}, sub_healthy="end")
     manager.protected(1)
     job = manager.job
     pod.write('subHealthyStrategy="graceExit"\nprocess-recover-enable="pause"')
@@ -127,7 +136,7 @@ def test_what_the_file_has_instead_of_a_number_counts_as_none(value):
 
 def test_a_directory_that_is_not_there(tmp_path):
     kept = Continuity(tmp_path)
-    labels = PodLabels(tmp_path / "none", "job", kept, True)
+    labels = PodLabels(tmp_path / "none", "job", kept, STRATEGIES)
     labels.poll(lambda event, now: pytest.fail(f"{event}"), 0.0)
     labels.close()
     assert pod_info.read(tmp_path / "none") == {} and kept.read() == {}

@@ -9,10 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from taskd import start
+from taskd.core.settings import Settings
+from taskd.manager.incoming import Incoming
 from taskd.messages import from_agent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +91,6 @@ def test_a_port_in_use_is_one_clear_line(manager, port):
         (TWO, {"POD_IP": "203.0.113.7"}, "POD_IP"),
         (TWO, {"TASKD_PORT": "x"}, "TASKD_PORT"),
         (TWO, {"TASKD_RECOVER_STRATEGY": "retyr"}, "retyr"),
-        (TWO, {"TASKD_FAULT_ENGINE": "mindio"}, "mindio_ttp"),
         (TWO, {"TASKD_SECRET": " "}, "TASKD_SECRET"),
         (TWO, {"TASKD_SECRET": None}, "a job of 2 nodes needs a secret"),
         (("--nodes", "0", "--ranks-per-node", "2"), {"TASKD_LOG_STDOUT": "False"}, "node_nums"),
@@ -119,6 +121,48 @@ def test_the_documented_manager_py_works_as_written(manager, fake_agent, port, t
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
     assert "every node ended well" in next((tmp_path / "log").glob("journal-*.jsonl")).read_text()
+
+
+def test_a_label_that_is_no_longer_allowed_does_not_stop_the_next_manager(manager, tmp_path):
+    (pod := tmp_path / "pod").mkdir()
+    (pod / "labels").write_text('process-recover-enable="maybe"\nsubHealthyStrategy="x"')
+    more = {"TASKD_POD_INFO": str(pod), "TASKD_LAUNCHER_WAIT": "1"}
+    out, err = manager(*TWO, **more).communicate(timeout=60)
+    assert "subHealthyStrategy='x' is refused" in err and "no launcher" not in err
+    out, err = manager(*TWO, "--successor", **more).communicate(timeout=60)
+    assert "process-recover-enable='maybe'" in err and "no launcher has come" in err
+
+
+def test_without_launchers_it_leaves_with_the_reason(manager, fake_agent, port):
+    process = manager(*TWO, TASKD_LAUNCHER_WAIT="1")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err.count("\n")) == (4, "", 1)
+    assert "no launcher has come for 1 s (TASKD_LAUNCHER_WAIT)" in err
+    # the guides' manager.py ignores what it is told; it leaves, too
+    process = manager(program=(str(ROOT / "examples" / "manager.py"),), TASKD_LAUNCHER_WAIT="1")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "") and "no launcher has come" in err
+
+
+def test_it_stays_while_it_has_a_launcher_and_after_one_has_asked():
+    members, now = SimpleNamespace(peers=[]), [100.0]
+    out = SimpleNamespace(reply=lambda *_: None)
+    job = SimpleNamespace(settings=Settings(2, 1), replaces=False)  # of the coordinator
+    coordinator = SimpleNamespace(job=job, under_way=False)
+    members.agents = {}
+    incoming = Incoming(
+        "job", coordinator, members, None, None, out, None, None, lambda: False, lambda: now[0]
+    )
+    assert incoming.alone(109.9, 10) == "" and incoming.alone(110.0, 10)
+    now[0] = 105.0
+    incoming._arrived(b"", from_agent.Arrived(1))  # a launcher that will wait for the others
+    assert incoming.alone(114.9, 10) == "" and incoming.alone(115.0, 10)
+    members.peers = ["an agent"]
+    assert incoming.alone(200.0, 10) == ""
+    members.peers = []
+    assert incoming.alone(209.9, 10) == "" and incoming.alone(210.0, 10)
+    incoming.excuse(5.0)
+    assert incoming.alone(214.9, 10) == "" and incoming.alone(215.0, 10)
 
 
 @pytest.fixture

@@ -236,3 +236,27 @@ def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tm
             )
         result = job.end(0)
     training.assert_equal(result, reference, 4)
+
+
+@pytest.mark.parametrize("strategy", ["", *training.long("retry", "recover-in-place", "exit")])
+def test_the_label_alone_or_with_any_strategy(hosts, tmp_path, tmp_path_factory, strategy):
+    """The pod that the operator makes for a node that is to move is started as that node was."""
+    (pod := tmp_path / "pod").mkdir()
+    (pod / "labels").write_text('subHealthyStrategy="hotSwitch"')
+    (pod / "annotations").write_text(f'recover-strategy="{strategy}"' if strategy else "")
+    # without PROCESS_RECOVER `taskd run` would repair where nothing is named
+    environment = {"TASKD_POD_INFO": str(pod), "PROCESS_RECOVER": "on"}
+    arguments = ("steered.py", "120")
+    with Cluster(hosts(3), tmp_path / "job", 2, 1, *arguments, strategy="", **environment) as job:
+        job.trains()
+        job.launch(2, 1)
+        job.ready(1)
+        status, text = answer(job.subhealth(1))
+        assert status == 0 and "node 1 has moved to standby" in text, text
+        incident = job.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("hot-switch", [1]), incident
+        job.trains()
+        assert job.host_of(1) == 2
+        result = job.end(1)
+    reference = training.References(tmp_path_factory.getbasetemp())(2, *arguments)
+    training.assert_equal(result, reference, 2)

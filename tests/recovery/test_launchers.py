@@ -162,6 +162,32 @@ def test_max_restarts_is_kept(tmp_path):
     assert "exitcode  : 5" in result.output
 
 
+def test_max_restarts_counts_faults(tmp_path):
+    """Two deaths and a memory fault, with --max_restarts 2; the manager is lost between them."""
+    options = ("--max_restarts", "2")
+    with training.start(tmp_path / "job", 2, "steered.py", "100", options=options) as job:
+        job.trains()
+        job.kill(1)
+        (first,) = job.repaired()
+        assert (first["strategy"], first["ranks"]) == ("recover-in-place", [1]), first
+        os.kill(job.manager(), signal.SIGKILL)
+        job.until(
+            "another manager was in charge",
+            lambda: "in charge in term 2" in job.result().log("manager*.log"),
+        )
+        job.trains()
+        job.poison(0, "gradient")
+        (second,) = job.repaired()
+        assert second["strategy"] == "retry", second
+        job.trains()
+        job.kill(0)
+        result = job.ended()
+    assert result.status == 1
+    why = "this is fault 3 in the container of node 0, more than its --max_restarts 2 allows"
+    assert why in training.paragraph(result)
+    assert len(result.incidents) == 2
+
+
 def test_a_script_that_fails_in_its_set_up_ends(tmp_path):
     """In the same way three times in a row, though 32767 restarts are allowed: with its first
     traceback, and one sentence."""

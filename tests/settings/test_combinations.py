@@ -26,7 +26,10 @@ OPERATOR = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}
         {"PROCESS_RECOVER": "off"},
         # pod-level rescheduling
         {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{RSC:1}", "TASKD_PROCESS_ENABLE": "off"},
-        {"PROCESS_RECOVER": "off", "TASKD_RECOVER_STRATEGY": "retry"},  # ours goes first
+        {"PROCESS_RECOVER": "off", "TASKD_RECOVER_STRATEGY": "retry"},
+        {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "recover"},
+        {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{ARF:1}"},
+        {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "PROCESS_RECOVER": "off"},
         {"ENABLE_RESTART_FAULT_PROCESS": "off", "TASKD_RECOVER_STRATEGY": "recover-in-place"},
         {"HIGH_AVAILABILITY": "retry", "TASKD_PROCESS_ENABLE": "off"},
         {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_RECOVER_STRATEGY": "exit"},
@@ -41,18 +44,6 @@ def test_what_is_documented_is_accepted(given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (
-            {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "recover"},
-            "refused together with PROCESS_RECOVER='off'",
-        ),
-        (
-            {"PROCESS_RECOVER": "off", "MS_ENABLE_TFT": "{ARF:1}"},
-            "MS_ENABLE_TFT='{ARF:1}' is refused together with",
-        ),
-        (
-            {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "PROCESS_RECOVER": "off"},
-            "cannot be moved without process-level recovery",
-        ),
         ({"TASKD_DEVICE_INFO": "api"}, "together with no TASKD_KUBERNETES"),
     ],
 )
@@ -76,18 +67,17 @@ def test_every_rule_refuses_something():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({**OPERATOR, "HIGH_AVAILABILITY": "recover"}, "30 December 2026"),
-        (
-            {"ELASTIC_PROCESS_RECOVER_ENABLE": "0"},
-            "ELASTIC_PROCESS_RECOVER_ENABLE='0': Elastic Agent is at its end of life",
-        ),
         (
             {"TASKD_RECOVER_STRATEGY": "retry", "HIGH_AVAILABILITY": "dump"},
             "HIGH_AVAILABILITY='dump': it is ignored",
         ),
         (
             {"TASKD_RECOVER_STRATEGY": "retry", "PROCESS_RECOVER": "off"},
-            "PROCESS_RECOVER='off': it is ignored",
+            "PROCESS_RECOVER='off': no process is repaired",
+        ),
+        (
+            {"HIGH_AVAILABILITY": "retry", "PROCESS_RECOVER": "off"},
+            "PROCESS_RECOVER='off': no process is repaired",
         ),
         (
             {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"},
@@ -107,19 +97,21 @@ def test_nothing_to_say_about_an_ordinary_environment():
         settings.check({"PATH": "/bin", "RANK": "0", "TASKD_PORT": "9601", "max_restarts": "many"})
         == ()
     )
+    assert settings.check({**OPERATOR, "HIGH_AVAILABILITY": "recover"}) == ()
+    for columns in (["recover-in-place"], ["recover", "recover-in-place"], ["exit"]):
+        for framework in settings.FRAMEWORKS:
+            assert settings.check(settings.environment(framework, columns)) == ()
     assert settings.check({"TASKD_INSECURE": "1", "TASKD_SECRET": "s"}) == ()
 
 
 def test_the_manager_tells_and_refuses():
     config = {"job_id": "j", "node_nums": 1, "proc_per_node": 1}
-    assert any(
-        "its end of life" in w
-        for w in parse(config, {**OPERATOR, "HIGH_AVAILABILITY": "retry"}).warnings
-    )
+    said = parse(config, {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"}).warnings
+    assert any("HIGH_AVAILABILITY takes precedence" in w for w in said)
     with pytest.raises(BadConfig) as caught:
-        parse(config, {"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry", "TASKD_PORT": "x"})
+        parse(config, {"TASKD_DEVICE_INFO": "api", "TASKD_PORT": "x"})
     assert [
-        bool(re.search("TASKD_PORT|the switch that controls it is off", line))
+        bool(re.search("TASKD_PORT|together with no TASKD_KUBERNETES", line))
         for line in caught.value.errors
     ] == [True, True]
 
@@ -132,10 +124,10 @@ def asked(*arguments: str) -> tuple[int, str]:
 def test_the_command_checks(monkeypatch):
     monkeypatch.setattr("os.environ", environ := {"PATH": "/bin"})
     assert asked("--check") == (0, "nothing is refused\n")
-    environ |= {"ELASTIC_PROCESS_RECOVER_ENABLE": "1", "PROCESS_RECOVER": "off"}
-    environ |= {"HIGH_AVAILABILITY": "retry"}
+    environ |= {"PROCESS_RECOVER": "off", "TASKD_DEVICE_INFO": "api"}
     status, text = asked("--check")
-    assert status == 1 and "is refused together with PROCESS_RECOVER='off'" in text
+    assert status == 1 and "is refused together with no TASKD_KUBERNETES" in text
     status, text = asked("--check", "--json")
     found = json.loads(text)
-    assert status == 1 and len(found["refused"]) == 1 and "30 December 2026" in found["notices"][0]
+    assert status == 1 and len(found["refused"]) == 1
+    assert "no process is repaired" in found["notices"][0]

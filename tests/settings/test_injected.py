@@ -60,13 +60,18 @@ def test_every_subset(framework):
             {
                 "PROCESS_RECOVER": "on",
                 "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
-                "HIGH_AVAILABILITY": "retry,dump",
+                "HCCL_ASYNC_ERROR_HANDLING": "0",
+                "HIGH_AVAILABILITY": "dump,retry",
             },
         ),
         (
             "pytorch",
             "elastic-training",
-            {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
+            {
+                "PROCESS_RECOVER": "on",
+                "HCCL_ASYNC_ERROR_HANDLING": "0",
+                "HIGH_AVAILABILITY": "elastic-training",
+            },
         ),
         ("pytorch", "exit", {"TASKD_RECOVER_STRATEGY": "exit"}),
         (
@@ -76,7 +81,8 @@ def test_every_subset(framework):
                 "PROCESS_RECOVER": "on",
                 "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
                 "MINDIO_FOR_MINDSPORE": "1",
-                "MS_ENABLE_TFT": "{ARF:1,UCE:1,HCCE:1,TTP:1}",
+                "MS_ENABLE_THM": "{HCCL_WATCHDOG:0}",
+                "MS_ENABLE_TFT": "{ARF:1,HCCE:1,TTP:1,UCE:1}",
             },
         ),
         ("mindspore", "pod-rescheduling", {"MS_ENABLE_TFT": "{RSC:1}"}),
@@ -92,7 +98,7 @@ def test_yaml_and_json():
     arguments = ("--framework", "mindspore", "--strategy", "retry")
     lines = printed(*arguments, "--format", "yaml").splitlines()
     assert lines[:3] == ["env:", "  - name: PROCESS_RECOVER", '    value: "on"']
-    assert lines[-2:] == ["  - name: MS_ENABLE_TFT", '    value: "{UCE:1,HCCE:1}"']
+    assert lines[-2:] == ["  - name: MS_ENABLE_TFT", '    value: "{HCCE:1,UCE:1}"']
     assert json.loads(printed(*arguments, "--json")) == settings.environment("mindspore", ["retry"])
 
 

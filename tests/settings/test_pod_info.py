@@ -58,15 +58,71 @@ def test_they_set_what_no_variable_sets(pod):
     assert settings.sub_healthy_strategy(made) == "graceExit"
     assert settings.port(made) == 9601
     # the operator writes recover-in-place like recover; the annotation is exact
-    injected = settings.environment("pytorch", ["recover", "recover-in-place"])
-    assert settings.ladder_from(pod_info.environment({**environ, **injected})) == (
-        "retry",
-        "recover",
-        "exit",
-    )
+    injected = settings.environment("pytorch", ["recover"])
+    made = pod_info.environment({**environ, **injected})
+    assert settings.ladder_from(made) == ("retry", "recover", "exit")
     own = {"TASKD_RECOVER_STRATEGY": "dump", "TASKD_FAULT_RETRY_TIMES": "1"}
     made = pod_info.environment({**environ, **own})
     assert settings.ladder_from(made) == ("dump", "exit") and settings.retry_times(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("strategy", "switch", "rungs"),
+    [
+        ("recover", "on", ("recover-in-place", "recover", "exit")),
+        ("retry", "on", ("retry", "exit")),
+        ("recover-in-place", "on", ("recover-in-place", "exit")),
+        ("recover-in-place", "", ("recover-in-place", "exit")),
+        ("recover-in-place,retry", "off", ("retry", "exit")),
+        ("recover-in-place", "true", ("exit",)),
+        ("recover", "off", ("recover", "exit")),
+    ],
+)
+def test_the_switch_of_recover_in_place_counts_beside_the_annotation(pod, strategy, switch, rungs):
+    environ = {**pod("", f'recover-strategy="{strategy}"'), "ENABLE_RESTART_FAULT_PROCESS": switch}
+    assert settings.ladder_from(pod_info.environment(environ)) == rungs
+    named = settings.PARAMETERS["recover-strategy"].parse(strategy)
+    assert bool(pod_info.notices(environ)) == (rungs != named)
+    own = {**environ, "TASKD_RECOVER_STRATEGY": strategy}
+    assert settings.ladder_from(pod_info.environment(own)) == named
+    assert pod_info.notices(own) == ()
+
+
+@pytest.mark.parametrize("strategy", ["retry,recover-in-place,recover,dump", "exit"])
+def test_process_recover_off_ends_every_ladder(pod, strategy):
+    environ = {
+        **pod('subHealthyStrategy="hotSwitch"', f'recover-strategy="{strategy}"'),
+        **settings.environment("pytorch", ["recover", "recover-in-place", "retry"]),
+        "PROCESS_RECOVER": "off",
+    }
+    made = pod_info.environment(environ)
+    assert settings.ladder_from(made) == settings.ladder_of_run(made) == ("exit",)
+    assert settings.sub_healthy_strategies(made)["hotSwitch"] == "ignore"
+    del environ["PROCESS_RECOVER"]
+    assert settings.sub_healthy_strategies(environ)["hotSwitch"] == "move"
+
+
+@pytest.mark.parametrize(("value", "on"), [("on", True), ("off", False), ("foo", False)])
+def test_pod_rescheduling_is_on_or_off(pod, value, on):
+    environ = pod(f'pod-rescheduling="{value}"')
+    assert settings.pod_rescheduling(pod_info.environment(environ)) is on
+    assert pod_info.notices(environ) == (
+        () if value != "foo" else ("label pod-rescheduling='foo': off, as every value but on is",)
+    )
+
+
+def test_exit_is_told_from_recover_by_the_annotation_alone(pod):
+    """The operator injects the same for both: docs/decisions/0058."""
+    injected = {
+        "PROCESS_RECOVER": "on",
+        "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
+        "HCCL_ASYNC_ERROR_HANDLING": "0",
+        "HIGH_AVAILABILITY": "recover",
+    }
+    assert settings.environment("pytorch", ["recover"]) == injected
+    assert settings.ladder_from(injected) == ("recover", "exit")
+    seen = {**injected, **pod("", 'recover-strategy="exit"')}
+    assert settings.ladder_from(pod_info.environment(seen)) == ("exit",)
 
 
 def test_a_label_where_an_annotation_belongs_is_not_taken(pod):
@@ -81,12 +137,20 @@ def test_a_label_where_an_annotation_belongs_is_not_taken(pod):
         ('subHealthyStrategy="hotswitch"', "", "subHealthyStrategy"),
         ("", 'recover-strategy="pray"', "recover-strategy"),
         ("", 'wait-reschedule-timeout="5"', "wait-reschedule-timeout"),
+        ('process-recover-enable="maybe"', "", "process-recover-enable"),
+        ('fault-scheduling="never"', "", "fault-scheduling"),
     ],
 )
-def test_a_value_that_is_not_allowed_is_refused_by_the_labels_name(pod, labels, annotations, name):
+def test_a_value_that_is_not_allowed_is_refused_by_the_labels_name(
+    pod, labels, annotations, name, caplog
+):
+    """But for a manager that follows: the label may have been set while the job ran."""
+    environ = pod(labels, annotations)
     with pytest.raises(settings.BadSetting) as refused:
-        pod_info.environment(pod(labels, annotations))
+        pod_info.environment(environ)
     assert refused.value.name == name
+    assert pod_info.environment(environ, under_way=True) == environ
+    assert f"{name}=" in caplog.text and "nothing is changed" in caplog.text
 
 
 def test_without_the_files_nothing_is_set(tmp_path):

@@ -21,7 +21,9 @@ class ManagerWatch:
         self._node, self._wait, self._allowed = node, wait, allowed
         # since when a rank waits for a manager that has never answered, or GIVEN_UP
         self._since: float | None = None
-        self._alone_since: float | None = None  # since when ranks wait for a lost manager
+        # since when ranks, or a standby, wait for a lost manager
+        self._alone_since: float | None = None
+        self.needless = ""  # why this standby need not wait any longer
 
     @property
     def given_up(self) -> bool:
@@ -47,6 +49,18 @@ class ManagerWatch:
                 f"no manager answered at {link.address[0]}:{link.address[1]} within"
                 f" {self._wait:.0f} s",
             )
+
+    def check_standby(self, managers: Managers, now: float) -> bool:
+        """Whether a standby may leave: without a manager for so long, the nodes that it could
+        replace have ended as well. One that has never had a manager waits for its job to begin."""
+        if managers.content or not managers.met:
+            self._alone_since = None
+        elif self._alone_since is None:
+            self._alone_since = now
+        elif now - self._alone_since > self._wait and not self.needless:
+            self.needless = f"no manager for {self._wait:.0f} s while this standby waits for it"
+            log.error("%s: it leaves", self.needless)
+        return bool(self.needless)
 
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Act if a lost manager stays away for too long while ranks wait: the only node of a job

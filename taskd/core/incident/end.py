@@ -94,6 +94,8 @@ class End(Work):
         possible = possible and not earlier
         if possible and not incident.leaving and job.retried < job.settings.retries:
             job.retried += 1
+            for number in incident.counted:  # its launcher counts restarts of all ranks
+                job.count_fault(number, -1)
             job.restart_all(f"{reason} This is time {job.retried} of {job.settings.retries}.")
             self._tell(incident, "restarted", now)
         # until another pod comes, which `recover` has waited for

@@ -8,7 +8,7 @@ that it leads to, until the incident has to wait for a rank, an agent or a deadl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 
 from taskd.core import events as e
@@ -144,10 +144,12 @@ class Recovery(Part):
         incident.rungs, incident.leaving = self._job.rungs, self._job.leaves
         incident.consults = self._job.advised and not incident.rungs
         incident.enter(Phase.DETECT, now)
-        for rank, how in self._job.take_for_dead().items():
+        missed = self._job.take_for_dead()
+        for rank, how in missed.items():
             incident.faults.append(f"rank {rank}: {how}")
             incident.tell_fault(self._job, incident.faults[-1])
             self._job.note(f"incident {incident.number}: rank {rank}: {how}", journaled=True)
+        self.rounds.count(incident, missed)
 
     def fault(
         self,
@@ -158,13 +160,16 @@ class Recovery(Part):
         evicted: Mapping[int, str] | None = None,
         hung: frozenset[int] = NOBODY,
         kind: from_rank.RankFaulted | None = None,
+        of: Iterable[int] = NOBODY,
     ) -> None:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
-        stacks before they are killed."""
+        stacks before they are killed. `of`: other ranks at fault."""
         if self._job.closing:  # by an earlier fault of the same event
             return
-        self.join(text, now=now, kind=kind).hung |= hung
+        incident = self.join(text, now=now, kind=kind)
+        incident.hung |= hung
+        self.rounds.count(incident, {*dead, *(evicted or ()), *of})
         if evicted:
             self.evict(evicted, now)
         else:
@@ -191,10 +196,9 @@ class Recovery(Part):
 
     def evicted(self, number: int, now: float) -> None:
         """An evicted rank is dead, as expected."""
-        assert self.phase is not None and self.incident is not None
-        self._job.note(
-            f"incident {self.incident.number}, {self.phase.value}: rank {number} has ended"
-        )
+        assert (incident := self.incident) is not None
+        where = f"incident {incident.number}, {incident.phase.value}"
+        self._job.note(f"{where}: rank {number} has ended")
         self.again(now, frozenset({number}))
 
     def lost(self, number: int, why: str, now: float) -> None:
@@ -244,11 +248,9 @@ class Recovery(Part):
 
     def busy(self, event: from_agent.RankBusy, now: float) -> None:
         incident = self._in(Phase.INTERRUPT)
-        if (
-            incident is not None
-            and event.interruption == self._job.interruption
-            and self._interrupt.running(incident, event.rank)
-        ):
+        if incident is None or event.interruption != self._job.interruption:
+            return
+        if self._interrupt.running(incident, event.rank):
             incident.extend(min(now + event.allowance, incident.latest))
 
     def reset(self, now: float) -> None:
@@ -330,9 +332,8 @@ class Recovery(Part):
         """End the job, by `rungs`, or save its state and train on, if `retry` is among them.
         `latest`: see Incident."""
         incident = self.join(text, now=now)
-        incident.rungs, incident.latest, incident.trains_on = rungs, latest, "retry" in rungs
-        incident.leaving, incident.saved = not incident.trains_on, ""
-        incident.failed = [s for s in incident.failed if s != "dump"]
+        incident.latest = latest
+        incident.narrow(rungs)
         if incident.strategy not in rungs:  # else it is already ending
             self.again(now)
 

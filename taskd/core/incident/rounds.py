@@ -7,7 +7,7 @@ incident has to wait. They update the incident and give orders; `machine.py` mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
@@ -96,6 +96,28 @@ class Rounds:
         if incident.strategy == "retry":  # it keeps every process
             return Move.SPENT, listed(ranks)
         return self.another(incident, move=move)
+
+    def count(self, incident: Incident, ranks: Iterable[int]) -> None:
+        """Count the incident as a fault in the containers of the ranks at fault, once in each. If
+        one of them has had as many as it may, nothing is repaired any more."""
+        job, topology = self._job, self._job.topology
+        for number in sorted({n for r in ranks if (n := topology.node_of(r)) is not None}):
+            node = topology.nodes[number]
+            had, allowed = node.faults
+            if number in incident.counted or allowed is None or not node.living:
+                continue
+            incident.counted.add(number)
+            if had < allowed:
+                job.count_fault(number, 1)
+            elif not incident.leaving:
+                text = (
+                    f"this is fault {had + 1} in the container of node {number}, more than its"
+                    f" --max_restarts {allowed} allows"
+                )
+                job.note(incident.add(text, explains=False), journaled=True)
+                incident.tell_fault(job, text)
+                incident.consults = False
+                incident.narrow(job.last_rungs)
 
     # -- what it begins with -----------------------------------------------------------------------
 

@@ -117,6 +117,7 @@ class Incident:
     suspects: dict[int, str] = field(default_factory=dict)  # evicted if no other rank is at fault
     blamed: int | None = None  # rank whose failure began the round
     # nodes
+    counted: set[int] = field(default_factory=set)  # in whose containers it is a fault
     missing: float | None = None  # since when a node is missing
     resets: float | None = None  # since when the incident waits for the reset of devices
     moving: Moving | None = None  # until its ranks have their state
@@ -128,6 +129,13 @@ class Incident:
     def extend(self, until: float) -> None:
         """Give the phase time until then."""
         self.deadline = max(self.deadline, until)
+
+    def narrow(self, rungs: tuple[str, ...]) -> None:
+        """Go on with these strategies alone: the job ends by one of them, or trains on after a
+        dump."""
+        self.rungs, self.trains_on = rungs, "retry" in rungs
+        self.leaving, self.saved = not self.trains_on, ""
+        self.failed = [s for s in self.failed if s != "dump"]
 
     def tell_phase(self, job: JobState) -> None:
         job.journal(

@@ -118,7 +118,7 @@ def make(
     environ: Mapping[str, str],
     job: str,
     continuity: Continuity,
-    sub_healthy: bool,
+    sub_healthy: Mapping[str, str],
     pod: Mapping[str, str],
     known: Mapping[str, object],
 ) -> KubernetesConnection:

@@ -17,7 +17,6 @@ from taskd.manager.following.sources import Feed
 from taskd.manager.history.continuity import Continuity, label_key, recovery_key
 from taskd.messages import from_operator
 from taskd.mindcluster.directory_watch import DirectoryWatch
-from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import documented, pod_info
 from taskd.settings.kinds import BadSetting
 
@@ -37,15 +36,15 @@ def switches(found: Mapping[str, str], known: Mapping[str, object], job: str) ->
 
 
 class Labels:
-    """The last values of the two labels. `found`: their values at the start. `sub_healthy`: whether
-    that label counts; a variable overrides it. `unset`: the value kept for the next manager if the
-    label is not set."""
+    """The last values of the two labels. `found`: their values at the start. `sub_healthy`: what
+    each value of that label means to `core`; empty if it does not count, since a variable overrides
+    it. `unset`: the value kept for the next manager if the label is not set."""
 
     def __init__(
         self,
         job: str,
         continuity: Continuity,
-        sub_healthy: bool,
+        sub_healthy: Mapping[str, str],
         found: Mapping[str, str],
         unset: str | None = None,
     ) -> None:
@@ -72,7 +71,7 @@ class Labels:
                 log.error("label %s: %s; nothing is changed", name, error)
                 return
             log.info("label %s is %s", name, found.get(name, "removed"))
-            feed(e.SubHealthyStrategySet(STRATEGIES[strategy]), now)
+            feed(e.SubHealthyStrategySet(self._sub_healthy[strategy]), now)
 
     def _switch(self, name: str, feed: Feed, now: float) -> None:
         try:
@@ -89,7 +88,7 @@ class PodLabels:
     """The labels of this pod, from the files of the downward API."""
 
     def __init__(
-        self, directory: Path, job: str, continuity: Continuity, sub_healthy: bool
+        self, directory: Path, job: str, continuity: Continuity, sub_healthy: Mapping[str, str]
     ) -> None:
         self._directory = directory
         self._watch = DirectoryWatch(directory, tuple(pod_info.FILES.values()))

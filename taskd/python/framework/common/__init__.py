@@ -1,0 +1,1 @@
+"""The import paths in MindCluster's guides; there is no code here."""

@@ -1,0 +1,24 @@
+"""A standby waits for a manager that was there as long as ranks do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from taskd.agent.manager.manager_watch import ManagerWatch
+
+
+def test_a_standby_leaves_once_its_manager_stays_away():
+    watch = ManagerWatch(SimpleNamespace(), 60.0, allowed=False)
+    managers = SimpleNamespace(met=False, content=False)
+    # the job has not begun
+    assert not watch.check_standby(managers, 0.0) and not watch.check_standby(managers, 1000.0)
+    managers.met = managers.content = True
+    assert not watch.check_standby(managers, 1100.0)
+    managers.content = False
+    assert not watch.check_standby(managers, 1200.0) and not watch.check_standby(managers, 1259.0)
+    managers.content = True  # the next one
+    assert not watch.check_standby(managers, 1260.0)
+    managers.content = False
+    assert not watch.check_standby(managers, 1300.0) and not watch.needless
+    assert watch.check_standby(managers, 1361.0)
+    assert watch.needless == "no manager for 60 s while this standby waits for it"
