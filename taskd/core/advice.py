@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
+# that an incident waits for: ClusterD takes three steps to its strategy, two of them once more if
+# that was `retry` and has failed; the rest is for one that starts over
+ANSWERS = 8
 
 
 class Advisor(Part):
@@ -60,6 +63,15 @@ class Advice:
             self._recovery.evict(evicted, now)
         else:
             self._recovery.again(now)
+
+    def heard(self, now: float) -> None:
+        """The advisor has taken a step towards its strategy: the next may take as long again."""
+        incident = self._recovery.incident
+        if incident is not None and incident.consulted is not None and incident.answers < ANSWERS:
+            incident.answers += 1
+            incident.consulted = now
+            if incident.phase is Phase.CONSULT:
+                incident.extend(now + self._job.settings.advice)
 
     def take(self, strategy: str, why: str, now: float) -> None:
         """Continue, or start over, under `strategy`; if it fails, climb to the configured ones that

@@ -1,5 +1,6 @@
 """The world's ClusterD: it finds faults of its own, is told of others, and names strategies; late,
-twice, in the wrong order, of an earlier fault, or never."""
+twice, in the wrong order, of an earlier fault, or never. It ends processes on faulty hardware in
+any state, and may end the stream of signals once it has handled a fault."""
 
 from __future__ import annotations
 
@@ -52,9 +53,11 @@ class FaultCenter:
         elif not on:
             self.later(self.chance.choice([0.1, 5.0]), lambda: self.connect(True))
 
-    def send(self, kind: str, *actions: str, strategy: str = "", extra: str = "") -> None:
+    def send(
+        self, kind: str, *actions: str, strategy: str = "", extra: str = "", uuid: str = ""
+    ) -> None:
         """Once, and perhaps again, late."""
-        uuid = f"u{self.faults - (self.chance.random() < 0.05)}"
+        uuid = uuid or f"u{self.faults - (self.chance.random() < 0.05)}"
         signal = e.AdvisorSignal(uuid, kind, actions, self.ranks, strategy, extra, self.nodes)
         for delay in [0.001] + [self.chance.choice([0.001, 5.0])] * (self.chance.random() < 0.2):
             self.later(delay, lambda: self.arrives(signal))
@@ -78,13 +81,15 @@ class FaultCenter:
         if nodes > 1 and self.chance.random() < 0.3:
             self.nodes = (self.chance.randrange(nodes),)
         how = self.chance.random()
-        if how < 0.1:
-            self.send("preExitProcess", "pre exit process")
-        elif how < 0.15:
+        if how < 0.2:
+            self.nodes = self.nodes or (self.chance.randrange(nodes),)
+            self.ranks = self.ranks if self.chance.random() < 0.5 else ()
+            self.send("preExitProcess", "pre exit process", uuid=f"p{self.faults}")
+        elif how < 0.25:
             self.send("stopTrain", "pause_train")
-        elif how < 0.2:
+        elif how < 0.3:
             self.send("hot-switch", "hot switch")
-        elif how < 0.22:
+        elif how < 0.32:
             self.send(self.chance.choice(["saveAndExit", "killMaster"]))
         else:
             self.send("stopTrain", "stop_train")
@@ -99,6 +104,10 @@ class FaultCenter:
         elif report.call == "ReportStopComplete" and report.code == 0:
             leave = ["fault_nodes_exit"] if self.nodes else []
             self.send("globalFault", "on_global_rank", *leave)
+        elif report.call == "ReportRecoverStatus" and report.code == 0:
+            self.ranks, self.nodes = (), ()
+            if self.chance.random() < 0.8:  # it begins anew, and its stream too
+                self.world.deliver(e.AdvisorConnected(True))
         elif report.call == "ReportRecoverStrategy" or report.code:
             word = self.chance.choice(WORDS)
             extra = self.chance.choice(["", "recover-in-place"]) if word == "recover" else ""
