@@ -7,10 +7,10 @@ oldest.
 
 ClusterD starts over with each stream of signals, and ends the stream whenever it does so: with each
 fault that it has handled, and when it notices late that an earlier stream has ended. A stream that
-has ended is opened again at once, unless it was open for a moment only. A report belongs to the
-stream that the manager knew when it made the report, and is dropped if that stream has ended:
-ClusterD would misread it as an answer to something else. Only a report that cannot have arrived is
-sent again. Needs grpcio and protobuf.
+has ended is opened again at once, unless it was open for a moment only and said nothing. A report
+belongs to the stream that the manager knew when it made the report, and is dropped if that stream
+has ended: ClusterD would misread it as an answer to something else. Only a report that cannot have
+arrived is sent again. Needs grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ CALL_SECONDS = 5.0  # for one call
 TRIES = 3  # for one report
 # between two attempts to connect: the first, and the longest
 AGAIN, AGAIN_AT_MOST = 1.0, 10.0
+# before a stream is opened again that ClusterD has ended: what it finds meanwhile is lost
+SOON = 0.05
 # of a report: ClusterD restarts, for seconds; or it takes no more requests in this second, from all
 # jobs together, which it says as an error of no kind before it has read the request
 NOT_ARRIVED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
@@ -90,6 +92,7 @@ class Client:
         self._open = 0  # the number of the one that is open, 0 if none is
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
+        self._heard = False  # whether the last stream has had a signal
         self._task_streams: dict[str, Any] = {}  # those that are open, by their thread's name
         self._over = threading.Event()
         self._channel: Any = None
@@ -193,7 +196,9 @@ class Client:
             try:
                 why = self._subscribe()
                 wait = AGAIN
-                lasted = self._streams > opened and time.monotonic() >= began + AGAIN
+                lasted = self._streams > opened and (
+                    self._heard or time.monotonic() >= began + AGAIN
+                )
             except grpc.RpcError as error:
                 why, lasted = _text(error), False
             except ValueError as error:  # the channel is closed
@@ -201,6 +206,7 @@ class Client:
             if self._over.is_set():
                 return
             if lasted:
+                self._over.wait(SOON)
                 continue
             if self._on:
                 self._on = False
@@ -222,12 +228,14 @@ class Client:
         stream = self._stream(call, reply)(me)
         log.info("ClusterD at %s has registered this job", self.address)
         self._streams += 1
+        self._heard = False
         number = self._open = self._streams
         self._on = True
         self._happens(e.AdvisorConnected(True), number)
         tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
+                self._heard = self._heard or signal.signalType != "keep-alive"
                 try:
                     self._happens(event_of(signal, self.job), number)
                 except BadSignal as error:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 IN_PLACE = "recover-in-place"
 STRATEGIES = ("retry", "recover", "dump", "exit")
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
-IGNORED = frozenset({"keep-alive", "pauseStartAgent", "continueStartAgent"})
+RENAMING = ("pauseStartAgent", "continueStartAgent")  # what is under way has this id from now on
+IGNORED = frozenset({"keep-alive", *RENAMING})
 # they belong to a fault under way
 FOLLOWING = ("globalFault", "changeStrategy", "faultNodesExit")
 APART = ("preExitProcess", "killMaster")  # they come in any state, the first with an id of its own
@@ -134,6 +135,8 @@ class ClusterD(Advisor):
         if event.uuid:  # a hot switch has none: the next one looks the same
             self._seen.append(event)
         if event.kind in IGNORED:
+            if event.kind in RENAMING and event.uuid:
+                self._uuid = event.uuid
             return
         handler = self._handlers.get(event.kind)
         if handler is None:
