@@ -9,6 +9,7 @@ from cluster import STEPS, Cluster
 from stand_ins import stand_in
 
 CLUSTERD = "tests.mindcluster.clusterd_stand_in"
+AT = "0.0.0.0:8899", "2"  # with two ranks in a pod
 STRATEGY = "retry,recover-in-place,recover"
 
 
@@ -20,8 +21,14 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
         """What it was told by such calls."""
         return [line["request"] for line in cluster.lines() if line["call"] == call]
 
+    def begun():
+        """Whether it has a stream of signals since it was last told the result."""
+        calls = [line["call"] for line in cluster.lines()]
+        told = len(calls) - calls[::-1].index("ReportRecoverStatus")
+        return "Subscribe" in calls[told:]
+
     with (
-        stand_in(machines, 4, tmp_path / "told", CLUSTERD, STRATEGY, "0.0.0.0:8899") as cluster,
+        stand_in(machines, 4, tmp_path / "told", CLUSTERD, STRATEGY, *AT) as cluster,
         Cluster(
             machines,
             tmp_path / "job",
@@ -54,6 +61,7 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
             "the next manager had told ClusterD and been answered",
             lambda: len(told("ReportRecoverStatus")) == 2,
         )
+        job.until("ClusterD had begun anew", begun)
         job.trains()
         cluster.say("fault 2:0")
         incident = job.repaired()
