@@ -13,6 +13,11 @@ from taskd.core import events as e
 if TYPE_CHECKING:
     from tests.core.world import World
 
+KINDS = (
+    *("stopTrain", "globalFault", "changeStrategy", "saveAndExit", "preExitProcess", "hot-switch"),
+    *("faultNodesExit", "pauseStartAgent", "continueStartAgent", "keep-alive", "selfDestruct"),
+)
+ACTIONS = ("stop_train", "pause_train", "on_global_rank", "fault_nodes_exit", "hot switch", "x")
 WORDS = ("retry", "recover", "recover", "recover", "continue", "downgrade", "dump", "exit")
 
 
@@ -66,16 +71,22 @@ class FaultCenter:
         if self.world.over:
             return
         for rank, _ in signal.ranks:
-            self.world.ranks[rank].evidence["clusterd"] += 1
+            if rank < len(self.world.ranks):
+                self.world.ranks[rank].evidence["clusterd"] += 1
         for node in signal.nodes:
-            for rank in self.world.nodes[node].ranks:
-                rank.evidence["clusterd"] += 1
+            if node < len(self.world.nodes):
+                for rank in self.world.nodes[node].ranks:
+                    rank.evidence["clusterd"] += 1
         self.world.deliver(signal)
 
     def fault(self) -> None:
         """It finds a fault."""
         self.faults += 1
         many, nodes = len(self.world.ranks), len(self.world.nodes)
+        if self.chance.random() < 0.1:
+            for _ in range(self.chance.randrange(1, 6)):
+                self.nonsense()
+            return
         self.ranks = tuple(sorted({self.chance.randrange(many): self.chance.randrange(3)}.items()))
         self.nodes = ()
         if nodes > 1 and self.chance.random() < 0.3:
@@ -93,6 +104,22 @@ class FaultCenter:
             self.send(self.chance.choice(["saveAndExit", "killMaster"]))
         else:
             self.send("stopTrain", "stop_train")
+
+    def nonsense(self) -> None:
+        """Any signal, at any moment, about anything; several at once."""
+        some = self.chance
+        many, nodes = len(self.world.ranks), len(self.world.nodes)
+        signal = e.AdvisorSignal(
+            some.choice(["", "p0", "u0", f"u{self.faults}", f"n{some.randrange(99)}"]),
+            some.choice(KINDS),
+            tuple(some.sample(ACTIONS, some.randrange(3))),
+            tuple((some.randrange(many + 1), some.randrange(3)) for _ in range(some.randrange(3))),
+            some.choice(["", *WORDS, "migration", "x"]),
+            some.choice(["", "recover-in-place", "dump_exit", "x"]),
+            tuple(some.randrange(nodes + 1) for _ in range(some.randrange(3))),
+            some.choice([0.0, 30.0]),
+        )
+        self.later(self.chance.choice([0.001, 0.001, 1.0]), lambda: self.arrives(signal))
 
     def told(self, report: c.TellAdvisor) -> None:
         if self.world.over or not self.connected:

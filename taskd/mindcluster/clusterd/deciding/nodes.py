@@ -76,9 +76,9 @@ class Nodes:
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up."""
         for number in event.nodes:
-            # named when another agent has its place already
-            known = number in self._left or self._reports.replaced(number)
-            if self._stays(number) and not known:
+            if not self._stays(number) or number in self._left:
+                continue
+            if not self._reports.replaced(number):  # else another agent has its place already
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
@@ -86,8 +86,9 @@ class Nodes:
         """End the pods of these nodes, and start all ranks again with the next ones. Returns the
         result; "" if no other node stays, without which there is nobody to start again."""
         known = self._topology.nodes
-        nodes = [n for n in event.nodes if n in known and not self._reports.replaced(n)]
-        if event.nodes and not nodes:
+        named = sorted(set(event.nodes) & known.keys())
+        nodes = [n for n in named if not self._reports.replaced(n)]
+        if named and not nodes:
             return "other agents have these nodes already, and the ranks train on"
         if not nodes or len(nodes) == len(known):
             return ""
