@@ -46,6 +46,7 @@ class Machine:
         self.job, self.changed = job, changed
         self.sent: list[Any] = []
         self.paths: list[list[str]] = [[]]  # the states of each life
+        self.cut_in = ""  # it begins anew once it is in this state
         self.dropped: list[tuple[str, str]] = []  # events without a row in their state
         self._life = Life(None)
         self.begin()
@@ -96,6 +97,10 @@ class Machine:
                 self.state = state
                 self.paths[-1].append(state)
                 self.changed.notify_all()
+                if state == self.cut_in:
+                    self.cut_in = ""
+                    self.begin()
+                    return
             try:
                 following = getattr(self, f"_{state}")(life)
             except Over:

@@ -144,6 +144,40 @@ def test_clusterd_breaks_off_restarts_and_is_late(tmp_path, reference):
         equal(running, reference)
 
 
+STATES = (
+    "NotifyWaitFaultFlushing",
+    "NotifyStopTrain",
+    "WaitReportStopComplete",
+    "WaitFaultFlushFinished",
+    "NotifyGlobalFault",
+    "WaitReportRecoverStrategy",
+    "NotifyDecidedStrategy",
+    "WaitReportProcessRecoverStatus",
+    "CheckRecoverResult",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("role", ["lead", "follow"])
+def test_clusterd_begins_anew_in_each_state(tmp_path, reference, role):
+    """Its limit of requests refuses some of the reports meanwhile."""
+    with job(tmp_path, role=role) as (running, cluster):
+        for number, state in enumerate(STATES):
+            registered(running, cluster)
+            cluster.cut_in, cluster.refused = state, number % 3
+            if role == "follow":
+                running.kill(number % WORLD)
+            else:
+                cluster.repaired()
+                cluster.hardware({number % WORLD: 1})
+            (incident,) = running.repaired()
+            assert incident["ranks"] == [number % WORLD], (state, incident)
+            running.until("it had begun anew", lambda: not cluster.cut_in)
+            running.trains()
+        equal(running, reference)
+        assert "killMaster" not in [s.signalType for s in cluster.sent]
+
+
 def test_clusterd_pauses_and_goes_on(tmp_path, reference):
     with job(tmp_path, role="lead") as (running, cluster):
         cluster.send("stopTrain", uuid="u", again=2, actions=["pause_train"])
