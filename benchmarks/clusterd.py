@@ -26,7 +26,7 @@ STRATEGIES = ("retry", "recover-in-place")
 
 
 def one_job(directory: Path, role: str, kills: int, dice: random.Random) -> list[Recovery]:
-    cluster = StandIn(STRATEGIES)
+    cluster = StandIn(STRATEGIES, per_node=4)
     try:
         with Run(
             directory,
