@@ -159,7 +159,7 @@ class Machine:
         ever follows."""
         ranks = [
             interface.CLASSES["FaultRank"](rankId=str(r), faultType=str(k))
-            for r, k in sorted(dict(fields.pop("ranks", ())).items())
+            for r, k in dict(fields.pop("ranks", ())).items()
         ]
         signal = interface.CLASSES["ProcessManageSignal"](
             uuid=fields.pop("uuid", self.uuid),
