@@ -53,10 +53,13 @@ class Advice:
         """Whether every rank has left its step, for a repair that has not resumed it yet."""
         return self._recovery.incident is not None and self._recovery.phase not in RUNNING
 
-    def consult(self, text: str, now: float, evicted: Mapping[int, str] | None = None) -> None:
-        """Stop all ranks until the advisor has named a strategy. `evicted`: see Recovery.fault."""
+    def consult(
+        self, text: str, now: float, evicted: Mapping[int, str] | None = None, waits: bool = True
+    ) -> None:
+        """Stop all ranks until the advisor has named a strategy. `evicted`: see Recovery.fault.
+        `waits`: false if it has named one, and waits for the result itself."""
         incident = self._recovery.join(text, now=now)
-        incident.consults = self._job.repairs
+        incident.consults = self._job.repairs and (waits or incident.consults)
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
             incident.rungs = self._job.settings.with_retry
         if evicted:

@@ -90,6 +90,7 @@ def test_two_pods_fail_one_after_the_other(hosts, tmp_path, reference):
             STEPS,
             strategy="recover-in-place,recover",
             MINDX_SERVER_IP=machines.address(6),
+            TASKD_CLUSTERD_TIMEOUT="600",  # nothing may wait for it in vain
         ) as job,
     ):
         job.standby(4, 5)

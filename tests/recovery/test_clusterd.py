@@ -161,7 +161,8 @@ STATES = (
 @pytest.mark.parametrize("role", ["lead", "follow"])
 def test_clusterd_begins_anew_in_each_state(tmp_path, reference, role):
     """Its limit of requests refuses some of the reports meanwhile."""
-    with job(tmp_path, role=role) as (running, cluster):
+    # nothing may wait for it in vain
+    with job(tmp_path, role=role, TASKD_CLUSTERD_TIMEOUT="600") as (running, cluster):
         for number, state in enumerate(STATES):
             registered(running, cluster)
             cluster.cut_in, cluster.refused = state, number % 3

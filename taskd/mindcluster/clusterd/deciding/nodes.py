@@ -55,9 +55,9 @@ class Nodes:
             if rank in named or self._topology.node_of(rank) in event.nodes:
                 del self._condemned[rank]
 
-    def end_processes(self, event: e.AdvisorSignal, now: float) -> None:
+    def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
-        none are named."""
+        none are named. `waits`: see Advice.consult."""
         nodes = [n for n in event.nodes if self._stays(n) and not self._reports.replaced(n)]
         named = {rank for rank, _ in event.ranks}
         ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
@@ -71,7 +71,7 @@ class Nodes:
             text = f"ClusterD reports a hardware fault of nodes {nodes}"
             if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
                 text += f", ranks [{abbreviate(ranks)}]"
-            self._advice.consult(text, now, dict.fromkeys(alive, text))
+            self._advice.consult(text, now, dict.fromkeys(alive, text), waits)
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up."""

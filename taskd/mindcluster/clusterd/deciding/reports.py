@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from taskd.core import commands as c
@@ -87,7 +87,7 @@ class Reports:
         if self._reported_at is None:
             self._clear()
         self._reported_at = now
-        self._remember()
+        self._remember(ranks)
         self.told.update(ranks)
         self.restarted = False
         self.report("ReportProcessFault", ranks=tuple(sorted(ranks.items())))
@@ -101,8 +101,9 @@ class Reports:
 
     def send(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
         self.owed.discard(owed)
-        self._remember()
-        self.report(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
+        faulty = self._advice.faulty()
+        self._remember(rank for rank, _ in faulty)
+        self.report(CALLS[owed], code, text, ranks=faulty, strategies=strategies)
 
     def report(
         self,
@@ -119,9 +120,9 @@ class Reports:
         self.known.clear()
         self._agents.clear()
 
-    def _remember(self) -> None:
+    def _remember(self, ranks: Iterable[int]) -> None:
         """Remember the faulty ranks: ClusterD's reports of them are not news."""
-        for rank, _ in self._advice.faulty():
+        for rank in ranks:
             self.known.add(rank)
             if (number := self._job.topology.node_of(rank)) is not None:
                 self._agents.setdefault(number, self._job.topology.nodes[number].agent)

@@ -66,7 +66,7 @@ class ClusterD(Advisor):
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
             "saveAndExit": self._save_and_exit,
-            "preExitProcess": self._nodes.end_processes,
+            "preExitProcess": self._end_processes,
             "faultNodesExit": self._nodes.leave,
             "killMaster": self._kill,
             "hot-switch": self._hot.report,
@@ -250,6 +250,9 @@ class ClusterD(Advisor):
         """The ranks whose fault is handled already."""
         incident = self._recovery.incident
         return self._reports.known | (set(incident.replaced) if incident is not None else set())
+
+    def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
+        self._nodes.end_processes(event, now, self._ordered is None)
 
     def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
