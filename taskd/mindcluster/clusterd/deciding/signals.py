@@ -88,7 +88,7 @@ class ClusterD(Advisor):
         self._hot.forget()
         self._seen.clear()
         # what it has found itself it does not find again
-        if not event.on or not self._telling.tell(False, now):
+        if not event.on or not self._telling.tell(False, False, now):
             self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
 
     @property
@@ -318,7 +318,7 @@ class ClusterD(Advisor):
         if not self._on:
             return
         if not job.over:
-            self._telling.tell(bool(self._uuid), now)
+            self._telling.tell(bool(self._uuid), self._hold.until is not None, now)
             incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()

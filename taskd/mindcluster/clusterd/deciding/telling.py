@@ -27,9 +27,10 @@ class Telling:
         """ClusterD begins anew, and is told again of what is not repaired."""
         self._looked = None
 
-    def tell(self, begun: bool, now: float) -> bool:
-        """Report what ClusterD does not know of. `begun`: it is handling a fault. Returns whether
-        there is something that it begins to handle, or handles."""
+    def tell(self, begun: bool, pauses: bool, now: float) -> bool:
+        """Report what ClusterD does not know of. `begun`: it is handling something; `pauses`: that
+        is a task for ranks that it has paused. Returns whether there is a fault that it begins to
+        handle, or handles."""
         incident, faults = self._recovery.incident, self._nodes.condemned
         if incident is None:
             self._reports.handled(faults)
@@ -39,19 +40,22 @@ class Telling:
             if at != self._looked:  # which ranks are at fault is a scan of all
                 self._looked = at
                 if self._job.advised or needs:
-                    faults = self._look(incident, begun, now) | faults
+                    faults = self._look(incident, begun, pauses, now) | faults
         if faults:
             self._reports.fault(faults, now)
         return OTHER in faults.values()
 
-    def _look(self, incident: Incident, begun: bool, now: float) -> dict[int, int]:
+    def _look(self, incident: Incident, begun: bool, pauses: bool, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
-        of memory or of a link concerns it only if the device reports that too. So nothing waits for
-        its strategy then; if it begins nevertheless, that is as for a fault that it has found."""
+        of memory or of a link concerns it only if the device reports that too. Nor does it while it
+        waits for paused ranks. So nothing waits for its strategy then; if it begins nevertheless,
+        that is as for a fault that it has found."""
         faulty = dict(self._advice.faulty())
-        if not self._job.advised or begun:
+        if not self._job.advised or (begun and not pauses):
             return faulty
-        if OTHER not in faulty.values():
+        if pauses:
+            self._recovery.alone("ClusterD waits for paused ranks", now)
+        elif OTHER not in faulty.values():
             self._recovery.alone("ClusterD begins nothing while all processes are there", now)
         elif incident.number != self._consulted:
             self._consulted = incident.number
