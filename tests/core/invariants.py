@@ -184,6 +184,8 @@ class Invariants:
             "a number decreased"
         )
         self._generation, self._interruption = job.generation, job.interruption
+        if k.pods.waiting:  # its scripts begin anew
+            self._tellings = []
         # two in one call, if the first has no rank to wait for
         if isinstance(command, to_rank.Interrupt):
             assert (
