@@ -3,8 +3,9 @@ roles; the jobs alternate in rounds.
 
     python benchmarks/clusterd.py [--kills 20]
 
-ClusterD is the tests' stand-in, a gRPC server in this process, whose wait for further faults is
-0.2 s instead of 1 s; what a real one needs for its own decisions comes on top, in `follow` alone.
+ClusterD is the tests' stand-in, a gRPC server in this process, which waits 0.2 s each for further
+faults and for memory, instead of 1 and 10 s; a real one needs more for its decisions, in `follow`
+alone.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STRATEGIES = ("retry", "recover-in-place")
 
 
 def one_job(directory: Path, role: str, kills: int, dice: random.Random) -> list[Recovery]:
-    cluster = StandIn(STRATEGIES)
+    cluster = StandIn(STRATEGIES, per_node=4)
     try:
         with Run(
             directory,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 
 RUNNING = (Phase.DETECT, Phase.INTERRUPT, Phase.RESUME)
+# that an incident waits for: ClusterD takes three steps to its strategy, two of them once more if
+# that was `retry` and has failed; the rest is for one that starts over
+ANSWERS = 8
 
 
 class Advisor(Part):
@@ -50,16 +53,28 @@ class Advice:
         """Whether every rank has left its step, for a repair that has not resumed it yet."""
         return self._recovery.incident is not None and self._recovery.phase not in RUNNING
 
-    def consult(self, text: str, now: float, evicted: Mapping[int, str] | None = None) -> None:
-        """Stop all ranks until the advisor has named a strategy. `evicted`: see Recovery.fault."""
+    def consult(
+        self, text: str, now: float, evicted: Mapping[int, str] | None = None, waits: bool = True
+    ) -> None:
+        """Stop all ranks until the advisor has named a strategy. `evicted`: see Recovery.fault.
+        `waits`: false if it has named one, and waits for the result itself."""
         incident = self._recovery.join(text, now=now)
-        incident.consults = self._job.repairs
+        incident.consults = self._job.repairs and (waits or incident.consults)
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
             incident.rungs = self._job.settings.with_retry
         if evicted:
             self._recovery.evict(evicted, now)
         else:
             self._recovery.again(now)
+
+    def heard(self, now: float) -> None:
+        """The advisor has taken a step towards its strategy: the next may take as long again."""
+        incident = self._recovery.incident
+        if incident is not None and incident.consulted is not None and incident.answers < ANSWERS:
+            incident.answers += 1
+            incident.consulted = now
+            if incident.phase is Phase.CONSULT:
+                incident.extend(now + self._job.settings.advice)
 
     def take(self, strategy: str, why: str, now: float) -> None:
         """Continue, or start over, under `strategy`; if it fails, climb to the configured ones that

@@ -2,7 +2,8 @@
 `pod-rescheduling: on`.
 
 This is for ranks that are not repaired one by one: those of a script that is not protected, and
-protected ones at the end of the ladder (restarts.py). The launcher of the new pod waits as a
+protected ones at the end of the ladder (restarts.py); and, whatever that label says, for the nodes
+whose pods an advisor has ended. The launcher of the new pod waits as a
 standby (torchrun), or registers for its node (msrun). The other pods stay, and their launchers keep
 the ranks that are left until all restart.
 
@@ -13,7 +14,7 @@ the ranks that are left until all restart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.takeover import Takeover
@@ -45,8 +46,8 @@ class Pods(Part):
     @property
     def applies(self) -> bool:
         """Whether a lost node is waited for: the job has several, and all are known."""
-        settings = self._job.settings
-        return settings.pods and settings.nodes > 1 and self._job.topology.complete
+        job, waits = self._job, self._job.settings.pods or self._last is not None
+        return waits and job.settings.nodes > 1 and job.topology.complete
 
     @property
     def waiting(self) -> bool:
@@ -91,6 +92,14 @@ class Pods(Part):
             self._wait(why, now)
         else:
             self._fault, self._end = why, now + self._job.settings.notice
+
+    def replace(self, numbers: Iterable[int], why: str, now: float) -> None:
+        """Give these nodes up: all ranks are restarted with their next pods."""
+        self._forget(f"all ranks are restarted: {why}")
+        for number in numbers:
+            if self._job.topology.nodes[number].living:
+                self._nodes.give_up(number, why)
+        self._wait(why, now)
 
     def _wait(self, why: str, now: float) -> None:
         limit = self._job.settings.reschedule

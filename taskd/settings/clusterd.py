@@ -19,6 +19,15 @@ MINDX_SERVER_IP = Parameter(
     "ClusterD's address, which Ascend Operator injects; the port is 8899, if it names none.",
     remedy="unset it if there is no ClusterD",
 )
+LOCAL_PROXY_ENABLE = Parameter(
+    "LOCAL_PROXY_ENABLE",
+    kinds.switch(),
+    False,
+    "off",
+    "on: ClusterD is reached through a proxy in this pod, at 127.0.0.1:8899, whatever"
+    " MINDX_SERVER_IP says.",
+    remedy="unset it if the pod has no proxy",
+)
 TASKD_CLUSTERD = Parameter(
     "TASKD_CLUSTERD",
     kinds.choice("lead", "follow", "off"),
@@ -26,7 +35,7 @@ TASKD_CLUSTERD = Parameter(
     "lead",
     "Who decides where ClusterD is connected. lead: taskd, about a fault of a process, which it"
     " repairs at once; ClusterD, about the faults that it finds itself. follow: ClusterD, about"
-    " each fault. off: taskd does not connect.",
+    " each fault that costs a process. off: taskd does not connect.",
     remedy="unset it for lead",
 )
 TASKD_CLUSTERD_TIMEOUT = Parameter(
@@ -34,7 +43,9 @@ TASKD_CLUSTERD_TIMEOUT = Parameter(
     kinds.seconds(0, DAY),
     60.0,
     "60",
-    "How many seconds a repair waits for ClusterD's strategy before it goes on with taskd's own.",
+    "How many seconds a repair waits for each of ClusterD's steps before it goes on with taskd's"
+    " own strategy. ClusterD needs up to 35; where a platform decides with it (the pod group has"
+    " the annotation ProcessRecoverStrategy), up to 300: set 330 there.",
     remedy="unset it for 60",
 )
 TASKD_CLUSTERD_CA = Parameter(
@@ -60,6 +71,7 @@ SECTION = Section(
     "",
     (
         MINDX_SERVER_IP,
+        LOCAL_PROXY_ENABLE,
         TASKD_CLUSTERD,
         TASKD_CLUSTERD_TIMEOUT,
         TASKD_CLUSTERD_CA,
@@ -68,12 +80,17 @@ SECTION = Section(
     ),
 )
 PORT = 8899
+PROXY = f"127.0.0.1:{PORT}"
 
 
 def clusterd_address(environ: Mapping[str, str]) -> str | None:
     """Where ClusterD is, as host:port; None: there is none, or it is not to be used."""
+    if TASKD_CLUSTERD.read(environ) == "off":
+        return None
+    if LOCAL_PROXY_ENABLE.read(environ):
+        return PROXY
     found = MINDX_SERVER_IP.read(environ)
-    if found is None or TASKD_CLUSTERD.read(environ) == "off":
+    if found is None:
         return None
     host, port = found
     return f"{f'[{host}]' if ':' in host else host}:{port or PORT}"

@@ -1,5 +1,6 @@
 """The world's ClusterD: it finds faults of its own, is told of others, and names strategies; late,
-twice, in the wrong order, of an earlier fault, or never."""
+twice, in the wrong order, of an earlier fault, or never. It ends processes on faulty hardware in
+any state, and may end the stream of signals once it has handled a fault."""
 
 from __future__ import annotations
 
@@ -12,6 +13,11 @@ from taskd.core import events as e
 if TYPE_CHECKING:
     from tests.core.world import World
 
+KINDS = (
+    *("stopTrain", "globalFault", "changeStrategy", "saveAndExit", "preExitProcess", "hot-switch"),
+    *("faultNodesExit", "pauseStartAgent", "continueStartAgent", "keep-alive", "selfDestruct"),
+)
+ACTIONS = ("stop_train", "pause_train", "on_global_rank", "fault_nodes_exit", "hot switch", "x")
 WORDS = ("retry", "recover", "recover", "recover", "continue", "downgrade", "dump", "exit")
 
 
@@ -52,9 +58,11 @@ class FaultCenter:
         elif not on:
             self.later(self.chance.choice([0.1, 5.0]), lambda: self.connect(True))
 
-    def send(self, kind: str, *actions: str, strategy: str = "", extra: str = "") -> None:
+    def send(
+        self, kind: str, *actions: str, strategy: str = "", extra: str = "", uuid: str = ""
+    ) -> None:
         """Once, and perhaps again, late."""
-        uuid = f"u{self.faults - (self.chance.random() < 0.05)}"
+        uuid = uuid or f"u{self.faults - (self.chance.random() < 0.05)}"
         signal = e.AdvisorSignal(uuid, kind, actions, self.ranks, strategy, extra, self.nodes)
         for delay in [0.001] + [self.chance.choice([0.001, 5.0])] * (self.chance.random() < 0.2):
             self.later(delay, lambda: self.arrives(signal))
@@ -63,31 +71,55 @@ class FaultCenter:
         if self.world.over:
             return
         for rank, _ in signal.ranks:
-            self.world.ranks[rank].evidence["clusterd"] += 1
+            if rank < len(self.world.ranks):
+                self.world.ranks[rank].evidence["clusterd"] += 1
         for node in signal.nodes:
-            for rank in self.world.nodes[node].ranks:
-                rank.evidence["clusterd"] += 1
+            if node < len(self.world.nodes):
+                for rank in self.world.nodes[node].ranks:
+                    rank.evidence["clusterd"] += 1
         self.world.deliver(signal)
 
     def fault(self) -> None:
         """It finds a fault."""
         self.faults += 1
         many, nodes = len(self.world.ranks), len(self.world.nodes)
+        if self.chance.random() < 0.1:
+            for _ in range(self.chance.randrange(1, 6)):
+                self.nonsense()
+            return
         self.ranks = tuple(sorted({self.chance.randrange(many): self.chance.randrange(3)}.items()))
         self.nodes = ()
         if nodes > 1 and self.chance.random() < 0.3:
             self.nodes = (self.chance.randrange(nodes),)
         how = self.chance.random()
-        if how < 0.1:
-            self.send("preExitProcess", "pre exit process")
-        elif how < 0.15:
+        if how < 0.2:
+            self.nodes = self.nodes or (self.chance.randrange(nodes),)
+            self.ranks = self.ranks if self.chance.random() < 0.5 else ()
+            self.send("preExitProcess", "pre exit process", uuid=f"p{self.faults}")
+        elif how < 0.25:
             self.send("stopTrain", "pause_train")
-        elif how < 0.2:
+        elif how < 0.3:
             self.send("hot-switch", "hot switch")
-        elif how < 0.22:
+        elif how < 0.32:
             self.send(self.chance.choice(["saveAndExit", "killMaster"]))
         else:
             self.send("stopTrain", "stop_train")
+
+    def nonsense(self) -> None:
+        """Any signal, at any moment, about anything; several at once."""
+        some = self.chance
+        many, nodes = len(self.world.ranks), len(self.world.nodes)
+        signal = e.AdvisorSignal(
+            some.choice(["", "p0", "u0", f"u{self.faults}", f"n{some.randrange(99)}"]),
+            some.choice(KINDS),
+            tuple(some.sample(ACTIONS, some.randrange(3))),
+            tuple((some.randrange(many + 1), some.randrange(3)) for _ in range(some.randrange(3))),
+            some.choice(["", *WORDS, "migration", "x"]),
+            some.choice(["", "recover-in-place", "dump_exit", "x"]),
+            tuple(some.randrange(nodes + 1) for _ in range(some.randrange(3))),
+            some.choice([0.0, 30.0]),
+        )
+        self.later(self.chance.choice([0.001, 0.001, 1.0]), lambda: self.arrives(signal))
 
     def told(self, report: c.TellAdvisor) -> None:
         if self.world.over or not self.connected:
@@ -99,6 +131,10 @@ class FaultCenter:
         elif report.call == "ReportStopComplete" and report.code == 0:
             leave = ["fault_nodes_exit"] if self.nodes else []
             self.send("globalFault", "on_global_rank", *leave)
+        elif report.call == "ReportRecoverStatus" and report.code == 0:
+            self.ranks, self.nodes = (), ()
+            if self.chance.random() < 0.8:  # it begins anew, and its stream too
+                self.world.deliver(e.AdvisorConnected(True))
         elif report.call == "ReportRecoverStrategy" or report.code:
             word = self.chance.choice(WORDS)
             extra = self.chance.choice(["", "recover-in-place"]) if word == "recover" else ""

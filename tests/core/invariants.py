@@ -184,6 +184,8 @@ class Invariants:
             "a number decreased"
         )
         self._generation, self._interruption = job.generation, job.interruption
+        if k.pods.waiting:  # its scripts begin anew
+            self._tellings = []
         # two in one call, if the first has no rank to wait for
         if isinstance(command, to_rank.Interrupt):
             assert (
@@ -289,8 +291,9 @@ class Invariants:
                 "its former agent is not fenced"
             )
         for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
-            # otherwise its earlier processes are unknown, and ignored
-            heard = world.nodes[command.node].joined == world.manager
+            # otherwise its earlier processes are unknown, and ignored; or it starts none, until all
+            # ranks are restarted
+            heard = world.nodes[command.node].joined == world.manager and not command.restart
             assert incarnation == self.newest[rank] + 1 or not heard, (
                 "an incarnation is repeated or skipped"
             )

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from taskd import settings
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.manager.following import clusterd
 from taskd.manager.following.clusterd import ClusterDConnection
-from taskd.mindcluster.clusterd import interface
+from taskd.mindcluster.clusterd import client, interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
 from tests.mindcluster.clusterd_stand_in import StandIn
@@ -158,6 +159,29 @@ def test_a_stream_that_ends_is_opened_again(cluster, line):
     assert [s.on for s in line.seen] == [True, False, True]
 
 
+def test_a_stream_that_was_open_for_long_is_opened_again_without_a_word(
+    cluster, connect, monkeypatch
+):
+    """ClusterD ends it with each fault that it has handled: it is not gone then."""
+    monkeypatch.setattr(client, "AGAIN", 0.0)
+    line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
+    cluster.wait("Subscribe")
+    cluster.cut()
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    assert [s.on for s in line.seen] == [True, True]
+    cluster.close()
+    line.until(lambda seen: e.AdvisorConnected(False) in seen)
+
+
+def test_a_proxy_in_the_pod_is_where_clusterd_is():
+    given = {"MINDX_SERVER_IP": "10.0.0.1:77"}
+    assert settings.clusterd_address(given) == "10.0.0.1:77"
+    assert settings.clusterd_address({**given, "LOCAL_PROXY_ENABLE": "on"}) == "127.0.0.1:8899"
+    assert settings.clusterd_role({"LOCAL_PROXY_ENABLE": "on"}) == "lead"
+    assert settings.clusterd_role({"LOCAL_PROXY_ENABLE": "on", "TASKD_CLUSTERD": "off"}) == "off"
+
+
 def test_a_clusterd_that_starts_later_is_found(connect):
     first = StandIn(("retry",))
     port = first.port
@@ -182,7 +206,14 @@ def test_a_report_of_an_earlier_stream_is_dropped(cluster, line, caplog):
     assert "dropped a report to ClusterD" in caplog.text
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED])
+@pytest.mark.parametrize(
+    "code",
+    [
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.UNKNOWN,  # the limit of requests in a second
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    ],
+)
 def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, monkeypatch, code):
 
     class Failed(grpc.RpcError):
@@ -204,7 +235,7 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, mon
     line.client.send(c.TellAdvisor("ReportStopComplete"))
     line.client.send(c.TellAdvisor("ReportProcessFault"))
     cluster.wait("ReportProcessFault")
-    again = ["ReportStopComplete"] * (code is grpc.StatusCode.UNAVAILABLE)
+    again = ["ReportStopComplete"] * (code is not grpc.StatusCode.DEADLINE_EXCEEDED)
     assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
 
 

@@ -130,16 +130,13 @@ def test_clusterd_has_it_done(tmp_path: Path, undisturbed: object) -> None:
     try:
         for call in ("SubscribeNotifySwitch", "SubscribeNotifyExecStressTest"):
             cluster.wait(call)
-        cluster.send("stopTrain", uuid="u", actions=["pause_train"])
-        cluster.wait("ReportStopComplete")
-        cluster.switch_nics({0: True, 1: True})
+        cluster.operate("SwitchNic", lambda: cluster.switch_nics({0: True, 1: True}))
         assert cluster.wait("ReplySwitchNicResult").result
-        (job.out / "stress-2").write_text("2")
-        cluster.stress_test({1: [0], 2: [0]})
+        cluster.begun(2)
+        cluster.operate("StressTest", lambda: cluster.stress_test({1: [0], 2: [0]}))
         told = cluster.wait("ReplyStressTestResult").stressResult
-        assert {r: told[r].rankResult["0"].code for r in told} == {"1": "0", "2": "2"}
-        # what follows is ClusterD's decision; here, that all is well
-        cluster.send("changeStrategy", uuid="u", changeStrategy="continue")
+        assert {r: told[r].rankResult["0"].code for r in told} == {"1": "0", "2": "0"}
+        assert cluster.wait("ReportRecoverStatus", 2).strategy == "continue"
         job.goes_on()
         assert job.rest() == undisturbed
     finally:

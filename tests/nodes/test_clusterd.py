@@ -9,6 +9,7 @@ from cluster import STEPS, Cluster
 from stand_ins import stand_in
 
 CLUSTERD = "tests.mindcluster.clusterd_stand_in"
+AT = "0.0.0.0:8899"
 STRATEGY = "retry,recover-in-place,recover"
 
 
@@ -20,8 +21,14 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
         """What it was told by such calls."""
         return [line["request"] for line in cluster.lines() if line["call"] == call]
 
+    def begun():
+        """Whether it has a stream of signals since it was last told the result."""
+        calls = [line["call"] for line in cluster.lines()]
+        told = len(calls) - calls[::-1].index("ReportRecoverStatus")
+        return "Subscribe" in calls[told:]
+
     with (
-        stand_in(machines, 4, tmp_path / "told", CLUSTERD, STRATEGY, "0.0.0.0:8899") as cluster,
+        stand_in(machines, 4, tmp_path / "told", CLUSTERD, STRATEGY, AT, "2") as cluster,
         Cluster(
             machines,
             tmp_path / "job",
@@ -54,9 +61,46 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
             "the next manager had told ClusterD and been answered",
             lambda: len(told("ReportRecoverStatus")) == 2,
         )
+        job.until("ClusterD had begun anew", begun)
         job.trains()
         cluster.say("fault 2:0")
         incident = job.repaired()
         assert incident["strategy"] == "retry", incident
         result = job.end(0, 1)
+    training.assert_equal(result, reference, 4)
+
+
+@pytest.mark.long
+def test_two_pods_fail_one_after_the_other(hosts, tmp_path, reference):
+    """As with a switch or a power strip: the second while the first is being replaced, of which
+    ClusterD takes no notice then. Both leave the job."""
+    machines = hosts(7)
+
+    def told(call):
+        return [line["request"] for line in cluster.lines() if line["call"] == call]
+
+    with (
+        stand_in(machines, 6, tmp_path / "told", CLUSTERD, "recover", AT, "1") as cluster,
+        Cluster(
+            machines,
+            tmp_path / "job",
+            4,
+            1,
+            "steered.py",
+            STEPS,
+            strategy="recover-in-place,recover",
+            MINDX_SERVER_IP=machines.address(6),
+            TASKD_CLUSTERD_TIMEOUT="600",  # nothing may wait for it in vain
+        ) as job,
+    ):
+        job.standby(4, 5)
+        job.ready(2)
+        job.until("ClusterD had the job", lambda: told("Subscribe"))
+        cluster.say("node 1")
+        job.until("it had asked for strategies", lambda: told("ReportRecoverStrategy"))
+        cluster.say("node 2")
+        job.until("both were replaced", lambda: {1, 2}.isdisjoint(map(job.host_of, range(4))))
+        assert [job.launchers[host].wait(30) for host in (1, 2)] == [1, 1]
+        job.trains()
+        result = job.end(1, 2)
     training.assert_equal(result, reference, 4)

@@ -140,7 +140,7 @@ class Consult(Work):
         self._job = job
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        # one time limit for the incident, however many rounds it has
+        # one time limit for each step of the advisor, however many rounds the incident has
         if incident.consulted is None:
             incident.consulted = now
         incident.deadline = incident.consulted + self._job.settings.advice

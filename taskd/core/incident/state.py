@@ -87,7 +87,8 @@ class Incident:
     saved: str = ""  # where the state is
     hopeless: str = ""  # why every start of the job would end like this one
     consults: bool = False  # the advisor names the strategy, and has not yet
-    consulted: float | None = None  # since when its strategy is awaited
+    consulted: float | None = None  # since when its strategy, or its next step, is awaited
+    answers: int = 0  # how many steps it has taken
     rung: Rung | None = None  # the last one chosen
     strategy: str = ""
     failed: list[str] = field(default_factory=list)  # strategies

@@ -5,10 +5,12 @@ None of them can hold up the manager. Signals wait in a queue, and a descriptor 
 reports wait in another, each is tried for a limited time, and a queue that is full drops the
 oldest.
 
-ClusterD starts over with each stream of signals. A report belongs to the stream that the manager
-knew when it made the report, and is dropped if that stream has ended: ClusterD would misread it as
-an answer to something else. Only a report that cannot have arrived is sent again. Needs grpcio and
-protobuf.
+ClusterD starts over with each stream of signals, and ends the stream whenever it does so: with each
+fault that it has handled, and when it notices late that an earlier stream has ended. A stream that
+has ended is opened again at once, unless it was open for a moment only and said nothing. A report
+belongs to the stream that the manager knew when it made the report, and is dropped if that stream
+has ended: ClusterD would misread it as an answer to something else. Only a report that cannot have
+arrived is sent again. Needs grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,11 @@ CALL_SECONDS = 5.0  # for one call
 TRIES = 3  # for one report
 # between two attempts to connect: the first, and the longest
 AGAIN, AGAIN_AT_MOST = 1.0, 10.0
+# before a stream is opened again that ClusterD has ended: what it finds meanwhile is lost
+SOON = 0.05
+# of a report: ClusterD restarts, for seconds; or it takes no more requests in this second, from all
+# jobs together, which it says as an error of no kind before it has read the request
+NOT_ARRIVED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
 WAITING = 1000  # signals, and reports
 FLUSH_SECONDS = 2.0  # for the last reports, at the end
 # ClusterD sends keep-alive each 5 s; a host that is gone sends no RST
@@ -83,6 +91,8 @@ class Client:
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
         self._known = 0  # the number of the last one that the manager knows of
+        self._on = False  # whether the manager is told that there is a stream
+        self._heard = False  # whether the last stream has had a signal
         self._task_streams: dict[str, Any] = {}  # those that are open, by their thread's name
         self._over = threading.Event()
         self._channel: Any = None
@@ -182,16 +192,25 @@ class Client:
     def _listen(self) -> None:
         wait, told = AGAIN, ""
         while not self._over.is_set():
-            why = ""
+            why, opened, began = "", self._streams, time.monotonic()
             try:
                 why = self._subscribe()
                 wait = AGAIN
+                lasted = self._streams > opened and (
+                    self._heard or time.monotonic() >= began + AGAIN
+                )
             except grpc.RpcError as error:
-                why = _text(error)
+                why, lasted = _text(error), False
             except ValueError as error:  # the channel is closed
-                why = str(error)
+                why, lasted = str(error), False
             if self._over.is_set():
                 return
+            if lasted:
+                self._over.wait(SOON)
+                continue
+            if self._on:
+                self._on = False
+                self._happens(e.AdvisorConnected(False), self._streams)
             if why != told:
                 log.warning("ClusterD at %s: %s; it is tried again", self.address, why)
                 told = why
@@ -209,18 +228,20 @@ class Client:
         stream = self._stream(call, reply)(me)
         log.info("ClusterD at %s has registered this job", self.address)
         self._streams += 1
+        self._heard = False
         number = self._open = self._streams
+        self._on = True
         self._happens(e.AdvisorConnected(True), number)
         tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
+                self._heard = self._heard or signal.signalType != "keep-alive"
                 try:
                     self._happens(event_of(signal, self.job), number)
                 except BadSignal as error:
                     log.warning("a signal of ClusterD is ignored: %s", error)
         finally:
             self._open = 0
-            self._happens(e.AdvisorConnected(False), number)
             for thread in tasks:
                 self._cancel(thread.name)
         return "it has ended the stream of signals"
@@ -285,10 +306,10 @@ class Client:
                 except grpc.RpcError as error:
                     log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
                     # after any other error it may have arrived, and would be out of order
-                    arrived = error.code() is not grpc.StatusCode.UNAVAILABLE
+                    arrived = error.code() not in NOT_ARRIVED
                     if arrived or self._over.is_set() or number + 1 == TRIES:
                         break
-                    self._over.wait(AGAIN)  # ClusterD restarts: seconds
+                    self._over.wait(AGAIN)
                 except ValueError:  # the channel is closed
                     return
                 else:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from enum import Enum
 
 from taskd.core import commands as c
+from taskd.core import events as e
 from taskd.core.advice import Advice
 from taskd.core.state import JobState
+from taskd.messages.from_rank import OTHER
 
 # codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
 # one that ends the job.
 OK, NOT_READY, NEXT, FAILED = 0, 404, 405, 406
+RESTARTED = "all ranks have been restarted"
 
 
 class Owed(Enum):
@@ -34,15 +38,32 @@ class Reports:
     def __init__(self, job: JobState, advice: Advice) -> None:
         self._job, self._advice = job, advice
         self.owed: set[Owed] = set()
-        self.known: set[int] = set()  # the ranks at fault that ClusterD knows from here
+        self.told: dict[int, int] = {}  # the ranks at fault, with their types, that it knows of
+        self.known: set[int] = set()  # ranks whose fault is handled here: its word is no news
         self._agents: dict[int, str] = {}  # their nodes' agents at that time
+        self.restarted = False  # all ranks, since ClusterD was last told of a fault
         self._reported_at: float | None = None  # when, of a fault that it has not begun to handle
 
     def forget(self) -> None:
         """ClusterD begins anew."""
         self.owed.clear()
+        self.told.clear()
         self._clear()
         self._reported_at = None
+
+    def hears(self, event: e.AdvisorSignal) -> None:
+        """What ClusterD says itself it knows."""
+        for rank, kind in event.ranks:
+            if self.told.get(rank) != OTHER:
+                self.told[rank] = kind
+        for number in event.nodes:
+            if (node := self._job.topology.nodes.get(number)) is not None:
+                self.told.update(dict.fromkeys(node.ranks, OTHER))
+
+    def handled(self, faults: Mapping[int, int]) -> None:
+        """Faults other than these are repaired: the next ones of the same ranks are news."""
+        if len(self.told) > len(faults):
+            self.told = {rank: kind for rank, kind in self.told.items() if rank in faults}
 
     def taken_up(self, now: float) -> bool:
         """ClusterD begins to handle a fault. Returns whether it is one that was reported to it; it
@@ -58,13 +79,18 @@ class Reports:
         present = self._job.topology.nodes[node].agent
         return self._agents.get(node, present) != present
 
-    def fault(self, now: float) -> None:
-        """Report a fault that was found here."""
+    def fault(self, ranks: Mapping[int, int], now: float) -> None:
+        """Report faults, by rank, unless ClusterD knows of each. It reads ranks from this report
+        alone: those beside other reports are for its log."""
+        if all(self.told.get(rank) == kind for rank, kind in ranks.items()):
+            return
         if self._reported_at is None:
             self._clear()
         self._reported_at = now
-        self._remember()
-        self.report("ReportProcessFault", ranks=self._advice.faulty())
+        self._remember(ranks)
+        self.told.update(ranks)
+        self.restarted = False
+        self.report("ReportProcessFault", ranks=tuple(sorted(ranks.items())))
 
     def pay(
         self, owed: Owed, code: int = OK, text: str = "", strategies: tuple[str, ...] = ()
@@ -75,8 +101,9 @@ class Reports:
 
     def send(self, owed: Owed, code: int, text: str, strategies: tuple[str, ...] = ()) -> None:
         self.owed.discard(owed)
-        self._remember()
-        self.report(CALLS[owed], code, text, ranks=self._advice.faulty(), strategies=strategies)
+        faulty = self._advice.faulty()
+        self._remember(rank for rank, _ in faulty)
+        self.report(CALLS[owed], code, text, ranks=faulty, strategies=strategies)
 
     def report(
         self,
@@ -93,9 +120,9 @@ class Reports:
         self.known.clear()
         self._agents.clear()
 
-    def _remember(self) -> None:
+    def _remember(self, ranks: Iterable[int]) -> None:
         """Remember the faulty ranks: ClusterD's reports of them are not news."""
-        for rank, _ in self._advice.faulty():
+        for rank in ranks:
             self.known.add(rank)
             if (number := self._job.topology.node_of(rank)) is not None:
                 self._agents.setdefault(number, self._job.topology.nodes[number].agent)

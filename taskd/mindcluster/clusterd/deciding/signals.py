@@ -17,7 +17,17 @@ from taskd.messages.values import Results
 from taskd.mindcluster.clusterd.deciding.hold import Hold
 from taskd.mindcluster.clusterd.deciding.hot_switch import WORD as MIGRATION
 from taskd.mindcluster.clusterd.deciding.hot_switch import HotSwitch
-from taskd.mindcluster.clusterd.deciding.reports import FAILED, NEXT, NOT_READY, OK, Owed, Reports
+from taskd.mindcluster.clusterd.deciding.nodes import Nodes
+from taskd.mindcluster.clusterd.deciding.reports import (
+    FAILED,
+    NEXT,
+    NOT_READY,
+    OK,
+    RESTARTED,
+    Owed,
+    Reports,
+)
+from taskd.mindcluster.clusterd.deciding.telling import Telling
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
@@ -26,9 +36,11 @@ if TYPE_CHECKING:
 IN_PLACE = "recover-in-place"
 STRATEGIES = ("retry", "recover", "dump", "exit")
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
-IGNORED = frozenset({"keep-alive", "pauseStartAgent", "continueStartAgent"})
-FOLLOWING = ("globalFault", "changeStrategy")  # they belong to a fault under way
-RESTARTED = "all ranks have been restarted"
+RENAMING = ("pauseStartAgent", "continueStartAgent")  # what is under way has this id from now on
+IGNORED = frozenset({"keep-alive", *RENAMING})
+# they belong to a fault under way
+FOLLOWING = ("globalFault", "changeStrategy", "faultNodesExit")
+APART = ("preExitProcess", "killMaster")  # they come in any state, the first with an id of its own
 
 
 class ClusterD(Advisor):
@@ -37,26 +49,25 @@ class ClusterD(Advisor):
         self._job, self._succession, self._pause = job, parts.succession, parts.pause
         self._advice = Advice(job, parts.recovery)
         self._reports = Reports(job, self._advice)
+        self._nodes = Nodes(parts, self._advice, self._reports)
+        self._telling = Telling(parts, self._advice, self._reports, self._nodes)
         self._hold = Hold(job, parts.pause, parts.finishing)
         self._hot = HotSwitch(job, parts.switch, self._reports)
         self._asked = False  # for the connection
         self._on = False
         self._uuid = ""  # of the fault that it handles
         self._void = ""  # of the fault under which all ranks were restarted
-        self._restarted = False  # since ClusterD was last told of a fault
         self._trains_on = False  # `stopTrain` was taken for that fault, which had been repaired
         self._seen: deque[e.AdvisorSignal] = deque(maxlen=REMEMBERED)
         # what it has ordered, in its words and ours, and not been told the result of
         self._ordered: tuple[str, str] | None = None
-        self._reported = 0  # number of the last incident that it was told of
-        self._left: set[int] = set()  # nodes that it has had replaced under this uuid
         self._handlers: dict[str, Callable[[e.AdvisorSignal, float], None]] = {
             "stopTrain": self._stop,
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
             "saveAndExit": self._save_and_exit,
             "preExitProcess": self._end_processes,
-            "faultNodesExit": self._leave_nodes,
+            "faultNodesExit": self._nodes.leave,
             "killMaster": self._kill,
             "hot-switch": self._hot.report,
         }
@@ -64,18 +75,21 @@ class ClusterD(Advisor):
     # -- the connection ----------------------------------------------------------------------------
 
     def connected(self, event: e.AdvisorConnected, now: float) -> None:
-        if event.on == self._on:
+        """A stream of signals has begun, or the last one has ended and no other begins. ClusterD
+        ends it whenever it has handled a fault."""
+        if not event.on and not self._on:
             return
         self._on = event.on
         self._job.advised = event.on and self._job.settings.advisor == "follow"
         self._hold.end("ClusterD is gone, or has started over", now)
         self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
-        self._reported = 0
+        self._telling.forget()
         self._reports.forget()
         self._hot.forget()
         self._seen.clear()
-        if not event.on:
-            self._recovery.alone("ClusterD is gone", now)
+        # what it has found itself it does not find again
+        if not event.on or not self._telling.tell(False, False, now):
+            self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
 
     @property
     def on(self) -> bool:
@@ -97,7 +111,7 @@ class ClusterD(Advisor):
     def drop(self, why: str) -> None:
         """All ranks are restarted, and none is where ClusterD believes it to be."""
         self._hold.forget()
-        self._restarted = True
+        self._reports.restarted = True
         if not self._on:
             return
         self._void = self._uuid
@@ -121,6 +135,8 @@ class ClusterD(Advisor):
         if event.uuid:  # a hot switch has none: the next one looks the same
             self._seen.append(event)
         if event.kind in IGNORED:
+            if event.kind in RENAMING and event.uuid:
+                self._uuid = event.uuid
             return
         handler = self._handlers.get(event.kind)
         if handler is None:
@@ -137,7 +153,8 @@ class ClusterD(Advisor):
                 f"ClusterD's signal {event.kind} names {what}, which are not in this job"
             )
             return
-        of_another = bool(event.uuid) and event.uuid != self._uuid
+        apart = event.kind in APART
+        of_another = bool(event.uuid) and event.uuid != self._uuid and not apart
         if event.kind in FOLLOWING and self._uuid and of_another:
             self._job.note(
                 f"ClusterD's signal {event.kind} ignored: it belongs to {event.uuid[:8]}, but"
@@ -146,17 +163,21 @@ class ClusterD(Advisor):
             return
         if of_another:
             self._uuid = event.uuid
-            self._left.clear()
+            self._nodes.begin()
         strategy = f" {event.strategy}" if event.strategy else ""
         ranks = f", ranks [{abbreviate(r for r, _ in event.ranks)}]" if event.ranks else ""
         nodes = f", nodes {list(event.nodes)}" if event.nodes else ""
         self._job.note(f"ClusterD: {event.kind}{strategy}{ranks}{nodes}")
-        if event.kind in FOLLOWING and event.uuid and event.uuid == self._void:
-            self._answer(event)
-            return
+        if event.kind in FOLLOWING:
+            fences = event.strategy == "exit" and self._nodes.condemns(event)
+            if event.uuid and event.uuid == self._void and not fences:
+                self._answer(event)
+                return
+            self._nodes.named(event)
+        if event.kind in ("stopTrain", *FOLLOWING):
+            self._reports.hears(event)
+            self._advice.heard(now)
         handler(event, now)
-        if (incident := self._recovery.incident) is not None:
-            self._reported = incident.number  # it knows
 
     def _answer(self, event: e.AdvisorSignal) -> None:
         """Answer ClusterD's orders about a fault after which all ranks were restarted: ending or
@@ -168,7 +189,7 @@ class ClusterD(Advisor):
         self._job.note(f"ClusterD's strategy {event.strategy} is not carried out: {RESTARTED}")
         self._reports.report("ReportRecoverStatus", code, RESTARTED, strategy=event.strategy)
         if code == OK:
-            self._uuid = ""  # it has been handled
+            self._handled()
 
     def _stop(self, event: e.AdvisorSignal, now: float) -> None:
         self._reports.owed.clear()
@@ -178,7 +199,7 @@ class ClusterD(Advisor):
         pauses = "pause_train" in event.actions
         if not pauses:
             self._end_hold("ClusterD stops the training", now)
-        if told and self._restarted:  # meanwhile
+        if told and self._reports.restarted:  # meanwhile
             self._void = event.uuid
             self._reports.send(Owed.STOPPED, OK, RESTARTED)
         elif not self._job.protected:
@@ -206,7 +227,7 @@ class ClusterD(Advisor):
         if not self._job.protected:
             return
         if "fault_nodes_exit" in event.actions:
-            self._leave_nodes(event, now)
+            self._nodes.leave(event, now)
         self._reports.owed.add(Owed.ABLE)
         if self._job.closing:
             return
@@ -231,27 +252,7 @@ class ClusterD(Advisor):
         return self._reports.known | (set(incident.replaced) if incident is not None else set())
 
     def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
-        """Processes of nodes whose hardware has failed: they end before ClusterD has decided."""
-        if not self._job.protected:
-            return
-        topology, known = self._job.topology, self._known()
-        nodes = [
-            n for n in event.nodes if topology.nodes[n].living and not self._reports.replaced(n)
-        ]
-        ranks = [r for n in nodes for r in topology.nodes[n].ranks if r not in known]
-        text = f"ClusterD reports a hardware fault of nodes {nodes}"
-        if ranks:
-            self._advice.consult(text, now, dict.fromkeys(ranks, text))
-            self._tell_fault(now)
-
-    def _leave_nodes(self, event: e.AdvisorSignal, now: float) -> None:
-        for number in event.nodes:
-            node = self._job.topology.nodes.get(number)
-            # named when another agent has its place already
-            known = number in self._left or self._reports.replaced(number)
-            if node is not None and node.living and not known:
-                self._left.add(number)
-                self._recovery.give_up(number, "ClusterD replaces its pod", now)
+        self._nodes.end_processes(event, now, self._ordered is None)
 
     def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
@@ -269,7 +270,7 @@ class ClusterD(Advisor):
         self._end_hold("" if word == "continue" else f"ClusterD names the strategy {word}", now)
         if word == "continue":
             self._reports.report("ReportRecoverStatus", OK, "", strategy=word)
-            self._uuid = ""  # it has been handled
+            self._handled()
         elif word == MIGRATION:
             self._hot.migrate()
         elif word not in STRATEGIES:
@@ -278,9 +279,13 @@ class ClusterD(Advisor):
             self._reports.report("ReportRecoverStatus", FAILED, text, strategy=word)
         else:
             ours = IN_PLACE if event.extra == IN_PLACE else word
+            ends = ours == "exit" and not self._job.closing
+            if ends and (done := self._nodes.replace(event, now)):
+                self._reports.report("ReportRecoverStatus", OK, done, strategy=word)
+                return
             self._ordered = word, ours
             if ours == "recover":
-                self._leave_nodes(event, now)
+                self._nodes.leave(event, now)
             if not self._job.closing:
                 self._order(ours, now)
 
@@ -312,13 +317,9 @@ class ClusterD(Advisor):
             job.say(c.ConnectAdvisor())
         if not self._on:
             return
-        new = incident is not None and incident.number > self._reported and incident.rounds > 0
-        if new and not job.over:
-            assert incident is not None
-            moves = incident.moving is not None
-            # a repair in place is reported to ClusterD only if it decides about it
-            if not moves and (job.advised or incident.timeline.has(Phase.RESCHEDULE)):
-                self._tell_fault(now)
+        if not job.over:
+            self._telling.tell(bool(self._uuid), self._hold.until is not None, now)
+            incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()
         elif Owed.STOPPED in self._reports.owed and incident is None:
@@ -354,7 +355,7 @@ class ClusterD(Advisor):
             self._report(OK if done or ours == "exit" else FAILED, text)
         elif incident is None:
             self._report(OK)
-            self._uuid = ""  # it has been handled
+            self._handled()
         elif ours in incident.failed or not self._may_still(incident.strategy, ours):
             trains_on = ours == "retry" and incident.strategy not in ENDING
             text = f"{ours} has failed or does not fit; {incident.strategy} is under way"
@@ -370,13 +371,12 @@ class ClusterD(Advisor):
         self._ordered = None
         self._reports.report("ReportRecoverStatus", code, text, strategy=word)
 
+    def _handled(self) -> None:
+        """ClusterD has handled the fault."""
+        self._uuid = ""
+        self._reports.handled(self._nodes.condemned)
+
     def _may_still(self, present: str, ours: str) -> bool:
         """Whether the incident, under `present`, still does what was ordered. Every repair
         satisfies `retry` and `recover`: the job trains on."""
         return present == ours or (present not in ENDING and ours not in ENDING)
-
-    def _tell_fault(self, now: float) -> None:
-        incident = self._recovery.incident
-        if incident is not None:
-            self._reported, self._restarted = incident.number, False
-            self._reports.fault(now)

@@ -1,0 +1,104 @@
+"""Nodes that ClusterD takes out of service: `preExitProcess` ends processes on faulty hardware,
+`fault_nodes_exit` and `exit` with nodes end their pods.
+
+ClusterD sends `preExitProcess` once for each hardware fault that a repetition of the step cannot
+repair, under an id of its own and in any state, and begins nothing by that: it waits to be told
+that the processes are gone. It drops what it is told between the strategy that it has named and the
+end of that repair. So what it has condemned is reported with each stream of signals until it has
+said what becomes of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core import events as e
+from taskd.core.abbreviate import abbreviate
+from taskd.core.advice import Advice
+from taskd.messages.from_rank import OTHER
+from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, Reports
+
+if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
+
+
+class Nodes:
+    def __init__(self, parts: Coordinator, advice: Advice, reports: Reports) -> None:
+        self._job, self._topology = parts.job, parts.job.topology
+        self._recovery, self._pods = parts.recovery, parts.pods
+        self._advice, self._reports = advice, reports
+        self._left: set[int] = set()  # nodes that were given up under the present uuid
+        # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
+        self._condemned: dict[int, str] = {}
+
+    def begin(self) -> None:
+        """ClusterD begins to handle a fault."""
+        self._left.clear()
+
+    @property
+    def condemned(self) -> dict[int, int]:
+        """The ranks whose hardware has failed, as faults, as long as ClusterD leaves them there."""
+        for rank, agent in list(self._condemned.items()):
+            if self._agent(rank) != agent:
+                del self._condemned[rank]
+        return dict.fromkeys(self._condemned, OTHER)
+
+    def condemns(self, event: e.AdvisorSignal) -> bool:
+        """Whether these nodes have ranks on faulty hardware."""
+        nodes = {self._topology.node_of(rank) for rank in self.condemned}
+        return not nodes.isdisjoint(event.nodes)
+
+    def named(self, event: e.AdvisorSignal) -> None:
+        """ClusterD says what becomes of these ranks and nodes."""
+        named = {rank for rank, _ in event.ranks}
+        for rank in list(self._condemned):
+            if rank in named or self._topology.node_of(rank) in event.nodes:
+                del self._condemned[rank]
+
+    def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
+        """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
+        none are named. `waits`: see Advice.consult."""
+        nodes = [n for n in event.nodes if self._stays(n) and not self._reports.replaced(n)]
+        named = {rank for rank, _ in event.ranks}
+        ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
+        if not ranks:
+            return
+        self._condemned |= {rank: self._agent(rank) for rank in ranks}
+        incident = self._recovery.incident
+        handled = {*incident.new, *incident.evicted} if incident is not None else set()
+        alive = [r for r in ranks if self._job.ranks[r].alive and r not in handled]
+        if alive and self._job.protected and not self._job.closing:
+            text = f"ClusterD reports a hardware fault of nodes {nodes}"
+            if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
+                text += f", ranks [{abbreviate(ranks)}]"
+            self._advice.consult(text, now, dict.fromkeys(alive, text), waits)
+
+    def leave(self, event: e.AdvisorSignal, now: float) -> None:
+        """Give these nodes up."""
+        for number in event.nodes:
+            if not self._stays(number) or number in self._left:
+                continue
+            if not self._reports.replaced(number):  # else another agent has its place already
+                self._left.add(number)
+                self._recovery.give_up(number, "ClusterD replaces its pod", now)
+
+    def replace(self, event: e.AdvisorSignal, now: float) -> str:
+        """End the pods of these nodes, and start all ranks again with the next ones. Returns the
+        result; "" if no other node stays, without which there is nobody to start again."""
+        known = self._topology.nodes
+        named = sorted(set(event.nodes) & known.keys())
+        nodes = [n for n in named if not self._reports.replaced(n)]
+        if named and not nodes:
+            return "other agents have these nodes already, and the ranks train on"
+        if not nodes or len(nodes) == len(known):
+            return ""
+        self._pods.replace(nodes, f"ClusterD ends the pods of nodes [{abbreviate(nodes)}]", now)
+        return RESTARTED
+
+    def _stays(self, number: int) -> bool:
+        node = self._topology.nodes.get(number)
+        return node is not None and node.living
+
+    def _agent(self, rank: int) -> str:
+        number = self._topology.node_of(rank)
+        return "" if number is None else self._topology.nodes[number].agent

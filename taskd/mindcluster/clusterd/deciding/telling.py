@@ -1,0 +1,64 @@
+"""Which faults ClusterD is told of: that processes on hardware that it has condemned are gone; each
+fault, if it decides; otherwise one that needs a node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskd.core.advice import Advice
+from taskd.core.incident.phases import Phase
+from taskd.core.incident.state import Incident
+from taskd.messages.from_rank import OTHER
+from taskd.mindcluster.clusterd.deciding.nodes import Nodes
+from taskd.mindcluster.clusterd.deciding.reports import Reports
+
+if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
+
+
+class Telling:
+    def __init__(self, parts: Coordinator, advice: Advice, reports: Reports, nodes: Nodes) -> None:
+        self._job, self._recovery = parts.job, parts.recovery
+        self._advice, self._reports, self._nodes = advice, reports, nodes
+        self._looked: tuple[int, int, int, bool] | None = None  # what was last looked at
+        self._consulted = 0  # the number of the last incident that waits, or has waited, for it
+
+    def forget(self) -> None:
+        """ClusterD begins anew, and is told again of what is not repaired."""
+        self._looked = None
+
+    def tell(self, begun: bool, pauses: bool, now: float) -> bool:
+        """Report what ClusterD does not know of. `begun`: it is handling something; `pauses`: that
+        is a task for ranks that it has paused. Returns whether there is a fault that it begins to
+        handle, or handles."""
+        incident, faults = self._recovery.incident, self._nodes.condemned
+        if incident is None:
+            self._reports.handled(faults)
+        elif incident.rounds and incident.moving is None:
+            needs = incident.timeline.has(Phase.RESCHEDULE)
+            at = incident.number, len(incident.faults), incident.rounds, needs
+            if at != self._looked:  # which ranks are at fault is a scan of all
+                self._looked = at
+                if self._job.advised or needs:
+                    faults = self._look(incident, begun, pauses, now) | faults
+        if faults:
+            self._reports.fault(faults, now)
+        return OTHER in faults.values()
+
+    def _look(self, incident: Incident, begun: bool, pauses: bool, now: float) -> dict[int, int]:
+        """The faults at present. ClusterD begins nothing as long as each process is there: a fault
+        of memory or of a link concerns it only if the device reports that too. Nor does it while it
+        waits for paused ranks. So nothing waits for its strategy then; if it begins nevertheless,
+        that is as for a fault that it has found."""
+        faulty = dict(self._advice.faulty())
+        if not self._job.advised or (begun and not pauses):
+            return faulty
+        if pauses:
+            self._recovery.alone("ClusterD waits for paused ranks", now)
+        elif OTHER not in faulty.values():
+            self._recovery.alone("ClusterD begins nothing while all processes are there", now)
+        elif incident.number != self._consulted:
+            self._consulted = incident.number
+            if incident.phase is Phase.INTERRUPT and not incident.rungs:
+                incident.consults = True
+        return faulty
