@@ -27,6 +27,7 @@ FILES = (
 def on_files(files: Files, config: Any) -> Files:
     for source, page in PAGES.items():
         text = re.sub(r"\]\(docs/", "](", (ROOT / source).read_text())
+        text = text.replace("](README.md", "](index.md")
         files.append(File.generated(config, page, content=text))
     for source in FILES:
         files.append(File.generated(config, source, content=(ROOT / source).read_text()))

@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # TASKD_SPARE: room in the environment of a forked rank (process_title.py)
 OTHERS = {
     "TASKD_SO_PATH", "TASKD_WHL", "TASKD_SPARE", "TASKD_TEST_FAULTS", "TASKD_TEST_TORCH_NPU",
-    "TASKD_FAULT_ENGINE",  # named by a page as one that is gone
 }  # fmt: skip
 # Table 1 of the guide
 TABLE_1 = {
