@@ -163,7 +163,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], obj
 def test_a_script_that_is_edited_under_way_gloo_for_hccl(
     tmp_path: Path, undisturbed: Callable[[str], object]
 ) -> None:
-    for name in (SCRIPT.name, "gloo_device.py"):
+    for name in (SCRIPT.name, "sharded.py", "gloo_device.py"):
         shutil.copy(SCRIPT.parent / name, tmp_path / name)
     script = tmp_path / SCRIPT.name
     job = Job(tmp_path / "job", "2x2", script=script)

@@ -1,8 +1,7 @@
 """A training script that knows mindio_ttp and nothing of taskd, built as MindSpeed-LLM uses the
 interface, name by name and in its order: a decorator around `train`, replica groups of a
 distributed optimizer, and handlers for stop, clean, groups, repair, rollback, the last checkpoint
-and precision errors. Data parallel times model parallel; the model-parallel layers are split by
-columns and rows.
+and precision errors.
 
 pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with RANK a number or
 "all", and FAULT kill, poison, cut, raise, precision (it asks for the checkpoint of step 5), early
@@ -19,7 +18,6 @@ import re
 import signal
 import sys
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,7 +28,6 @@ from mindio_ttp.framework_ttp import (
     OptimizerType,
     RepairType,
     set_mindio_export_version,
-    tft_end_updating_os,
     tft_exception_handler,
     tft_init_controller,
     tft_init_processor,
@@ -53,7 +50,6 @@ from mindio_ttp.framework_ttp import (
     tft_set_optimizer_replica,
     tft_start_controller,
     tft_start_processor,
-    tft_start_updating_os,
 )
 from mindio_ttp.framework_ttp.ttp_decorator import (
     get_device,
@@ -61,144 +57,31 @@ from mindio_ttp.framework_ttp.ttp_decorator import (
     tft_get_repair_type,
     tft_report_load_ckpt_step,
 )
-from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
+from sharded import (
+    DP_RANKS,
+    MP,
+    RANK,
+    REPLICAS,
+    WIDTH,
+    WORLD,
+    DistributedAdam,
+    Model,
+    Scheduler,
+    make_groups,
+    new_group,
+)
 
-WIDTH, BATCH = int(os.environ.get("WIDTH", "64")), 8
-# a rank that dies while groups are made leaves the others waiting for it this long
-PATIENCE = timedelta(seconds=8)
+BATCH = 8
 MODEL, OPTIMIZER, SCHEDULER = 1, 2, 3  # places of the decorated function's arguments
 
-RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-MP, REPLICAS, STEPS = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-OUTPUT = Path(sys.argv[4])
+STEPS, OUTPUT = int(sys.argv[3]), Path(sys.argv[4])
 FAULTS = list(zip(sys.argv[5::3], sys.argv[6::3], sys.argv[7::3], strict=True))
-DP_RANKS = list(range(RANK % MP, WORLD, MP))
-MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
-
 SAVE_INTERVAL = int(os.environ.get("SAVE_INTERVAL", "0"))
 LOADING = OUTPUT / "checkpoints"
 LATEST = LOADING / "latest_checkpointed_iteration.txt"
 
 rebooted = False
 retry_step: int | None = None  # that a precision error asks for
-groups: dict[str, Any] = {}
-
-
-def make_groups() -> None:
-    with device.making_groups():
-        dist.init_process_group("gloo", timeout=PATIENCE)
-        for name, ranks in (("dp", DP_RANKS), ("mp", MP_RANKS)):
-            groups[name] = new_group(ranks)
-
-
-def new_group(ranks: list[int]) -> Any:
-    return dist.new_group(ranks, timeout=PATIENCE, use_local_synchronization=True)
-
-
-class _Copy(torch.autograd.Function):
-    """To the model-parallel region: the gradients of its ranks are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        gradient = gradient.contiguous()
-        dist.all_reduce(gradient, group=groups["mp"])
-        return gradient
-
-
-class _Sum(torch.autograd.Function):
-    """From it: its ranks' parts are summed."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        x = x.contiguous()
-        dist.all_reduce(x, group=groups["mp"])
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(RANK % MP)
-        self.column = torch.nn.Linear(WIDTH, WIDTH // MP)
-        self.row = torch.nn.Linear(WIDTH // MP, WIDTH, bias=False)
-        self.dropout = torch.nn.Dropout(0.1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.column(_Copy.apply(x)))
-        return _Sum.apply(self.row(self.dropout(hidden)))
-
-
-class DistributedAdam:
-    """Adam over this rank's part of the parameters. The data-parallel ranks are REPLICAS rows; the
-    ranks of a row have a part each, and keep the main parameters and the moments of it."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.parameters = list(model.parameters())
-        parts = len(DP_RANKS) // REPLICAS
-        whole = torch.cat([p.detach().flatten() for p in self.parameters])
-        self.size = -(-whole.numel() // parts)
-        self.padding = self.size * parts - whole.numel()
-        self.part = DP_RANKS.index(RANK) % parts
-        at = self.part * self.size
-        self.main = torch.nn.functional.pad(whole, (0, self.padding))[at : at + self.size].clone()
-        self.moment, self.second = torch.zeros_like(self.main), torch.zeros_like(self.main)
-        self.steps = 0
-
-    @property
-    def state(self) -> list[torch.Tensor]:
-        return [self.main, self.moment, self.second]
-
-    def step(self, rate: float) -> None:
-        gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
-        dist.all_reduce(gradient, group=groups["dp"])
-        gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
-        gradient = gradient[self.part * self.size :][: self.size]
-        dist.barrier()
-        tft_set_update_start_time()
-        tft_start_updating_os()
-        self.steps += 1
-        self.moment.mul_(0.9).add_(gradient, alpha=0.1)
-        self.second.mul_(0.99).addcmul_(gradient, gradient, value=0.01)
-        first = self.moment / (1 - 0.9**self.steps)
-        second = self.second / (1 - 0.99**self.steps)
-        self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-rate)
-        tft_end_updating_os(self.steps)
-        tft_set_update_end_time()
-        self.gather()
-
-    def gather(self) -> None:
-        """All ranks of the data-parallel group give their parts to the model."""
-        parts = [torch.empty_like(self.main) for _ in DP_RANKS]
-        dist.all_gather(parts, self.main, group=groups["dp"])
-        whole = torch.cat(parts[: len(DP_RANKS) // REPLICAS])
-        at = 0
-        with torch.no_grad():
-            for parameter in self.parameters:
-                parameter.copy_(whole[at : at + parameter.numel()].view_as(parameter))
-                parameter.grad = None
-                at += parameter.numel()
-
-
-class Scheduler:
-    """The learning rate, another one for each step, so that a step taken twice shows."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-
-    def step(self) -> None:
-        self.steps += 1
-
-    @property
-    def rate(self) -> float:
-        return 1e-3 / (1 + self.steps / 20)
 
 
 # -- what the framework implements -----------------------------------------------------------------
