@@ -107,14 +107,14 @@ def meet(rendezvous: Callable[[], None], place: Place) -> None:
 
     # torch waits in C++, where neither a signal nor an exception reaches it
     threading.Thread(target=run, name="taskd-rendezvous", daemon=True).start()
-    limit = settings.manager_wait(os.environ)
+    limit = settings.first_manager_wait(os.environ)
     heard, warned = time.monotonic(), False
     while not wait([met], min(LOOK, max(limit, AGAIN))).done:
         address = place.manager_before_all_have_met()
         if _listens(address):
             heard, warned = time.monotonic(), False
             continue
-        if time.monotonic() - heard >= limit:
+        if time.monotonic() - heard >= limit and not met.done():
             sys.exit(
                 f"taskd: no manager answered at {addresses.text(address)} within {limit:g} s, while"
                 " this launcher waited for the others: start it (python manager.py, or taskd run on"

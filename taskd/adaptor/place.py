@@ -45,10 +45,12 @@ class Place:
         group = self._group
         if self._meets_at:
             return launcher.manager_at(self._meets_at)
-        # of several nodes without POD_IP, node 0 looks where the others do, and the manager is
-        first = group.group_rank == 0 and settings.own_address(os.environ) is not None
-        here = first or group.group_world_size == 1
+        here = group.group_world_size == 1 or self._first_looks_here(group.group_rank == 0)
         return launcher.manager(str(self._master or group.master_addr), here)
+
+    def _first_looks_here(self, first: bool) -> bool:
+        """Of several nodes without POD_IP, node 0 looks where the others do, and the manager is."""
+        return first and (self.nodes == 1 or settings.own_address(os.environ) is not None)
 
     @property
     def knows_manager(self) -> bool:
@@ -59,7 +61,7 @@ class Place:
     def manager_before_all_have_met(self) -> Address:
         if self._meets_at:
             return launcher.manager_at(self._meets_at)
-        return launcher.manager(str(self._master or ""), here=self.node == 0 and self.nodes == 1)
+        return launcher.manager(str(self._master or ""), self._first_looks_here(self.node == 0))
 
     def settle(self) -> str | None:
         """The launchers have met: if they are fewer than --nnodes allows, they are the job's nodes

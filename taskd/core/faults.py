@@ -89,7 +89,7 @@ class Faults(Part):
             self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
-            self._recovery.rounds.count(incident, suspects)
+            incident.reporters |= set(suspects)
             self._recovery.again(now)
 
     def known(self, event: from_rank.RankFaulted) -> from_rank.RankFaulted:

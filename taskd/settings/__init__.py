@@ -56,6 +56,7 @@ from taskd.settings.reading import (
     fault_injection,
     fault_reports,
     fault_table,
+    first_manager_wait,
     fork,
     handler_limit,
     hang_limit,

@@ -122,11 +122,12 @@ def notices(environ: Mapping[str, str]) -> tuple[str, ...]:
     found, said = read(directory(environ)), []
     label, switch = documented.POD_RESCHEDULING, documented.ENABLE_RESTART_FAULT_PROCESS
     text = label.text(found)
-    if text is not None and text.lower() not in ("on", "off"):
+    own = kubernetes.TASKD_POD_RESCHEDULING.text(environ)
+    if own is None and text is not None and text.lower() not in ("on", "off"):
         said.append(f"label {label.name}={text!r}: off, as every value but on is")
-    named = documented.RECOVER_STRATEGY.read(found)
     own = variables.TASKD_RECOVER_STRATEGY.text(environ)
-    if own is None and named is not None and injected.switched(named, environ) != named:
+    named = documented.RECOVER_STRATEGY.read(found) if own is None else None
+    if named is not None and injected.switched(named, environ) != named:
         what = "left out of" if "recover-in-place" in named else "added to"
         said.append(
             f"{switch.name}={switch.text(environ)!r}: recover-in-place is {what} the annotation"

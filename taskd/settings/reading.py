@@ -67,6 +67,14 @@ def manager_wait(environ: Mapping[str, str]) -> float:
     return v.TASKD_MANAGER_WAIT.read(environ)
 
 
+def first_manager_wait(environ: Mapping[str, str]) -> float:
+    """Seconds without a manager after which a launcher ends that waits for others to begin a job
+    with. Unless set, as long as node 0's launcher gives its manager: 60 to be imported, from a
+    network disk, and 60 to listen (cli/first_manager.py)."""
+    own = v.TASKD_MANAGER_WAIT.text(environ)
+    return manager_wait(environ) if own is not None else max(manager_wait(environ), 120.0)
+
+
 def launcher_wait(environ: Mapping[str, str]) -> float:
     """Seconds without any launcher after which a manager leaves."""
     return v.TASKD_LAUNCHER_WAIT.read(environ)

@@ -76,7 +76,7 @@ TASKD_MANAGER_WAIT = Parameter(
     "How many seconds to wait for a manager: ranks that called `protect`, before the job ends"
     " (see `TASKD_UNPROTECTED`); in the middle of a repair, before all ranks are restarted; in a"
     " job of several nodes, before the launcher gives up, also while it waits for the others at the"
-    " start: set it as long as the pods may start apart.",
+    " start (there 120 unless set): set it as long as the pods may start apart.",
     remedy="unset it for 60",
 )
 TASKD_LAUNCHER_WAIT = Parameter(
@@ -86,7 +86,7 @@ TASKD_LAUNCHER_WAIT = Parameter(
     "1200",
     "How many seconds a manager stays that was started by hand (`manager.py`) and has no launcher,"
     " from its start, or from when it last had one or was asked by one. Then it leaves, and its log"
-    " says why.",
+    " says why. Longer than the launchers may wait for each other (900 in torch).",
     remedy="unset it for 1200",
 )
 TASKD_UNPROTECTED = Parameter(

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from taskd import settings
 from taskd.adaptor import arrival
 
 
@@ -86,3 +87,29 @@ def test_how_torchs_rendezvous_ends_is_how_it_ends(place, error):
         arrival.meet(fails, place)
     assert ended.value is error
     arrival.meet(lambda: None, place)
+
+
+def test_others_that_come_in_the_last_moment_have_come(place, others, monkeypatch):
+    monkeypatch.setenv("TASKD_MANAGER_WAIT", "0")
+
+    def listens(*_):
+        others.set()
+        rendezvous.join(60)
+        return False
+
+    def meet() -> None:
+        rendezvous.append(threading.current_thread())
+        others.wait()
+
+    class Joined(list):
+        def join(self, limit):
+            self[0].join(limit)
+
+    rendezvous = Joined()
+    monkeypatch.setattr(arrival.addresses, "listens", listens)
+    arrival.meet(meet, place)
+
+
+def test_unless_set_the_first_manager_gets_the_time_that_its_launcher_gives_it():
+    assert settings.first_manager_wait({}) == 120.0
+    assert settings.first_manager_wait({"TASKD_MANAGER_WAIT": "7"}) == 7.0

@@ -29,4 +29,5 @@ def test_node_0_looks_where_the_manager_is(monkeypatch, node, nodes, own, host):
     static = SimpleNamespace(rank=node, world_size=nodes, settings=SimpleNamespace(max_nodes=nodes))
     spec = SimpleNamespace(master_addr=HEAD, rdzv_handler=static)
     group = SimpleNamespace(group_rank=node, group_world_size=nodes, master_addr=HEAD)
-    assert Place(spec, group).manager() == (host, 9601)
+    place = Place(spec, group)
+    assert place.manager() == place.manager_before_all_have_met() == (host, 9601)

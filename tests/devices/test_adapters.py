@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from taskd.adaptor.mindio import utils
+from taskd.adaptor.mindio.utils import uce_utils as utils
 from taskd.devices import Cpu, DeviceLost, Fault, FaultType, Npu
 from tests.devices.conftest import NPU3, Group
 

@@ -109,6 +109,7 @@ def test_pod_rescheduling_is_on_or_off(pod, value, on):
     assert pod_info.notices(environ) == (
         () if value != "foo" else ("label pod-rescheduling='foo': off, as every value but on is",)
     )
+    assert pod_info.notices({**environ, "TASKD_POD_RESCHEDULING": "on"}) == ()
 
 
 def test_exit_is_told_from_recover_by_the_annotation_alone(pod):
@@ -169,3 +170,8 @@ def test_process_recover_enable(pod, tmp_path):
     pod('process-recover-enable="pause"')
     assert pod_info.recovery(pod_info.read(tmp_path)) is ProcessRecovery.PAUSE
     assert json.dumps(pod_info.read(tmp_path)) == '{"process-recover-enable": "pause"}'
+
+
+def test_an_annotation_that_a_variable_overrides_does_not_count(pod):
+    environ = {**pod("", 'recover-strategy="foo"'), "TASKD_RECOVER_STRATEGY": "retry"}
+    assert pod_info.notices(environ) == ()

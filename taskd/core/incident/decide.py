@@ -23,6 +23,7 @@ class Decide(Work):
         incident.round.reached = max(steps, default=-1)
         untrained = all(m.position is None or not m.position.step for m in members)
         if job.handlers and untrained and job.load is None:
+            incident.uncount(job)
             job.restart_all(f"{incident.faults[-1]}; {optimizer_replicas.NO_STEP}")
             return None
         if incident.strategy == "dump":

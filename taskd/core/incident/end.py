@@ -94,8 +94,7 @@ class End(Work):
         possible = possible and not earlier
         if possible and not incident.leaving and job.retried < job.settings.retries:
             job.retried += 1
-            for number in incident.counted:  # its launcher counts restarts of all ranks
-                job.count_fault(number, -1)
+            incident.uncount(job)
             job.restart_all(f"{reason} This is time {job.retried} of {job.settings.retries}.")
             self._tell(incident, "restarted", now)
         # until another pod comes, which `recover` has waited for
@@ -105,6 +104,7 @@ class End(Work):
             and not earlier
             and "recover" not in incident.failed
         ):
+            incident.uncount(job)
             self._tell(incident, "restarted", now)
             job.exhausted = reason
         else:

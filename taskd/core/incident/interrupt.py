@@ -90,6 +90,12 @@ class Interrupt(Work):
             silent = incident.new - incident.rebuild_reported
             mute = dict.fromkeys(silent, "it has been silent since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})
+        reporters, incident.reporters = incident.reporters, set()
+        if incident.broken and not incident.leaving:
+            # no rank is at fault: it is a fault where it was reported
+            self._rounds.count(incident, reporters)
+            if incident.leaving:
+                return self._rounds.another(incident)
         if incident.consults and incident.strategy != "dump" and incident.moving is None:
             return Move.ASKED, ""
         return stopped(self._job, incident)

@@ -93,6 +93,7 @@ class Rounds:
         if incident.moving is not None:
             return Move.SPENT, incident.faults[-1]
         incident.evicted.update(ranks)
+        self.count(incident, ranks)
         if incident.strategy == "retry":  # it keeps every process
             return Move.SPENT, listed(ranks)
         return self.another(incident, move=move)

@@ -117,6 +117,7 @@ class Incident:
     broken: bool = False
     suspects: dict[int, str] = field(default_factory=dict)  # evicted if no other rank is at fault
     blamed: int | None = None  # rank whose failure began the round
+    reporters: set[int] = field(default_factory=set)  # of failed communication
     # nodes
     counted: set[int] = field(default_factory=set)  # in whose containers it is a fault
     missing: float | None = None  # since when a node is missing
@@ -161,6 +162,12 @@ class Incident:
                 self.blamed = None
         where = f", {self.phase.value}" if self.rounds else ""
         return f"incident {self.number}{where}: {text}"
+
+    def uncount(self, job: JobState) -> None:
+        """All ranks are restarted, which each launcher counts as a fault of its container."""
+        for number in self.counted:
+            job.count_fault(number, -1)
+        self.counted.clear()
 
     def renew(self, number: int, rank: RankState) -> str:
         """Give the rank a new process, which has no state yet. Returns why the old one could not be
