@@ -81,14 +81,20 @@ class Admission:
             self._applicants[event.node] = event
             job.say(c.Challenge(event.node))
             return []
-        refusal = topology.join(
-            event.node,
-            event.ranks,
-            event.store,
-            event.epoch,
-            event.agent,
-            event.records,
-            event.faults,
+        each = job.settings.ranks_per_node
+        refusal = (
+            f"it has {len(event.ranks)} ranks, and the manager was started for {each} on each node:"
+            " give --nproc_per_node and manager.py's proc_per_node the same number"
+            if len(event.ranks) != each
+            else topology.join(
+                event.node,
+                event.ranks,
+                event.store,
+                event.epoch,
+                event.agent,
+                event.records,
+                event.faults,
+            )
         )
         if refusal:
             job.say(c.Refuse(event.agent, event.node, refusal))
