@@ -53,6 +53,9 @@ class ManagerWatch:
     def check_standby(self, managers: Managers, now: float) -> bool:
         """Whether a standby may leave: without a manager for so long, the nodes that it could
         replace have ended as well. One that has never had a manager waits for its job to begin."""
+        if not managers.met and self._since is None:
+            self._since = now
+            log.warning("no manager answers at %s:%d yet: this standby waits", *managers.link.address)
         if managers.content or not managers.met:
             self._alone_since = None
         elif self._alone_since is None:
