@@ -84,7 +84,8 @@ class Nodes:
 
     def replace(self, event: e.AdvisorSignal, now: float) -> str:
         """End the pods of these nodes, and start all ranks again with the next ones. Returns the
-        result; "" if no other node stays, without which there is nobody to start again."""
+        result; "" if the job ends: no other node stays to start again, or none would begin at the
+        right step."""
         known = self._topology.nodes
         named = sorted(set(event.nodes) & known.keys())
         nodes = [n for n in named if not self._reports.replaced(n)]
@@ -93,7 +94,7 @@ class Nodes:
         if not nodes or len(nodes) == len(known):
             return ""
         self._pods.replace(nodes, f"ClusterD ends the pods of nodes [{abbreviate(nodes)}]", now)
-        return RESTARTED
+        return "" if self._job.over else RESTARTED
 
     def _stays(self, number: int) -> bool:
         node = self._topology.nodes.get(number)
