@@ -30,6 +30,8 @@ class Nodes:
         self._left: set[int] = set()  # nodes that were given up under the present uuid
         # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
         self._condemned: dict[int, str] = {}
+        # of these, the ranks whose process has yet to be ended, and why
+        self._to_end: dict[int, str] = {}
 
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
@@ -63,15 +65,32 @@ class Nodes:
         ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
         if not ranks:
             return
+        text = f"ClusterD reports a hardware fault of nodes {nodes}"
+        if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
+            text += f", ranks [{abbreviate(ranks)}]"
         self._condemned |= {rank: self._agent(rank) for rank in ranks}
-        incident = self._recovery.incident
+        self._to_end |= dict.fromkeys(ranks, text)
+        self.end(now, waits)
+
+    def end(self, now: float, waits: bool) -> None:
+        """End the condemned processes that are still there: not all can be at once, as not every
+        rank is protected yet, or a move has to be undone first. `waits`: see Advice.consult."""
+        if not self._to_end:
+            return
+        incident, condemned = self._recovery.incident, self.condemned
         handled = {*incident.new, *incident.evicted} if incident is not None else set()
-        alive = [r for r in ranks if self._job.ranks[r].alive and r not in handled]
-        if alive and self._job.protected and not self._job.closing:
-            text = f"ClusterD reports a hardware fault of nodes {nodes}"
-            if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
-                text += f", ranks [{abbreviate(ranks)}]"
-            self._advice.consult(text, now, dict.fromkeys(alive, text), waits)
+        self._to_end = {
+            rank: text
+            for rank, text in self._to_end.items()
+            if rank in condemned and self._job.ranks[rank].alive and rank not in handled
+        }
+        if self._to_end and self._job.protected and not self._job.closing:
+            text = "; ".join(dict.fromkeys(self._to_end.values()))
+            self._advice.consult(text, now, self._to_end, waits)
+
+    def drop(self) -> None:
+        """All processes are gone, or about to end."""
+        self._to_end.clear()
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up."""

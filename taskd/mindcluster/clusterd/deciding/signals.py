@@ -112,6 +112,7 @@ class ClusterD(Advisor):
         """All ranks are restarted, and none is where ClusterD believes it to be."""
         self._hold.forget()
         self._reports.restarted = True
+        self._nodes.drop()
         if not self._on:
             return
         self._void = self._uuid
@@ -252,7 +253,12 @@ class ClusterD(Advisor):
         return self._reports.known | (set(incident.replaced) if incident is not None else set())
 
     def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
-        self._nodes.end_processes(event, now, self._ordered is None)
+        self._nodes.end_processes(event, now, self._waits)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether an incident may wait for ClusterD, which does not wait itself."""
+        return self._ordered is None and self._hold.until is None
 
     def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
@@ -311,15 +317,16 @@ class ClusterD(Advisor):
 
     def follow_up(self, now: float) -> None:
         """Send the reports that ClusterD waits for, as soon as their conditions hold."""
-        job, incident = self._job, self._recovery.incident
+        job = self._job
         if not self._asked and self._registers():
             self._asked = True
             job.say(c.ConnectAdvisor())
+        self._nodes.end(now, self._waits)
         if not self._on:
             return
         if not job.over:
             self._telling.tell(bool(self._uuid), self._hold.until is not None, now)
-            incident = self._recovery.incident
+        incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()
         elif Owed.STOPPED in self._reports.owed and incident is None:
