@@ -63,7 +63,12 @@ class Advice:
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
             incident.rungs = self._job.settings.with_retry
         if evicted:
+            moves = incident.moving is not None
             self._recovery.evict(evicted, now)
+            # that has undone the move only; and what the advisor has said once is not found again
+            still = {r: why for r, why in evicted.items() if self._job.ranks[r].alive}
+            if moves and still and not self._job.closing:
+                self._recovery.evict(still, now)
         else:
             self._recovery.again(now)
 

@@ -73,8 +73,8 @@ class Nodes:
         self.end(now, waits)
 
     def end(self, now: float, waits: bool) -> None:
-        """End the condemned processes that are still there: not all can be at once, as not every
-        rank is protected yet, or a move has to be undone first. `waits`: see Advice.consult."""
+        """End the condemned processes that are still there: none can be before every rank is
+        protected. `waits`: see Advice.consult."""
         if not self._to_end:
             return
         incident, condemned = self._recovery.incident, self.condemned
