@@ -51,7 +51,10 @@ class Nodes:
         return not nodes.isdisjoint(event.nodes)
 
     def named(self, event: e.AdvisorSignal) -> None:
-        """ClusterD says what becomes of these ranks and nodes."""
+        """ClusterD says what becomes of these ranks and nodes: by its strategy, or by ending their
+        pods. Before that it may begin anew, and asks again."""
+        if event.kind == "globalFault" and "fault_nodes_exit" not in event.actions:
+            return
         named = {rank for rank, _ in event.ranks}
         for rank in list(self._condemned):
             if rank in named or self._topology.node_of(rank) in event.nodes:

@@ -75,9 +75,11 @@ class Reports:
         return recently
 
     def replaced(self, node: int) -> bool:
-        """Whether the node has another agent than when its ranks were reported to ClusterD."""
-        present = self._job.topology.nodes[node].agent
-        return self._agents.get(node, present) != present
+        """Whether the node has, or soon has, another agent than when its ranks were reported to
+        ClusterD."""
+        found = self._job.topology.nodes[node]
+        present = found.agent or found.assignee
+        return bool(present) and self._agents.get(node, present) != present
 
     def fault(self, ranks: Mapping[int, int], now: float) -> None:
         """Report faults, by rank, unless ClusterD knows of each. It reads ranks from this report
