@@ -51,13 +51,13 @@ class Nodes:
         return not nodes.isdisjoint(event.nodes)
 
     def named(self, event: e.AdvisorSignal) -> None:
-        """ClusterD says what becomes of these ranks and nodes: by its strategy, or by ending their
-        pods. Before that it may begin anew, and asks again."""
-        if event.kind == "globalFault" and "fault_nodes_exit" not in event.actions:
-            return
-        named = {rank for rank, _ in event.ranks}
+        """ClusterD says what becomes of these ranks and nodes: `globalFault` of those whose pods it
+        ends. It may begin anew before it has named a strategy for the others."""
+        named, nodes = {rank for rank, _ in event.ranks}, event.nodes
+        if event.kind == "globalFault":
+            named, nodes = set(), nodes if "fault_nodes_exit" in event.actions else ()
         for rank in list(self._condemned):
-            if rank in named or self._topology.node_of(rank) in event.nodes:
+            if rank in named or self._topology.node_of(rank) in nodes:
                 del self._condemned[rank]
 
     def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
