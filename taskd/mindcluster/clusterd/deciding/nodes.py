@@ -63,7 +63,7 @@ class Nodes:
     def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
         none are named. `waits`: see Advice.consult."""
-        nodes = [n for n in event.nodes if self._stays(n) and not self._reports.replaced(n)]
+        nodes = self._concerned(event)
         named = {rank for rank, _ in event.ranks}
         ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
         if not ranks:
@@ -97,10 +97,8 @@ class Nodes:
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up."""
-        for number in event.nodes:
-            if not self._stays(number) or number in self._left:
-                continue
-            if not self._reports.replaced(number):  # else another agent has its place already
+        for number in self._concerned(event):
+            if number not in self._left:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
@@ -118,9 +116,14 @@ class Nodes:
         self._pods.replace(nodes, f"ClusterD ends the pods of nodes [{abbreviate(nodes)}]", now)
         return "" if self._job.over else RESTARTED
 
-    def _stays(self, number: int) -> bool:
-        node = self._topology.nodes.get(number)
-        return node is not None and node.living
+    def _concerned(self, event: e.AdvisorSignal) -> list[int]:
+        """The nodes named whose agents ClusterD means."""
+        known = self._topology.nodes
+        living = [n for n in event.nodes if n in known and known[n].living]
+        if others := [n for n in living if self._reports.replaced(n)]:
+            what = f"other agents have nodes [{abbreviate(others)}] already"
+            self._job.note(f"ClusterD's signal {event.kind} is ignored there: {what}")
+        return [n for n in living if n not in others]
 
     def _agent(self, rank: int) -> str:
         number = self._topology.node_of(rank)

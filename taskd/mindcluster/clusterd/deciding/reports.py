@@ -74,6 +74,14 @@ class Reports:
             self._clear()
         return recently
 
+    def expire(self, repaired: float) -> None:
+        """Forget a report that ClusterD has not begun to handle in time. `repaired`: until when all
+        earlier faults were."""
+        reported, limit = self._reported_at, self._job.settings.advice
+        if reported is not None and repaired >= reported + limit:
+            self._reported_at = None
+            self._clear()
+
     def replaced(self, node: int) -> bool:
         """Whether the node has, or soon has, another agent than when its ranks were reported to
         ClusterD."""

@@ -165,6 +165,7 @@ class ClusterD(Advisor):
         if of_another:
             self._uuid = event.uuid
             self._nodes.begin()
+        self._telling.expire(now)
         strategy = f" {event.strategy}" if event.strategy else ""
         ranks = f", ranks [{abbreviate(r for r, _ in event.ranks)}]" if event.ranks else ""
         nodes = f", nodes {list(event.nodes)}" if event.nodes else ""

@@ -27,10 +27,15 @@ class Telling:
         """ClusterD begins anew, and is told again of what is not repaired."""
         self._looked = None
 
+    def expire(self, now: float) -> None:
+        incident = self._recovery.incident
+        self._reports.expire(incident.began if incident is not None else now)
+
     def tell(self, begun: bool, pauses: bool, now: float) -> bool:
         """Report what ClusterD does not know of. `begun`: it is handling something; `pauses`: that
         is a task for ranks that it has paused. Returns whether there is a fault that it begins to
         handle, or handles."""
+        self.expire(now)
         incident, faults = self._recovery.incident, self._nodes.condemned
         if incident is None:
             self._reports.handled(faults)
