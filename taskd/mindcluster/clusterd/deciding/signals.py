@@ -88,7 +88,7 @@ class ClusterD(Advisor):
         self._hot.forget()
         self._seen.clear()
         # what it has found itself it does not find again
-        if not event.on or not self._telling.tell(False, False, now):
+        if not event.on or not self._telling.tell(False, now):
             self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
 
     @property
@@ -137,6 +137,8 @@ class ClusterD(Advisor):
             self._seen.append(event)
         if event.kind in IGNORED:
             if event.kind in RENAMING and event.uuid:
+                if self._uuid and self._void == self._uuid:
+                    self._void = event.uuid
                 self._uuid = event.uuid
             return
         handler = self._handlers.get(event.kind)
@@ -224,6 +226,7 @@ class ClusterD(Advisor):
             incident.consults = self._job.repairs
         elif not self._advice.stopped:
             self._advice.consult("ClusterD stops the training", now)
+        self._telling.begun()
 
     def _global_fault(self, event: e.AdvisorSignal, now: float) -> None:
         if not self._job.protected:
@@ -246,6 +249,7 @@ class ClusterD(Advisor):
         text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone or news))}]"
         if gone or (news and self._trains_on):
             self._advice.consult(text, now, gone)
+            self._telling.begun()
         self._trains_on = False
 
     def _known(self) -> set[int]:
@@ -326,7 +330,7 @@ class ClusterD(Advisor):
         if not self._on:
             return
         if not job.over:
-            self._telling.tell(bool(self._uuid), self._hold.until is not None, now)
+            self._telling.tell(self._hold.until is not None, now)
         incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()
