@@ -53,6 +53,13 @@ class Advice:
         """Whether every rank has left its step, for a repair that has not resumed it yet."""
         return self._recovery.incident is not None and self._recovery.phase not in RUNNING
 
+    @property
+    def saves(self) -> bool:
+        """Whether the state is saved, or is to be, and the job ends then."""
+        incident = self._recovery.incident
+        saves = incident is not None and incident.strategy == "dump" and not incident.trains_on
+        return saves or self._job.leaves
+
     def consult(
         self, text: str, now: float, evicted: Mapping[int, str] | None = None, waits: bool = True
     ) -> None:

@@ -290,7 +290,7 @@ class ClusterD(Advisor):
             self._reports.report("ReportRecoverStatus", FAILED, text, strategy=word)
         else:
             ours = IN_PLACE if event.extra == IN_PLACE else word
-            ends = ours == "exit" and not self._job.closing
+            ends = ours == "exit" and not self._job.closing and not self._advice.saves
             if ends and (done := self._nodes.replace(event, now)):
                 self._reports.report("ReportRecoverStatus", OK, done, strategy=word)
                 return
@@ -305,7 +305,10 @@ class ClusterD(Advisor):
         job is to end."""
         incident = self._recovery.incident
         waits = incident is not None and incident.phase in (Phase.INTERRUPT, Phase.CONSULT)
-        if incident is None:
+        if ours == "exit" and self._advice.saves:
+            self._job.note("ClusterD's exit waits until the state is saved: the job ends then")
+            self._recovery.alone("", now)
+        elif incident is None:
             if ours in ENDING:
                 rungs = ("dump", "exit") if ours == "dump" else ("exit",)
                 self._recovery.leave(f"ClusterD orders {ours}", rungs, now)
@@ -365,6 +368,8 @@ class ClusterD(Advisor):
             done = incident is not None and any(t.startswith("dump: done") for t in incident.tried)
             text = incident.tried[-1] if incident is not None and incident.tried else ""
             self._report(OK if done or ours == "exit" else FAILED, text)
+        elif ours == "exit" and self._advice.saves:
+            return
         elif incident is None:
             self._report(OK)
             self._handled()
