@@ -75,21 +75,25 @@ class Nodes:
         self._to_end |= dict.fromkeys(ranks, text)
         self.end(now, waits)
 
+    @property
+    def due(self) -> bool:
+        """Whether condemned processes can be ended now: not before every rank is protected."""
+        return bool(self._to_end) and self._job.protected and not self._job.closing
+
     def end(self, now: float, waits: bool) -> None:
-        """End the condemned processes that are still there: none can be before every rank is
-        protected. `waits`: see Advice.consult."""
-        if not self._to_end:
+        """End the condemned processes that are still there. `waits`: see Advice.consult."""
+        if not self.due:
             return
         incident, condemned = self._recovery.incident, self.condemned
         handled = {*incident.new, *incident.evicted} if incident is not None else set()
-        self._to_end = {
+        alive = {
             rank: text
             for rank, text in self._to_end.items()
             if rank in condemned and self._job.ranks[rank].alive and rank not in handled
         }
-        if self._to_end and self._job.protected and not self._job.closing:
-            text = "; ".join(dict.fromkeys(self._to_end.values()))
-            self._advice.consult(text, now, self._to_end, waits)
+        self._to_end.clear()
+        if alive:
+            self._advice.consult("; ".join(dict.fromkeys(alive.values())), now, alive, waits)
 
     def drop(self) -> None:
         """All processes are gone, or about to end."""

@@ -98,9 +98,10 @@ class ClusterD(Advisor):
 
     @property
     def deadline(self) -> float | None:
-        return self._hold.until
+        return 0.0 if self._nodes.due else self._hold.until
 
     def tick(self, now: float) -> None:
+        self._nodes.end(now, self._waits)
         if self._hold.until is not None and now >= self._hold.until:
             self._end_hold("ClusterD has not let them go on in time", now)
 
@@ -167,6 +168,7 @@ class ClusterD(Advisor):
         if of_another:
             self._uuid = event.uuid
             self._nodes.begin()
+        self._nodes.end(now, self._waits)
         self._telling.expire(now)
         strategy = f" {event.strategy}" if event.strategy else ""
         ranks = f", ranks [{abbreviate(r for r, _ in event.ranks)}]" if event.ranks else ""
@@ -329,7 +331,6 @@ class ClusterD(Advisor):
         if not self._asked and self._registers():
             self._asked = True
             job.say(c.ConnectAdvisor())
-        self._nodes.end(now, self._waits)
         if not self._on:
             return
         if not job.over:
