@@ -5,7 +5,7 @@ ClusterD sends `preExitProcess` once for each hardware fault that a repetition o
 repair, under an id of its own and in any state, and begins nothing by that: it waits to be told
 that the processes are gone. It drops what it is told between the strategy that it has named and the
 end of that repair. So what it has condemned is reported with each stream of signals until it has
-said what becomes of it.
+ended its pod or named a strategy for it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Nodes:
         if not nodes or len(nodes) == len(known):
             return ""
         self._pods.replace(nodes, f"ClusterD ends the pods of nodes [{abbreviate(nodes)}]", now)
-        return "" if self._job.over else RESTARTED
+        return "" if self._job.over else f"{RESTARTED} once the next pods have come"
 
     def _concerned(self, event: e.AdvisorSignal) -> list[int]:
         """The nodes named whose agents ClusterD means."""

@@ -14,7 +14,7 @@ from taskd.messages.from_rank import OTHER
 # codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
 # one that ends the job.
 OK, NOT_READY, NEXT, FAILED = 0, 404, 405, 406
-RESTARTED = "all ranks have been restarted"
+RESTARTED = "all ranks start again"
 
 
 class Owed(Enum):
