@@ -251,6 +251,8 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, mon
 def test_a_fault_is_reported_until_it_has_arrived(cluster, line, monkeypatch, code):
     """It holds no other report up, and ends with its stream."""
     monkeypatch.setattr(client, "AGAIN", 0.01)
+    cluster.send("keep-alive", uuid="it has begun")
+    line.until(lambda seen: len(seen) == 2)
     fault = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),))
     called = failing(line, monkeypatch, code, 5, fault.call)
     line.client.send(fault)
@@ -265,6 +267,30 @@ def test_a_fault_is_reported_until_it_has_arrived(cluster, line, monkeypatch, co
     line.client.send(c.TellAdvisor("ReportStopComplete"))
     cluster.wait("ReportStopComplete", 2)
     assert cluster.count(fault.call) == 1
+
+
+def test_a_fault_is_reported_again_if_its_stream_had_not_begun(cluster, line, monkeypatch):
+    """ClusterD may read the report first, and forgets it with the subscription."""
+    monkeypatch.setattr(client, "AGAIN", 0.01)
+    fault, begin = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),)), cluster.begin
+
+    def late(stream=None):
+        if stream is not None:
+            cluster.changed.wait_for(lambda: cluster.count(fault.call), PATIENCE)
+        begin(stream)
+
+    monkeypatch.setattr(cluster, "begin", late)
+    cluster.cut()
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    line.client.send(fault)
+    cluster.wait(fault.call, 2)
+    line.until(lambda seen: "stopTrain" in [getattr(s, "kind", "") for s in seen])
+    assert [call for call, _ in cluster.heard if call in ("Subscribe", fault.call)][:4] == [
+        "Subscribe",
+        fault.call,
+        "Subscribe",
+        fault.call,
+    ]
 
 
 def failing(line, monkeypatch, code, times, only):

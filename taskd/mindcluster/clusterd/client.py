@@ -96,6 +96,9 @@ class Client:
         self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
+        # the number of the last one that ClusterD has sent something on. Before that it may not have
+        # begun it, and a report be for what went before
+        self._spoken = 0
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
         self._heard = False  # whether the last stream has had a signal
@@ -242,6 +245,7 @@ class Client:
         tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
+                self._spoken = number
                 self._heard = self._heard or signal.signalType != "keep-alive"
                 try:
                     self._happens(event_of(signal, self.job), number)
@@ -296,27 +300,30 @@ class Client:
             stream.cancel()
 
     def _report(self) -> None:
-        again: deque[tuple[int, c.TellAdvisor]] = deque(maxlen=WAITING)
+        # each with whether it was answered
+        again: deque[tuple[int, c.TellAdvisor, bool]] = deque(maxlen=WAITING)
         wait = AGAIN
         while True:
             try:
                 stream, report = self._reports.get(timeout=wait if again else None)
             except queue.Empty:
-                stream, report = again.popleft()
+                stream, report, answered = again.popleft()
+                if answered and (stream == self._spoken or stream != self._open):
+                    continue
                 wait = min(2 * wait, AGAIN_AT_MOST)
             if report is None:
                 return
             try:
-                told = self._tell(stream, report)
+                answered = self._tell(stream, report)
             except ValueError:  # the channel is closed
                 return
-            if told:
+            if answered and stream == self._spoken:
                 wait = AGAIN
-            elif report.call == REPEATED:
-                again.append((stream, report))
+            elif report.call == REPEATED and stream == self._open:
+                again.append((stream, report, answered))
 
     def _tell(self, stream: int, report: c.TellAdvisor) -> bool:
-        """Returns false if it is not known to have arrived, and its stream is open."""
+        """Returns whether it is answered."""
         request = request_of(report, self.job, interface.CLASSES)
         for number in range(TRIES):
             if stream != self._open:
@@ -324,7 +331,7 @@ class Client:
                     "dropped a report to ClusterD, %s: its stream of signals has closed",
                     _words(report),
                 )
-                return True
+                break
             try:
                 status = self._call(report.call, request)
             except grpc.RpcError as error:
