@@ -275,9 +275,12 @@ def test_a_fault_is_reported_again_if_its_stream_had_not_begun(cluster, line, mo
     fault, begin = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),)), cluster.begin
 
     def late(stream=None):
-        if stream is not None:
+        if stream is None:
+            begin()
+        else:
             cluster.changed.wait_for(lambda: cluster.count(fault.call), PATIENCE)
-        begin(stream)
+            begin(stream)
+            cluster.send("keep-alive", uuid="it has begun")
 
     monkeypatch.setattr(cluster, "begin", late)
     cluster.cut()

@@ -96,8 +96,8 @@ class Client:
         self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
-        # the number of the last one that ClusterD has sent something on. Before that it may not have
-        # begun it, and a report be for what went before
+        # the number of the last one that ClusterD has sent something on: before that it may not have
+        # begun it, and forgets a report with the subscription
         self._spoken = 0
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
@@ -308,16 +308,17 @@ class Client:
                 stream, report = self._reports.get(timeout=wait if again else None)
             except queue.Empty:
                 stream, report, answered = again.popleft()
-                if answered and (stream == self._spoken or stream != self._open):
-                    continue
+                if answered and (self._heard or stream != self._open):
+                    continue  # ClusterD has begun something on this stream since
                 wait = min(2 * wait, AGAIN_AT_MOST)
             if report is None:
                 return
+            has_begun = stream == self._spoken
             try:
                 answered = self._tell(stream, report)
             except ValueError:  # the channel is closed
                 return
-            if answered and stream == self._spoken:
+            if answered and has_begun:
                 wait = AGAIN
             elif report.call == REPEATED and stream == self._open:
                 again.append((stream, report, answered))
