@@ -96,8 +96,8 @@ class Client:
         self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
-        # the number of the last one that ClusterD has sent something on: before, it may not have begun
-        # it, and forgets a report with the subscription
+        # the number of the last one that ClusterD has sent something on: it may have read an
+        # earlier report before the subscription, and forgets it with that
         self._spoken = 0
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
