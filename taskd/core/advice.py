@@ -53,6 +53,13 @@ class Advice:
         """Whether every rank has left its step, for a repair that has not resumed it yet."""
         return self._recovery.incident is not None and self._recovery.phase not in RUNNING
 
+    @property
+    def saves(self) -> bool:
+        """Whether the state is saved, or is to be, and the job ends then."""
+        incident = self._recovery.incident
+        saves = incident is not None and incident.strategy == "dump" and not incident.trains_on
+        return saves or self._job.leaves
+
     def consult(
         self, text: str, now: float, evicted: Mapping[int, str] | None = None, waits: bool = True
     ) -> None:
@@ -63,7 +70,12 @@ class Advice:
         if not incident.rungs:  # `retry`, so that all ranks can go on as they were
             incident.rungs = self._job.settings.with_retry
         if evicted:
+            moves = incident.moving is not None
             self._recovery.evict(evicted, now)
+            # that has undone the move only; and what the advisor has said once is not found again
+            still = {r: why for r, why in evicted.items() if self._job.ranks[r].alive}
+            if moves and still and not self._job.closing:
+                self._recovery.evict(still, now)
         else:
             self._recovery.again(now)
 

@@ -94,7 +94,10 @@ class Pods(Part):
             self._fault, self._end = why, now + self._job.settings.notice
 
     def replace(self, numbers: Iterable[int], why: str, now: float) -> None:
-        """Give these nodes up: all ranks are restarted with their next pods."""
+        """Give these nodes up: all ranks are restarted with their next pods, unless the job ends,
+        see JobState.restart_all."""
+        if self._job.ends_to_load(why):
+            return
         self._forget(f"all ranks are restarted: {why}")
         for number in numbers:
             if self._job.topology.nodes[number].living:

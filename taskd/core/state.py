@@ -124,10 +124,15 @@ class JobState:
     def restart_all(self, why: str, fault: to_agent.RestartFault = "script") -> None:
         """Have all ranks restarted once the event under way is handled. Their scripts begin from
         their newest checkpoint: where an earlier one is needed, the job ends instead."""
-        if self.load is not None and self.load.step >= 0:
-            self.give_up(f"{why}. {self.load.remedy}")
-            return
-        self.restart, self.restart_fault = why, fault
+        if not self.ends_to_load(why):
+            self.restart, self.restart_fault = why, fault
+
+    def ends_to_load(self, why: str) -> bool:
+        """Whether the job ends instead of having all ranks restarted because of `why`."""
+        if self.load is None or self.load.step < 0:
+            return False
+        self.give_up(f"{why}. {self.load.remedy}")
+        return True
 
     def ask(self, load: Load | None) -> None:
         """A rank asks that all load a checkpoint."""

@@ -38,7 +38,8 @@ begins a comment. Inputs:
     WHO died: cause (ValueError: text)                       an exception has ended it
     WHO raised in step 5: text
     WHO lost a collective in step 5: text
-    WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; default: no page
+    WHO has a memory fault in step 5: text [page=0x1000]     or `other`, `network`, `type 7`; default: no page;
+                                                         load=4: all have to load that checkpoint
     WHO stalled for 30 s in step 5 [stopped=1]               stopped: by a signal, all that time
     WHO is at 5.3 for 30 s, overdue, silent, in all_reduce   answers the last progress probe: step 5, 3 collectives begun;
                                                              each part but the first is optional;

@@ -10,7 +10,7 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_rank
-from taskd.messages.values import FaultCount
+from taskd.messages.values import FaultCount, Load
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
@@ -295,8 +295,9 @@ def fault(
 ) -> e.Event:
     kinds = {"memory": from_rank.MEMORY, "other": from_rank.OTHER, "network": from_rank.NETWORK}
     fault = kinds[kind] if kind in kinds else int(kind.split()[1])
+    load = Load(int(options["load"])) if "load" in options else None
     return from_rank.RankFaulted(
-        rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0)
+        rank, incarnation, int(s), fault, text, int(options.get("page", "0"), 0), load
     )
 
 

@@ -153,6 +153,10 @@ class StandIn(Operations):
 
     # -- for tests ---------------------------------------------------------------------------------
 
+    def count(self, call: str) -> int:
+        """How many such calls it has had."""
+        return sum(name == call for name, _ in self.heard)
+
     def wait(self, call: str, number: int = 1, seconds: float = 60.0) -> Any:
         """What it was told by the `number`-th such call."""
         with self.changed:

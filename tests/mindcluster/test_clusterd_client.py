@@ -174,6 +174,30 @@ def test_a_stream_that_was_open_for_long_is_opened_again_without_a_word(
     line.until(lambda seen: e.AdvisorConnected(False) in seen)
 
 
+def test_streams_that_end_at_once_are_opened_less_and_less_often(monkeypatch):
+    made, waits, lasting = Client("127.0.0.1:1", "job"), [], iter([0.0] * 10 + [2.0, 0.0])
+    now = 0.0
+
+    class Over(threading.Event):
+        def wait(self, seconds):
+            waits.append(seconds)
+            if len(waits) == 12:
+                self.set()
+
+    def subscribe():
+        nonlocal now
+        now += next(lasting)
+        made._streams, made._heard = made._streams + 1, True
+        return "it has ended"
+
+    monkeypatch.setattr(client.time, "monotonic", lambda: now)
+    made._subscribe, made._over = subscribe, Over()
+    made._listen()
+    monkeypatch.undo()
+    made.close()
+    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.05, 0.1]
+
+
 def test_a_proxy_in_the_pod_is_where_clusterd_is():
     given = {"MINDX_SERVER_IP": "10.0.0.1:77"}
     assert settings.clusterd_address(given) == "10.0.0.1:77"
@@ -215,6 +239,65 @@ def test_a_report_of_an_earlier_stream_is_dropped(cluster, line, caplog):
     ],
 )
 def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, monkeypatch, code):
+    called = failing(line, monkeypatch, code, 1, "ReportStopComplete")
+    line.client.send(c.TellAdvisor("ReportStopComplete"))
+    line.client.send(c.TellAdvisor("ReportRecoverStrategy"))
+    cluster.wait("ReportRecoverStrategy")
+    again = ["ReportStopComplete"] * (code is not grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert called == ["ReportStopComplete", *again, "ReportRecoverStrategy"]
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED])
+def test_a_fault_is_reported_until_it_has_arrived(cluster, line, monkeypatch, code):
+    """It holds no other report up, and ends with its stream."""
+    monkeypatch.setattr(client, "AGAIN", 0.01)
+    cluster.send("keep-alive", uuid="it has begun")
+    line.until(lambda seen: len(seen) == 2)
+    fault = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),))
+    called = failing(line, monkeypatch, code, 5, fault.call)
+    line.client.send(fault)
+    line.client.send(c.TellAdvisor("ReportStopComplete"))
+    cluster.wait("ReportStopComplete")
+    cluster.wait(fault.call)
+    assert called.count(fault.call) == 6 and called.index("ReportStopComplete") < 4
+    failing(line, monkeypatch, code, 10_000, fault.call)
+    line.client.send(fault)
+    cluster.cut()
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    line.client.send(c.TellAdvisor("ReportStopComplete"))
+    cluster.wait("ReportStopComplete", 2)
+    assert cluster.count(fault.call) == 1
+
+
+def test_a_fault_is_reported_again_if_its_stream_had_not_begun(cluster, line, monkeypatch):
+    """ClusterD may read the report first, and forgets it with the subscription."""
+    monkeypatch.setattr(client, "AGAIN", 0.01)
+    fault, begin = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),)), cluster.begin
+
+    def late(stream=None):
+        if stream is None:
+            begin()
+        else:
+            cluster.changed.wait_for(lambda: cluster.count(fault.call), PATIENCE)
+            begin(stream)
+            cluster.send("keep-alive", uuid="it has begun")
+
+    monkeypatch.setattr(cluster, "begin", late)
+    cluster.cut()
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    line.client.send(fault)
+    cluster.wait(fault.call, 2)
+    line.until(lambda seen: "stopTrain" in [getattr(s, "kind", "") for s in seen])
+    assert [call for call, _ in cluster.heard if call in ("Subscribe", fault.call)][:4] == [
+        "Subscribe",
+        fault.call,
+        "Subscribe",
+        fault.call,
+    ]
+
+
+def failing(line, monkeypatch, code, times, only):
+    """The next calls of this name fail. Returns the names of those that are made."""
 
     class Failed(grpc.RpcError):
         def code(self):
@@ -225,18 +308,14 @@ def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, mon
 
     called, call = [], line.client._call
 
-    def fails_once(name, request):
+    def fails(name, request):
         called.append(name)
-        if len(called) == 1:
+        if name == only and called.count(name) <= times:
             raise Failed
         return call(name, request)
 
-    monkeypatch.setattr(line.client, "_call", fails_once)
-    line.client.send(c.TellAdvisor("ReportStopComplete"))
-    line.client.send(c.TellAdvisor("ReportProcessFault"))
-    cluster.wait("ReportProcessFault")
-    again = ["ReportStopComplete"] * (code is not grpc.StatusCode.DEADLINE_EXCEEDED)
-    assert called == ["ReportStopComplete", *again, "ReportProcessFault"]
+    monkeypatch.setattr(line.client, "_call", fails)
+    return called
 
 
 def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, line, caplog):

@@ -166,6 +166,7 @@ def test_clusterd_begins_anew_in_each_state(tmp_path, reference, role):
         for number, state in enumerate(STATES):
             registered(running, cluster)
             cluster.cut_in, cluster.refused = state, number % 3
+            results = cluster.count("ReportRecoverStatus")
             if role == "follow":
                 running.kill(number % WORLD)
             else:
@@ -174,6 +175,8 @@ def test_clusterd_begins_anew_in_each_state(tmp_path, reference, role):
             (incident,) = running.repaired()
             assert incident["ranks"] == [number % WORLD], (state, incident)
             running.until("it had begun anew", lambda: not cluster.cut_in)
+            if number <= STATES.index("NotifyDecidedStrategy"):  # it had not decided, and does now
+                cluster.wait("ReportRecoverStatus", results + 1)
             running.trains()
         equal(running, reference)
         assert "killMaster" not in [s.signalType for s in cluster.sent]

@@ -10,7 +10,8 @@ fault that it has handled, and when it notices late that an earlier stream has e
 has ended is opened again at once, unless it was open for a moment only and said nothing. A report
 belongs to the stream that the manager knew when it made the report, and is dropped if that stream
 has ended: ClusterD would misread it as an answer to something else. Only a report that cannot have
-arrived is sent again. Needs grpcio and protobuf.
+arrived is sent again, and that of a fault until it is known to have arrived. Needs grpcio and
+protobuf.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import queue
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,11 +40,15 @@ CALL_SECONDS = 5.0  # for one call
 TRIES = 3  # for one report
 # between two attempts to connect: the first, and the longest
 AGAIN, AGAIN_AT_MOST = 1.0, 10.0
-# before a stream is opened again that ClusterD has ended: what it finds meanwhile is lost
+# before a stream is opened again that ClusterD has ended: what it finds meanwhile is lost. Twice as
+# long each time, up to AGAIN_AT_MOST, while streams end within AGAIN
 SOON = 0.05
 # of a report: ClusterD restarts, for seconds; or it takes no more requests in this second, from all
 # jobs together, which it says as an error of no kind before it has read the request
 NOT_ARRIVED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN)
+# made again until it is known to have arrived: without it ClusterD begins nothing, and once more
+# does no harm
+REPEATED = "ReportProcessFault"
 WAITING = 1000  # signals, and reports
 FLUSH_SECONDS = 2.0  # for the last reports, at the end
 # ClusterD sends keep-alive each 5 s; a host that is gone sends no RST
@@ -90,6 +96,9 @@ class Client:
         self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
         self._open = 0  # the number of the one that is open, 0 if none is
+        # the number of the last one that ClusterD has sent something on: it may have read an
+        # earlier report before the subscription, and forgets it with that
+        self._spoken = 0
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
         self._heard = False  # whether the last stream has had a signal
@@ -190,15 +199,15 @@ class Client:
         return stub(request, timeout=CALL_SECONDS)
 
     def _listen(self) -> None:
-        wait, told = AGAIN, ""
+        wait, soon, told = AGAIN, SOON, ""
         while not self._over.is_set():
             why, opened, began = "", self._streams, time.monotonic()
             try:
                 why = self._subscribe()
                 wait = AGAIN
-                lasted = self._streams > opened and (
-                    self._heard or time.monotonic() >= began + AGAIN
-                )
+                long = time.monotonic() >= began + AGAIN
+                lasted = self._streams > opened and (self._heard or long)
+                soon = SOON if long else soon
             except grpc.RpcError as error:
                 why, lasted = _text(error), False
             except ValueError as error:  # the channel is closed
@@ -206,7 +215,8 @@ class Client:
             if self._over.is_set():
                 return
             if lasted:
-                self._over.wait(SOON)
+                self._over.wait(soon)
+                soon = min(2 * soon, AGAIN_AT_MOST)
                 continue
             if self._on:
                 self._on = False
@@ -235,6 +245,7 @@ class Client:
         tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
+                self._spoken = number
                 self._heard = self._heard or signal.signalType != "keep-alive"
                 try:
                     self._happens(event_of(signal, self.job), number)
@@ -289,34 +300,54 @@ class Client:
             stream.cancel()
 
     def _report(self) -> None:
+        # each with whether it was answered
+        again: deque[tuple[int, c.TellAdvisor, bool]] = deque(maxlen=WAITING)
+        wait = AGAIN
         while True:
-            stream, report = self._reports.get()
+            try:
+                stream, report = self._reports.get(timeout=wait if again else None)
+            except queue.Empty:
+                stream, report, answered = again.popleft()
+                if answered and (self._heard or stream != self._open):
+                    continue  # ClusterD has begun something on this stream since
+                wait = min(2 * wait, AGAIN_AT_MOST)
             if report is None:
                 return
-            request = request_of(report, self.job, interface.CLASSES)
-            for number in range(TRIES):
-                if stream != self._open:
-                    log.warning(
-                        "dropped a report to ClusterD, %s: its stream of signals has closed",
-                        _words(report),
-                    )
+            has_begun = stream == self._spoken
+            try:
+                answered = self._tell(stream, report)
+            except ValueError:  # the channel is closed
+                return
+            if answered and has_begun:
+                wait = AGAIN
+            elif report.call == REPEATED and stream == self._open:
+                again.append((stream, report, answered))
+
+    def _tell(self, stream: int, report: c.TellAdvisor) -> bool:
+        """Returns whether it is answered."""
+        request = request_of(report, self.job, interface.CLASSES)
+        for number in range(TRIES):
+            if stream != self._open:
+                log.warning(
+                    "dropped a report to ClusterD, %s: its stream of signals has closed",
+                    _words(report),
+                )
+                break
+            try:
+                status = self._call(report.call, request)
+            except grpc.RpcError as error:
+                log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
+                # after any other error it may have arrived, and would be out of order
+                arrived = error.code() not in NOT_ARRIVED
+                if arrived or self._over.is_set() or number + 1 == TRIES:
                     break
-                try:
-                    status = self._call(report.call, request)
-                except grpc.RpcError as error:
-                    log.warning("ClusterD has not taken %s: %s", _words(report), _text(error))
-                    # after any other error it may have arrived, and would be out of order
-                    arrived = error.code() not in NOT_ARRIVED
-                    if arrived or self._over.is_set() or number + 1 == TRIES:
-                        break
-                    self._over.wait(AGAIN)
-                except ValueError:  # the channel is closed
-                    return
-                else:
-                    level = logging.INFO if status.code == 0 else logging.WARNING
-                    answer = f"{status.code} {status.info[:300]}".strip()
-                    log.log(level, "told ClusterD: %s; it answers %s", _words(report), answer)
-                    break
+                self._over.wait(AGAIN)
+            else:
+                level = logging.INFO if status.code == 0 else logging.WARNING
+                answer = f"{status.code} {status.info[:300]}".strip()
+                log.log(level, "told ClusterD: %s; it answers %s", _words(report), answer)
+                return True
+        return False
 
 
 def _words(report: c.TellAdvisor) -> str:

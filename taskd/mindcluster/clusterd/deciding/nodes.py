@@ -5,7 +5,7 @@ ClusterD sends `preExitProcess` once for each hardware fault that a repetition o
 repair, under an id of its own and in any state, and begins nothing by that: it waits to be told
 that the processes are gone. It drops what it is told between the strategy that it has named and the
 end of that repair. So what it has condemned is reported with each stream of signals until it has
-said what becomes of it.
+ended its pod or named a strategy for it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Nodes:
         self._left: set[int] = set()  # nodes that were given up under the present uuid
         # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
         self._condemned: dict[int, str] = {}
+        # of these, the ranks whose process has yet to be ended, and why
+        self._to_end: dict[int, str] = {}
 
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
@@ -49,42 +51,65 @@ class Nodes:
         return not nodes.isdisjoint(event.nodes)
 
     def named(self, event: e.AdvisorSignal) -> None:
-        """ClusterD says what becomes of these ranks and nodes."""
-        named = {rank for rank, _ in event.ranks}
+        """ClusterD says what becomes of these ranks and nodes: `globalFault` of those whose pods it
+        ends. It may begin anew before it has named a strategy for the others."""
+        named, nodes = {rank for rank, _ in event.ranks}, event.nodes
+        if event.kind == "globalFault":
+            named, nodes = set(), nodes if "fault_nodes_exit" in event.actions else ()
         for rank in list(self._condemned):
-            if rank in named or self._topology.node_of(rank) in event.nodes:
+            if rank in named or self._topology.node_of(rank) in nodes:
                 del self._condemned[rank]
 
     def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
         none are named. `waits`: see Advice.consult."""
-        nodes = [n for n in event.nodes if self._stays(n) and not self._reports.replaced(n)]
+        nodes = self._concerned(event)
         named = {rank for rank, _ in event.ranks}
         ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
         if not ranks:
             return
+        text = f"ClusterD reports a hardware fault of nodes {nodes}"
+        if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
+            text += f", ranks [{abbreviate(ranks)}]"
         self._condemned |= {rank: self._agent(rank) for rank in ranks}
-        incident = self._recovery.incident
+        self._to_end |= dict.fromkeys(ranks, text)
+        self.end(now, waits)
+
+    @property
+    def due(self) -> bool:
+        """Whether condemned processes can be ended now: not before every rank is protected."""
+        return bool(self._to_end) and self._job.protected and not self._job.closing
+
+    def end(self, now: float, waits: bool) -> None:
+        """End the condemned processes that are still there. `waits`: see Advice.consult."""
+        if not self.due:
+            return
+        incident, condemned = self._recovery.incident, self.condemned
         handled = {*incident.new, *incident.evicted} if incident is not None else set()
-        alive = [r for r in ranks if self._job.ranks[r].alive and r not in handled]
-        if alive and self._job.protected and not self._job.closing:
-            text = f"ClusterD reports a hardware fault of nodes {nodes}"
-            if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
-                text += f", ranks [{abbreviate(ranks)}]"
-            self._advice.consult(text, now, dict.fromkeys(alive, text), waits)
+        alive = {
+            rank: text
+            for rank, text in self._to_end.items()
+            if rank in condemned and self._job.ranks[rank].alive and rank not in handled
+        }
+        self._to_end.clear()
+        if alive:
+            self._advice.consult("; ".join(dict.fromkeys(alive.values())), now, alive, waits)
+
+    def drop(self) -> None:
+        """All processes are gone, or about to end."""
+        self._to_end.clear()
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up."""
-        for number in event.nodes:
-            if not self._stays(number) or number in self._left:
-                continue
-            if not self._reports.replaced(number):  # else another agent has its place already
+        for number in self._concerned(event):
+            if number not in self._left:
                 self._left.add(number)
                 self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
     def replace(self, event: e.AdvisorSignal, now: float) -> str:
         """End the pods of these nodes, and start all ranks again with the next ones. Returns the
-        result; "" if no other node stays, without which there is nobody to start again."""
+        result; "" if the job ends: no other node stays to start again, or none would begin at the
+        right step."""
         known = self._topology.nodes
         named = sorted(set(event.nodes) & known.keys())
         nodes = [n for n in named if not self._reports.replaced(n)]
@@ -93,11 +118,16 @@ class Nodes:
         if not nodes or len(nodes) == len(known):
             return ""
         self._pods.replace(nodes, f"ClusterD ends the pods of nodes [{abbreviate(nodes)}]", now)
-        return RESTARTED
+        return "" if self._job.over else f"{RESTARTED} once the next pods have come"
 
-    def _stays(self, number: int) -> bool:
-        node = self._topology.nodes.get(number)
-        return node is not None and node.living
+    def _concerned(self, event: e.AdvisorSignal) -> list[int]:
+        """The nodes named whose agents ClusterD means."""
+        known = self._topology.nodes
+        living = [n for n in event.nodes if n in known and known[n].living]
+        if others := [n for n in living if self._reports.replaced(n)]:
+            what = f"other agents have nodes [{abbreviate(others)}] already"
+            self._job.note(f"ClusterD's signal {event.kind} is ignored there: {what}")
+        return [n for n in living if n not in others]
 
     def _agent(self, rank: int) -> str:
         number = self._topology.node_of(rank)

@@ -14,7 +14,7 @@ from taskd.messages.from_rank import OTHER
 # codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
 # one that ends the job.
 OK, NOT_READY, NEXT, FAILED = 0, 404, 405, 406
-RESTARTED = "all ranks have been restarted"
+RESTARTED = "all ranks start again"
 
 
 class Owed(Enum):
@@ -74,10 +74,20 @@ class Reports:
             self._clear()
         return recently
 
+    def expire(self, repaired: float) -> None:
+        """Forget a report that ClusterD has not begun to handle in time. `repaired`: until when all
+        earlier faults were."""
+        reported, limit = self._reported_at, self._job.settings.advice
+        if reported is not None and repaired >= reported + limit:
+            self._reported_at = None
+            self._clear()
+
     def replaced(self, node: int) -> bool:
-        """Whether the node has another agent than when its ranks were reported to ClusterD."""
-        present = self._job.topology.nodes[node].agent
-        return self._agents.get(node, present) != present
+        """Whether the node has, or soon has, another agent than when its ranks were reported to
+        ClusterD."""
+        found = self._job.topology.nodes[node]
+        present = found.agent or found.assignee
+        return bool(present) and self._agents.get(node, present) != present
 
     def fault(self, ranks: Mapping[int, int], now: float) -> None:
         """Report faults, by rank, unless ClusterD knows of each. It reads ranks from this report

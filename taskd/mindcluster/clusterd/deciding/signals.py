@@ -88,7 +88,7 @@ class ClusterD(Advisor):
         self._hot.forget()
         self._seen.clear()
         # what it has found itself it does not find again
-        if not event.on or not self._telling.tell(False, False, now):
+        if not event.on or not self._telling.tell(False, now):
             self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
 
     @property
@@ -98,9 +98,10 @@ class ClusterD(Advisor):
 
     @property
     def deadline(self) -> float | None:
-        return self._hold.until
+        return 0.0 if self._nodes.due else self._hold.until
 
     def tick(self, now: float) -> None:
+        self._nodes.end(now, self._waits)
         if self._hold.until is not None and now >= self._hold.until:
             self._end_hold("ClusterD has not let them go on in time", now)
 
@@ -112,6 +113,7 @@ class ClusterD(Advisor):
         """All ranks are restarted, and none is where ClusterD believes it to be."""
         self._hold.forget()
         self._reports.restarted = True
+        self._nodes.drop()
         if not self._on:
             return
         self._void = self._uuid
@@ -136,6 +138,8 @@ class ClusterD(Advisor):
             self._seen.append(event)
         if event.kind in IGNORED:
             if event.kind in RENAMING and event.uuid:
+                if self._uuid and self._void == self._uuid:
+                    self._void = event.uuid
                 self._uuid = event.uuid
             return
         handler = self._handlers.get(event.kind)
@@ -164,6 +168,8 @@ class ClusterD(Advisor):
         if of_another:
             self._uuid = event.uuid
             self._nodes.begin()
+        self._nodes.end(now, self._waits)
+        self._telling.expire(now)
         strategy = f" {event.strategy}" if event.strategy else ""
         ranks = f", ranks [{abbreviate(r for r, _ in event.ranks)}]" if event.ranks else ""
         nodes = f", nodes {list(event.nodes)}" if event.nodes else ""
@@ -222,6 +228,7 @@ class ClusterD(Advisor):
             incident.consults = self._job.repairs
         elif not self._advice.stopped:
             self._advice.consult("ClusterD stops the training", now)
+        self._telling.begun()
 
     def _global_fault(self, event: e.AdvisorSignal, now: float) -> None:
         if not self._job.protected:
@@ -244,6 +251,7 @@ class ClusterD(Advisor):
         text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone or news))}]"
         if gone or (news and self._trains_on):
             self._advice.consult(text, now, gone)
+            self._telling.begun()
         self._trains_on = False
 
     def _known(self) -> set[int]:
@@ -252,7 +260,12 @@ class ClusterD(Advisor):
         return self._reports.known | (set(incident.replaced) if incident is not None else set())
 
     def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
-        self._nodes.end_processes(event, now, self._ordered is None)
+        self._nodes.end_processes(event, now, self._waits)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether an incident may wait for ClusterD, which does not wait itself."""
+        return self._ordered is None and self._hold.until is None
 
     def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
@@ -279,7 +292,7 @@ class ClusterD(Advisor):
             self._reports.report("ReportRecoverStatus", FAILED, text, strategy=word)
         else:
             ours = IN_PLACE if event.extra == IN_PLACE else word
-            ends = ours == "exit" and not self._job.closing
+            ends = ours == "exit" and not self._job.closing and not self._advice.saves
             if ends and (done := self._nodes.replace(event, now)):
                 self._reports.report("ReportRecoverStatus", OK, done, strategy=word)
                 return
@@ -294,7 +307,10 @@ class ClusterD(Advisor):
         job is to end."""
         incident = self._recovery.incident
         waits = incident is not None and incident.phase in (Phase.INTERRUPT, Phase.CONSULT)
-        if incident is None:
+        if ours == "exit" and self._advice.saves:
+            self._job.note("ClusterD's exit waits until the state is saved: the job ends then")
+            self._recovery.alone("", now)
+        elif incident is None:
             if ours in ENDING:
                 rungs = ("dump", "exit") if ours == "dump" else ("exit",)
                 self._recovery.leave(f"ClusterD orders {ours}", rungs, now)
@@ -311,15 +327,15 @@ class ClusterD(Advisor):
 
     def follow_up(self, now: float) -> None:
         """Send the reports that ClusterD waits for, as soon as their conditions hold."""
-        job, incident = self._job, self._recovery.incident
+        job = self._job
         if not self._asked and self._registers():
             self._asked = True
             job.say(c.ConnectAdvisor())
         if not self._on:
             return
         if not job.over:
-            self._telling.tell(bool(self._uuid), self._hold.until is not None, now)
-            incident = self._recovery.incident
+            self._telling.tell(self._hold.until is not None, now)
+        incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()
         elif Owed.STOPPED in self._reports.owed and incident is None:
@@ -353,6 +369,8 @@ class ClusterD(Advisor):
             done = incident is not None and any(t.startswith("dump: done") for t in incident.tried)
             text = incident.tried[-1] if incident is not None and incident.tried else ""
             self._report(OK if done or ours == "exit" else FAILED, text)
+        elif ours == "exit" and self._advice.saves:
+            return
         elif incident is None:
             self._report(OK)
             self._handled()

@@ -22,15 +22,25 @@ class Telling:
         self._advice, self._reports, self._nodes = advice, reports, nodes
         self._looked: tuple[int, int, int, bool] | None = None  # what was last looked at
         self._consulted = 0  # the number of the last incident that waits, or has waited, for it
+        self._begun = 0  # that of the last one that ClusterD has begun
 
     def forget(self) -> None:
         """ClusterD begins anew, and is told again of what is not repaired."""
-        self._looked = None
+        self._looked, self._begun = None, 0
 
-    def tell(self, begun: bool, pauses: bool, now: float) -> bool:
-        """Report what ClusterD does not know of. `begun`: it is handling something; `pauses`: that
-        is a task for ranks that it has paused. Returns whether there is a fault that it begins to
-        handle, or handles."""
+    def expire(self, now: float) -> None:
+        incident = self._recovery.incident
+        self._reports.expire(incident.began if incident is not None else now)
+
+    def begun(self) -> None:
+        """ClusterD has begun the incident, or has it wait."""
+        if (incident := self._recovery.incident) is not None:
+            self._begun = incident.number
+
+    def tell(self, pauses: bool, now: float) -> bool:
+        """Report what ClusterD does not know of. `pauses`: it has paused the ranks. Returns whether
+        there is a fault that it begins to handle, or handles."""
+        self.expire(now)
         incident, faults = self._recovery.incident, self._nodes.condemned
         if incident is None:
             self._reports.handled(faults)
@@ -40,18 +50,19 @@ class Telling:
             if at != self._looked:  # which ranks are at fault is a scan of all
                 self._looked = at
                 if self._job.advised or needs:
-                    faults = self._look(incident, begun, pauses, now) | faults
+                    faults = self._look(incident, pauses, now) | faults
         if faults:
             self._reports.fault(faults, now)
         return OTHER in faults.values()
 
-    def _look(self, incident: Incident, begun: bool, pauses: bool, now: float) -> dict[int, int]:
+    def _look(self, incident: Incident, pauses: bool, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
         of memory or of a link concerns it only if the device reports that too. Nor does it while it
         waits for paused ranks. So nothing waits for its strategy then; if it begins nevertheless,
         that is as for a fault that it has found."""
         faulty = dict(self._advice.faulty())
-        if not self._job.advised or (begun and not pauses):
+        begun = incident.number == self._begun and not pauses
+        if not self._job.advised or begun:
             return faulty
         if pauses:
             self._recovery.alone("ClusterD waits for paused ranks", now)
