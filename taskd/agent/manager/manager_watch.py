@@ -55,7 +55,8 @@ class ManagerWatch:
         replace have ended as well. One that has never had a manager waits for its job to begin."""
         if not managers.met and self._since is None:
             self._since = now
-            log.warning("no manager answers at %s:%d yet: this standby waits", *managers.link.address)
+            where = managers.link.address
+            log.warning("no manager answers at %s:%d yet: this standby waits for it", *where)
         if managers.content or not managers.met:
             self._alone_since = None
         elif self._alone_since is None:
