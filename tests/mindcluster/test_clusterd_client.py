@@ -21,56 +21,10 @@ from taskd.manager.following.clusterd import ClusterDConnection
 from taskd.mindcluster.clusterd import client, interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
+from tests.mindcluster.clusterd_line import PATIENCE, connected
 from tests.mindcluster.clusterd_stand_in import StandIn
 
-PATIENCE = 30.0  # a guard against hanging, never a measure
 SIGNAL = interface.CLASSES["ProcessManageSignal"]
-
-
-class Line:
-    """A client, and what it has seen."""
-
-    def __init__(self, client):
-        self.client, self.seen = client, []
-        client.start()
-
-    def until(self, condition):
-        while not condition(self.seen):
-            ready, _, _ = select.select([self.client.descriptor], [], [], PATIENCE)
-            assert ready, self.seen
-            self.seen += self.client.happened()
-
-
-@pytest.fixture
-def connect():
-    opened = []
-
-    def make(address, certificates=None):
-        opened.append(Line(Client(address, "job", certificates)))
-        return opened[-1]
-
-    yield make
-    for line in opened:
-        line.client.close()
-
-
-@pytest.fixture
-def cluster():
-    found = StandIn(("retry",), job="job")
-    yield found
-    found.close()
-
-
-def connected(seen):
-    return e.AdvisorConnected(True) in seen
-
-
-@pytest.fixture
-def line(cluster, connect):
-    made = connect(f"127.0.0.1:{cluster.port}")
-    made.until(connected)
-    cluster.wait("Subscribe")
-    return made
 
 
 def test_signals_arrive_in_order_and_reports_are_told(cluster, line):
@@ -174,30 +128,6 @@ def test_a_stream_that_was_open_for_long_is_opened_again_without_a_word(
     line.until(lambda seen: e.AdvisorConnected(False) in seen)
 
 
-def test_streams_that_end_at_once_are_opened_less_and_less_often(monkeypatch):
-    made, waits, lasting = Client("127.0.0.1:1", "job"), [], iter([0.0] * 10 + [2.0, 0.0])
-    now = 0.0
-
-    class Over(threading.Event):
-        def wait(self, seconds):
-            waits.append(seconds)
-            if len(waits) == 12:
-                self.set()
-
-    def subscribe():
-        nonlocal now
-        now += next(lasting)
-        made._streams, made._heard = made._streams + 1, True
-        return "it has ended"
-
-    monkeypatch.setattr(client.time, "monotonic", lambda: now)
-    made._subscribe, made._over = subscribe, Over()
-    made._listen()
-    monkeypatch.undo()
-    made.close()
-    assert waits == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0, 0.05, 0.1]
-
-
 def test_a_proxy_in_the_pod_is_where_clusterd_is():
     given = {"MINDX_SERVER_IP": "10.0.0.1:77"}
     assert settings.clusterd_address(given) == "10.0.0.1:77"
@@ -228,94 +158,6 @@ def test_a_report_of_an_earlier_stream_is_dropped(cluster, line, caplog):
     cluster.wait("ReportProcessFault")
     assert "ReportStopComplete" not in [call for call, _ in cluster.heard]
     assert "dropped a report to ClusterD" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.UNKNOWN,  # the limit of requests in a second
-        grpc.StatusCode.DEADLINE_EXCEEDED,
-    ],
-)
-def test_only_a_report_that_cannot_have_arrived_is_sent_again(cluster, line, monkeypatch, code):
-    called = failing(line, monkeypatch, code, 1, "ReportStopComplete")
-    line.client.send(c.TellAdvisor("ReportStopComplete"))
-    line.client.send(c.TellAdvisor("ReportRecoverStrategy"))
-    cluster.wait("ReportRecoverStrategy")
-    again = ["ReportStopComplete"] * (code is not grpc.StatusCode.DEADLINE_EXCEEDED)
-    assert called == ["ReportStopComplete", *again, "ReportRecoverStrategy"]
-
-
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.DEADLINE_EXCEEDED])
-def test_a_fault_is_reported_until_it_has_arrived(cluster, line, monkeypatch, code):
-    """It holds no other report up, and ends with its stream."""
-    monkeypatch.setattr(client, "AGAIN", 0.01)
-    cluster.send("keep-alive", uuid="it has begun")
-    line.until(lambda seen: len(seen) == 2)
-    fault = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),))
-    called = failing(line, monkeypatch, code, 5, fault.call)
-    line.client.send(fault)
-    line.client.send(c.TellAdvisor("ReportStopComplete"))
-    cluster.wait("ReportStopComplete")
-    cluster.wait(fault.call)
-    assert called.count(fault.call) == 6 and called.index("ReportStopComplete") < 4
-    failing(line, monkeypatch, code, 10_000, fault.call)
-    line.client.send(fault)
-    cluster.cut()
-    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
-    line.client.send(c.TellAdvisor("ReportStopComplete"))
-    cluster.wait("ReportStopComplete", 2)
-    assert cluster.count(fault.call) == 1
-
-
-def test_a_fault_is_reported_again_if_its_stream_had_not_begun(cluster, line, monkeypatch):
-    """ClusterD may read the report first, and forgets it with the subscription."""
-    monkeypatch.setattr(client, "AGAIN", 0.01)
-    fault, begin = c.TellAdvisor("ReportProcessFault", ranks=((1, 1),)), cluster.begin
-
-    def late(stream=None):
-        if stream is None:
-            begin()
-        else:
-            cluster.changed.wait_for(lambda: cluster.count(fault.call), PATIENCE)
-            begin(stream)
-            cluster.send("keep-alive", uuid="it has begun")
-
-    monkeypatch.setattr(cluster, "begin", late)
-    cluster.cut()
-    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
-    line.client.send(fault)
-    cluster.wait(fault.call, 2)
-    line.until(lambda seen: "stopTrain" in [getattr(s, "kind", "") for s in seen])
-    assert [call for call, _ in cluster.heard if call in ("Subscribe", fault.call)][:4] == [
-        "Subscribe",
-        fault.call,
-        "Subscribe",
-        fault.call,
-    ]
-
-
-def failing(line, monkeypatch, code, times, only):
-    """The next calls of this name fail. Returns the names of those that are made."""
-
-    class Failed(grpc.RpcError):
-        def code(self):
-            return code
-
-        def details(self):
-            return "cut"
-
-    called, call = [], line.client._call
-
-    def fails(name, request):
-        called.append(name)
-        if name == only and called.count(name) <= times:
-            raise Failed
-        return call(name, request)
-
-    monkeypatch.setattr(line.client, "_call", fails)
-    return called
 
 
 def test_a_signal_that_cannot_be_handled_does_not_lose_the_next_one(cluster, line, caplog):
