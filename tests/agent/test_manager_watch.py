@@ -9,7 +9,8 @@ from taskd.agent.manager.manager_watch import ManagerWatch
 
 def test_a_standby_leaves_once_its_manager_stays_away():
     watch = ManagerWatch(SimpleNamespace(), 60.0, allowed=False)
-    managers = SimpleNamespace(met=False, content=False)
+    link = SimpleNamespace(address=("10.0.0.1", 9601))
+    managers = SimpleNamespace(met=False, content=False, link=link)
     # the job has not begun
     assert not watch.check_standby(managers, 0.0) and not watch.check_standby(managers, 1000.0)
     managers.met = managers.content = True
