@@ -256,7 +256,8 @@ def test_a_part_that_exists_once_comes_from_the_last_checkpoint_gloo_for_hccl(
     job.kill(2, 18)
     assert job.results() == undisturbed("single")
     (found,) = job.incidents()
-    assert found["step"] in (15, 20) and found["ranks"] == [2]
+    # wherever rank 2 was by the time it was killed
+    assert found["step"] >= 15 and found["step"] % 5 == 0 and found["ranks"] == [2]
 
 
 @pytest.mark.parametrize(
