@@ -64,7 +64,7 @@ def meaning(error: BaseException) -> tuple[ReportState, str]:
         told = str(_registered[pattern][1](text) or "")
         found = {**ReportState.__members__, **_OUTCOMES, **known}.get(told, known[pattern])
         return found, told[:CODE]
-    if pattern == HBM and _repairable(text):
+    if pattern == HBM and repairable(text):
         return ReportState.RS_UCE, ""
     return known[pattern], ""
 
@@ -87,7 +87,7 @@ def noticed(text: str) -> None:
     meaning(RuntimeError(text))
 
 
-def _repairable(text: str) -> bool:
+def repairable(text: str) -> bool:
     """Whether the memory failed after the last update had begun; False for a text without a
     time."""
     failed = uce_utils.get_l2_hbm_error_time(text)

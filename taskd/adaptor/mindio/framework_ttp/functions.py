@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd.adaptor.mindio import controller, exceptions, frameworks, handlers, processor
+from taskd.adaptor.mindio.controller import MOST_RANKS
 from taskd.adaptor.mindio.enums import Action, OptimizerType, RepairType, ReportState
 from taskd.adaptor.mindio.replica_info import groups
 from taskd.adaptor.mindio.updates import Stopped
 from taskd.adaptor.mindio.utils.uce_utils import tft_can_do_uce_repair
 
 Handler = Callable[..., Any]
-
-MOST_RANKS = 100_000
 
 # -- controller ------------------------------------------------------------------------------------
 

@@ -31,7 +31,6 @@ from taskd.adaptor.mindio.processor import Processor
 from taskd.adaptor.mindio.utils.uce_utils import (
     get_l2_hbm_error_time,
     get_update_start_end_time,
-    tft_can_do_uce_repair,
 )
 
 log = logging.getLogger("taskd.worker")
@@ -107,10 +106,8 @@ def check_pytorch_version() -> bool:
 
 def handle_l2_hbm_error(err_str: str) -> tuple[bool, bool]:
     """Whether `err_str` reports failed memory, and whether a repair can restore what it held."""
-    if exceptions.HBM not in err_str:
-        return False, True
-    failed = get_l2_hbm_error_time(err_str)
-    return True, failed is not None and tft_can_do_uce_repair(failed)
+    failed = exceptions.HBM in err_str
+    return failed, not failed or exceptions.repairable(err_str)
 
 
 def is_valid_ip(ip_str: str) -> bool:
