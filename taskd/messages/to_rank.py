@@ -20,6 +20,7 @@ from taskd.messages.values import (
     Plan,
     Rank,
     Report,
+    StandIns,
     Step,
     Text,
 )
@@ -42,7 +43,7 @@ class Rebuild(Message, frozen=True):
     """All ranks build communicators of `generation` over the store at (host, port). `same`: the
     processes are those of the previous generation, so a library that can resume its communicators
     may do so. `new`: the ranks whose processes are not. `dump`: the one that all ranks begin
-    from."""
+    from. `stand_ins`: the ranks that are away, and who stands in for each."""
 
     interruption: Number
     generation: Number
@@ -50,6 +51,7 @@ class Rebuild(Message, frozen=True):
     same: bool = False
     new: tuple[Rank, ...] = ()
     dump: Name = ""
+    stand_ins: StandIns = ()
 
 
 class Restore(Message, frozen=True):

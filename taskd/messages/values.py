@@ -67,6 +67,8 @@ Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
 Ops = Annotated[tuple[Number, ...], Meta(max_length=8)]  # stress tests, see to_rank.StressTest
+# (rank, the rank that stands in for it): of each rank that is away, see core/elastic.py
+StandIns = Annotated[tuple[tuple[Rank, Rank], ...], Meta(max_length=NODES)]
 # of a task on one rank: the number of the test, its code, a text; see from_rank.TaskDone
 Results = Annotated[tuple[tuple[Number, Number, Text], ...], Meta(max_length=8)]
 # names of dumps that a rank could begin from, the newest first
@@ -116,7 +118,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
     only this process knows about. `replica_set`: the lowest of the ranks that have the same
     replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
-    for.
+    for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
     """
 
     step: Step
@@ -129,6 +131,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     remembered: Steps = frozenset()
     replica_set: Rank = 0
     load: Load | None = None
+    inelastic: Text = ""
 
     @property
     def recorded(self) -> Position:

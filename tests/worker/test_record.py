@@ -71,10 +71,10 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
-    monkeypatch.setattr(sealed, "VERSION", 7)
+    monkeypatch.setattr(sealed, "VERSION", 8)
     later = b"".join(SEAL.close(9, b"what is to come"))
     monkeypatch.undo()
-    with pytest.raises(BadRecord, match="format 7, this taskd reads 6"):
+    with pytest.raises(BadRecord, match="format 8, this taskd reads 7"):
         SEAL.open(later, 9)
 
 

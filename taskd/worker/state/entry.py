@@ -34,8 +34,9 @@ class Entry:
     steps between two whole records, see training/pace.py. `calls`: the loop calls job.call;
     `committed`: what code between the calls has changed, as it was before, see training/calls.py.
     `draws`, `origins`: of job.iterate, see training/draws.py. `plan`: of the pass, see
-    training/loop.py. `replica_set`: see core/replica_sets.py. `gradients`: (index of the parameter,
-    attribute, tensor)."""
+    training/loop.py. `replica_set`: see core/replica_sets.py. `nested`: records of the ranks that
+    this one stands in for, see records/nested.py. `gradients`: (index of the parameter, attribute,
+    tensor)."""
 
     pass_number: int
     index: int
@@ -61,6 +62,7 @@ class Entry:
     plan: str = ""
     place: bytes = b""
     replica_set: int = 0
+    nested: bytes = b""
     gradients: Sequence[tuple[int, str, torch.Tensor]] = field(default=())
 
 
@@ -69,9 +71,10 @@ class Entry:
 _NUMBERS = struct.Struct("<qqQQQQB")
 _BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # one section each, in this order, before those of the gradients; empty for a `fetch` of None.
-# `layout` holds what rarely changes between steps, and describes the gradients
+# `layout` holds what rarely changes between steps, and describes the gradients; agents read the
+# second one, records/nested.py
 _LARGE = (
-    *("random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
+    *("nested", "random", "fetch", "pass_random", "loader", "settings", "structure", "private"),
     *("shards", "draws", "origins", "committed", "plan", "place"),
 )
 _SECTIONS = ("layout", *_LARGE)
@@ -115,6 +118,7 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
     assert entry.shards is not None, "a record without shards stays in its process"
     sections: list[Buffer | Rows] = [
         _layout((tuple(entry.orders), entry.synced, entry.skipped, tuple(described))),
+        entry.nested,
         entry.random,
         entry.fetch or b"",
         entry.pass_random,
@@ -157,8 +161,8 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
     if len(data) != _NUMBERS.size or len(sections) < own:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, every, batch, previous, there = _NUMBERS.unpack(data)
-    layout, random, fetch, pass_random, loader, settings, structure, private, *rest = sections[:own]
-    shards, draws, origins, committed, plan, place = rest
+    layout, nested, random, fetch, pass_random, loader, settings, *rest = sections[:own]
+    structure, private, shards, draws, origins, committed, plan, place = rest
     try:
         orders, synced, skipped, described = plain.decode(layout)
     except (plain.Unreadable, TypeError, ValueError) as error:
@@ -199,6 +203,7 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         committed=bytes(committed),
         plan=bytes(plan).decode(errors="replace"),
         place=bytes(place),
+        nested=bytes(nested),
         replica_set=sealed.replica_set(payload),
         gradients=[_gradient(row, at) for row, at in zip(described, sections[own:], strict=True)],
     )
