@@ -132,6 +132,7 @@ class Coordinator:
             e.StandbyLost: self.admission.standby_lost,
             from_agent.AskedToLeave: self.leaving.asked_to_leave,
             from_agent.NodeTaken: self._node_taken,
+            from_agent.RecordsTaken: self.recovery.took,
             from_operator.NodeSubHealthy: self.switch.reported,
             e.SubHealthyStrategySet: self.switch.strategy_set,
             from_agent.NodePrepared: self.switch.prepared,
@@ -218,9 +219,11 @@ class Coordinator:
             return True
         if job.closing:  # by an event that this one follows from
             return False
+        if number in job.away:
+            return False
         if number not in job.ranks:
             what = f"{type(event).__name__} of rank {number}"
-            job.note(f"{what} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
+            job.note(f"{what} ignored: this job has ranks 0 to {job.topology.world_size - 1}")
             return False
         present = job.ranks[number].incarnation
         return getattr(event, "incarnation", present) == present and not job.topology.is_lost(

@@ -72,7 +72,7 @@ class Succession(Part):
 
     @property
     def _patient(self) -> bool:
-        return "recover" not in self._job.settings.ladder  # a missing node could not be replaced
+        return not self._job.settings.survives_nodes  # a missing node could not be replaced
 
     def ended(self, event: e.AgentEnded, now: float) -> list[e.Event]:
         """Wait no longer for an agent that has ended. Returns the registrations that waited for

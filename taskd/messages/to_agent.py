@@ -122,6 +122,18 @@ class Prepare(Message, frozen=True):
     reason: Report
 
 
+class TakeRecords(Message, frozen=True):
+    """Ranks of `node` are to stand in for the ranks `away`: its agent puts their newest records
+    where its ranks find them, and sends RecordsTaken. `sources`: a node and some of its ranks,
+    whose records are at the addresses, best first: those of the ranks that are away, or of ranks
+    that have stood in for them, in whose records theirs are nested."""
+
+    node: Node
+    interruption: Number
+    away: Ranks
+    sources: tuple[tuple[Node, Ranks, Addresses], ...]
+
+
 class StandDown(Message, frozen=True):
     """Standby `agent` ends the processes it started for `node`, and waits again."""
 
@@ -263,6 +275,7 @@ ToAgent = (
     | Replace
     | Kill
     | Prepare
+    | TakeRecords
     | StandDown
     | TakeOver
     | Fence

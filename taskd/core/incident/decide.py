@@ -18,6 +18,9 @@ class Decide(Work):
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         members = [self._member(incident, number) for number in self._job.ranks]
+        members += [
+            repair.Member(r, -1, False, left, away=True) for r, left in incident.round.taken.items()
+        ]
         job = self._job
         steps = (m.position.step for m in members if m.position is not None)
         incident.round.reached = max(steps, default=-1)

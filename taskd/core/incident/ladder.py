@@ -19,9 +19,10 @@ SUB_HEALTHY = {
     END: "the job ends",
     MOVE: "it moves to a standby",
 }
+ELASTIC = "elastic-training"
 HOT_SWITCH = "hot-switch"  # never configured: moves a sub-healthy node; see switch.py
-AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
 DEFAULT = ("retry", "recover-in-place", "exit")
+KEEPING = frozenset({"dump", ELASTIC})  # those that start no process
 ENDING = frozenset({"dump", "exit"})  # those that remain while recovery is paused
 
 
@@ -95,8 +96,6 @@ def unfit(strategy: str, damage: Damage) -> str | None:
     """Why `strategy` cannot repair `damage`; None if it can."""
     if strategy == "exit":
         return None
-    if strategy not in AVAILABLE | {HOT_SWITCH}:
-        return "not available in this version"
     if not damage.protected:
         return "not every rank has begun its protected loop"
     if damage.ended:
@@ -112,6 +111,8 @@ def unfit(strategy: str, damage: Damage) -> str | None:
             f" {damage.evicted[rank]}"
         )
     if strategy == "dump":
+        return None
+    if strategy == ELASTIC:  # which replicas are whole is known once all ranks have stopped
         return None
     if strategy == "recover":
         return None if damage.living_nodes else "no node is left to train on"
@@ -142,6 +143,8 @@ def _because(strategy: str, damage: Damage) -> str:
             f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'}"
             f" {','.join(map(str, many))}"
         )
+    if strategy == ELASTIC:
+        return "go on without the broken replicas, with the same global batch"
     if strategy == "dump":
         return "save the training state, and end"
     if strategy == HOT_SWITCH:

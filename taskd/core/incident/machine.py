@@ -14,6 +14,7 @@ from math import inf
 from taskd.core import events as e
 from taskd.core.incident import ladder, times
 from taskd.core.incident.decide import Decide, Save
+from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.end import Climb, Close, End
 from taskd.core.incident.interrupt import Consult, Interrupt
 from taskd.core.incident.phases import TABLE, Move, Phase, after
@@ -39,7 +40,9 @@ class Recovery(Part):
         self.nodes = Takeover(job)
         self.rounds = Rounds(job, self.nodes)
         self._interrupt = Interrupt(job, self.nodes, self.rounds)
-        self._reschedule, self._replace = Reschedule(job), Replace(job, self.rounds)
+        self.elastic = Elastic(job, self.nodes)
+        self._reschedule = Reschedule(job, self.elastic)
+        self._replace = Replace(job, self.rounds)
         self._decide, self._save = Decide(job), Save(job)
         self._works: dict[Phase, Work] = {
             Phase.DETECT: Work(),
@@ -50,7 +53,7 @@ class Recovery(Part):
             Phase.REPLACE: self._replace,
             Phase.REBUILD: Rebuild(job),
             Phase.RESTORE: Restore(job, self.rounds),
-            Phase.RESUME: Resume(job, pause, self.nodes),
+            Phase.RESUME: Resume(job, pause, self.nodes, self.elastic),
             Phase.DUMP: self._save,
             Phase.FAILED: Climb(job, pause, self.nodes),
             Phase.CLOSED: Close(job),
@@ -220,7 +223,10 @@ class Recovery(Part):
         self._lost(number, why, now)
 
     def _lost(self, number: int, why: str, now: float) -> None:
-        ranks = self._job.topology.nodes[number].ranks
+        ranks = tuple(r for r in self._job.topology.nodes[number].ranks if r in self._job.ranks)
+        if not ranks:  # all of them are away
+            self._job.note(f"node {number}, whose ranks are away: {why}")
+            return
         if self.incident is not None:
             self.incident.forget(ranks)
         self._job.journal("lost", node=number, why=why)
@@ -314,6 +320,13 @@ class Recovery(Part):
             self._drive(self._save.took(incident, event), now)
 
     # -- nodes -------------------------------------------------------------------------------------
+
+    def took(self, event: from_agent.RecordsTaken, now: float) -> None:
+        """Stand-ins have the records of the ranks they stand in for."""
+        incident = self._in(Phase.RESCHEDULE)
+        if incident is not None and event.interruption == self._job.interruption:
+            self.elastic.took(incident, event)
+            self.advance(now)
 
     def moves(self, number: int) -> bool:
         """Whether a standby is taking over node `number` from its healthy agent."""

@@ -46,6 +46,11 @@ class Round:
     reached: int = -1  # the highest step that a rank had come to
     times: RankTimes = field(default_factory=lambda: RankTimes(0, "", 0, 0.0))
     dump: Dump | Checkpoint | None = None
+    # of elastic training: who will stand in for whom; the nodes that have yet to take records; the
+    # ranks whose state is in no other rank's, with their positions
+    stand_ins: dict[int, int] | None = None
+    taking: set[int] = field(default_factory=set)
+    taken: dict[int, Position | None] = field(default_factory=dict)
 
 
 @dataclass

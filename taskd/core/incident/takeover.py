@@ -49,16 +49,18 @@ class Takeover:
         node = self._job.topology.nodes[number]
         node.lost, node.assignee = True, ""
         for rank in node.ranks:
-            state = self._job.ranks[rank]
+            if (state := self._job.ranks.get(rank)) is None:
+                continue
             state.alive, state.left, state.finished = False, None, None
 
     def give_up(self, number: int, why: str) -> None:
         """Stop using a node whose agent is still reachable."""
         self.lose(number)
         self._job.note(f"node {number} is given up: {why}")
-        self._fence(number, why)
+        self.fence(number, why)
 
-    def _fence(self, number: int, why: str) -> None:
+    def fence(self, number: int, why: str) -> None:
+        """Exclude the agent that has, or had, the node."""
         node = self._job.topology.nodes[number]
         if node.agent:
             self._job.fence(node.agent, number, why)
@@ -89,7 +91,7 @@ class Takeover:
                 continue
             keepers = topology.keepers(number) if incident is not None else ()
             records = tuple(topology.nodes[k].records for k in keepers)
-            self._fence(number, reason := f"node {number} is lost")
+            self.fence(number, reason := f"node {number} is lost")
             self._give(incident, number, agent, records, reason)
 
     def _give(
@@ -184,7 +186,7 @@ class Takeover:
         """Assign every living node, or node `only`, living keepers for its records, if lost nodes
         can be replaced at all."""
         job = self._job
-        if "recover" not in job.settings.ladder or not job.protected or job.closing:
+        if not job.settings.survives_nodes or not job.protected or job.closing:
             return
         for number in job.topology.renew_keepers(only):
             keepers = job.topology.nodes[number].keepers
