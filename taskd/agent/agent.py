@@ -182,6 +182,8 @@ class Agent(Member):
             switches=self.switches,
             profile=self.profile,
             faults=self.faults,
+            resumed=epoch.resumed,
+            stand_ins=epoch.stand_ins,
         )
 
     def look_at_devices(self) -> None:

@@ -179,8 +179,9 @@ class Admission:
         self._succession.learn(event)
         self._forming.some_joined = self._forming.some_joined or bool(event.joined)
         for rank, incarnation in _incarnations(event).items():
-            before = job.ranks[rank]
-            job.ranks[rank] = RankState(
+            ranks = job.away if rank in job.away else job.ranks
+            before = ranks[rank]
+            ranks[rank] = RankState(
                 incarnation,
                 rank in event.joined,
                 alive=rank not in event.dead,
@@ -251,7 +252,7 @@ class Admission:
         if not event.ok:
             job.end(False, f"node {event.node} ended with an error{why}")
         elif topology.complete and all(
-            n.ended or (n.lost and topology.gone(n)) for n in topology.nodes.values()
+            n.ended or topology.gone(n) for n in topology.nodes.values()
         ):
             job.end(True, "every node ended well")
 

@@ -37,6 +37,7 @@ class Succession(Part):
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
+        self._told = 0  # the generation in which ranks are known to be away
         self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
@@ -53,6 +54,23 @@ class Succession(Part):
         ):
             known -= ranks  # in place: all ranks may wait
             known |= set(told)
+        if event.resumed > self._told:
+            self._told = event.resumed
+            self._learn_away(dict(event.stand_ins))
+
+    def _learn_away(self, stand_ins: dict[int, int]) -> None:
+        """Learn which ranks are away. A node whose ranks all are may never register."""
+        job, topology = self._job, self._job.topology
+        job.come_back([rank for rank in job.away if rank not in stand_ins])
+        job.go_away([rank for rank in stand_ins if rank not in job.away])
+        job.stand_ins = stand_ins
+        job.held = {rank: (rank, stand_in) for rank, stand_in in stand_ins.items()}
+        each = job.settings.ranks_per_node
+        for number in {rank // each for rank in stand_ins} - topology.nodes.keys():
+            ranks = tuple(range(number * each, number * each + each))
+            if set(ranks) <= stand_ins.keys():
+                topology.join(number, ranks, ("", 0), 0)
+                topology.nodes[number].lost = True
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
         """Learn where the records of other nodes are. A former keeper may still have old ones."""

@@ -152,7 +152,9 @@ class AgentJoined(Message, frozen=True):
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
     dumps: Dumps = ()  # that each of `joined` could begin from
     faults: FaultCount = FaultCount()  # in its container
-    # when its ranks last resumed: the ranks that are away, and who stands in for each
+    # the generation in which its ranks last resumed; the ranks that are away since, and who stands
+    # in for each
+    resumed: Number = 0
     stand_ins: StandIns = ()
 
 

@@ -172,9 +172,9 @@ class Entries:
     is valid: one that is damaged, forged or from another taskd does not exist, and the next source
     is used."""
 
-    def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
-        """`rank`: the global one, named in the records. Raises FileNotFoundError if the agent has
-        left no key."""
+    def __init__(self, directory: Path, local_rank: int | str, rank: int) -> None:
+        """`local_rank`: or `away(rank)`. `rank`: the global one, named in the records. Raises
+        FileNotFoundError if the agent has left no key."""
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
         self.seal = sealed.seal_of(directory, rank)
@@ -337,16 +337,22 @@ class Entries:
         return grown
 
 
-def forget(directory: Path, local_rank: int) -> None:
+def away(rank: int) -> str:
+    """In place of a local rank: where a node has the records of a rank that is away, for which one
+    of its ranks stands in."""
+    return f"away-{rank}"
+
+
+def forget(directory: Path, local_rank: int | str) -> None:
     """Remove a rank's records; a process that has them open keeps them."""
     (directory / f"entries-{local_rank}").unlink(missing_ok=True)
 
 
-def stripe_path(directory: Path, local_rank: int) -> Path:
+def stripe_path(directory: Path, local_rank: int | str) -> Path:
     return directory / f"stripes-{local_rank}"
 
 
-def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
+def stripe_steps(directory: Path, local_rank: int | str) -> frozenset[int]:
     """Steps for which this rank's stripe is complete."""
     try:
         return frozenset(
@@ -356,7 +362,7 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
         return frozenset()
 
 
-def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
+def left_behind(directory: Path, local_rank: int | str, rank: int) -> Position | None:
     """A dead rank's position according to its files, or None. Reads every record once, to verify
     its seal."""
     entries = Entries(directory, local_rank, rank)

@@ -206,9 +206,7 @@ class Play:
             from_agent.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left))
         )
 
-    def records_taken(
-        self, options: dict[str, str], node: str, away: str, at: str
-    ) -> list[str]:
+    def records_taken(self, options: dict[str, str], node: str, away: str, at: str) -> list[str]:
         job, gone = self.coordinator.job, numbers(away)
         left = [
             None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none")
