@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from taskd.agent.copies import dumping
-from taskd.agent.copies.standing_in import StandingIn
+from taskd.agent.copies import dumping, standing_in
 from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
 from taskd.agent.ranks.deaths import Deaths
@@ -235,9 +234,7 @@ class Orders:
     def _take_records(self, epoch: Epoch, order: to_agent.TakeRecords) -> None:
         member = self._member
         if order.node == member.node:
-            StandingIn(member.job, member.report_later).take(
-                order, member.node, epoch, member.records
-            )
+            standing_in.take(order, epoch, member.records, member.report_later)
 
     def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
         member = self._member

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.core import commands as c
+from taskd.core.elastic import Lanes
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.events import Event
@@ -71,6 +72,7 @@ class JobState:
         # those that are not among `ranks`, since others stand in for them (core/elastic.py)
         self.away: dict[int, RankState] = {}
         self.stand_ins: dict[int, int] = {}  # of each, since the ranks have last resumed
+        self.lanes: Lanes | None = None  # as found when ranks left; None: not known
         # of each, the ranks whose records may have its record: its own first, its stand-ins'
         self.held: dict[int, tuple[int, ...]] = {}
         self.generation = 0

@@ -37,7 +37,9 @@ class Succession(Part):
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
-        self._told = 0  # the generation in which ranks are known to be away
+        # the newest generation that ranks have resumed in, and who stood in for whom then
+        self._resumed, self._stand_ins = 0, dict[int, int]()
+        self._present: set[int] = set()  # ranks that have a process
         self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
@@ -54,9 +56,13 @@ class Succession(Part):
         ):
             known -= ranks  # in place: all ranks may wait
             known |= set(told)
-        if event.resumed > self._told:
-            self._told = event.resumed
-            self._learn_away(dict(event.stand_ins))
+        self._present = self._present - ranks | (ranks - set(event.dead))
+        if event.resumed > self._resumed:
+            self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
+        if self._stand_ins or self._job.away:
+            # those that have come back meanwhile have a process
+            away = {r: s for r, s in self._stand_ins.items() if r not in self._present}
+            self._learn_away(away)
 
     def _learn_away(self, stand_ins: dict[int, int]) -> None:
         """Learn which ranks are away. A node whose ranks all are may never register."""

@@ -77,6 +77,10 @@ Dumps = Annotated[tuple[Name, ...], Meta(max_length=16)]
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 
 
+# a node and some of its ranks, whose records are at the addresses, best first
+Source = tuple[Node, Ranks, Addresses]
+
+
 class Load(Struct, frozen=True, forbid_unknown_fields=True):
     """The state in memory is wrong: all ranks have to load the checkpoint that their framework
     saved after `step` updates, -1: its newest one. `text`: the exception that asks for it."""

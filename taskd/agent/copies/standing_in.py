@@ -1,158 +1,148 @@
-"""Takes the records of ranks that are away, for the ranks of this node that stand in for them.
+"""Gathers the records of ranks that are away: for the ranks that stand in for them, and for the
+processes with which they come back.
 
-A rank that has just left has records of its own, here or with its node's keepers. For one that
-another rank has stood in for, they are nested in that rank's records (records/nested.py). All that
-is found is put into files beside those of this node's ranks, and stays there: the stand-in's first
-record has it, too, and if the stand-in's process is replaced before that, these files have it.
+A rank that has just left has records of its own, on its node or with the node's keepers. For one
+that another rank stands in for, they are nested in that rank's records (records/nested.py). What a
+stand-in needs is put into files beside those of this node's ranks, and stays there: its first
+record has it, too, and if its process is replaced before that, these files have it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from taskd.agent.copies.service import Records
 from taskd.agent.ranks.model import Epoch
 from taskd.core.snapshots import KINDS, SLOTS, START
 from taskd.messages import between_agents, from_agent, to_agent
+from taskd.messages.values import Source
 from taskd.records import nested, sealed, store
 from taskd.records.start import Start
 
 log = logging.getLogger("taskd.agent")
 
-
-@dataclass
-class _Found:
-    """What is known of one rank. `records`: by step, kind and the sealed record."""
-
-    records: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    start: bytes | None = None
-
-    def add(self, step: int, kind: int, record: bytes) -> None:
-        if step not in self.records or kind > self.records[step][0]:
-            self.records[step] = kind, record
+Keeps = list[between_agents.Keep]
 
 
-class StandingIn:
-    """`report`: to the manager, from any thread."""
+def gather(records: Records, sources: Sequence[Source], then: Callable[[Keeps], None]) -> None:
+    """Fetch from all `sources`, and call `then` with what they have, in the thread of `records`."""
+    waiting, found = {number for number, _, _ in sources}, Keeps()
 
-    def __init__(self, job: str, report: Callable[[Any], None]) -> None:
-        self._job, self._report = job, report
-
-    def take(
-        self, order: to_agent.TakeRecords, node: int, epoch: Epoch, records: Records | None
-    ) -> None:
-        """Carry out the order. Called by the agent's thread; ends in that of `records`."""
-        waiting = {source for source, _, _ in order.sources if source != node}
-        keeps = self._here(epoch, node, order)
-
-        def arrived(source: int, found: list[between_agents.Keep] | None) -> None:
-            if found is None:
-                log.error("the records of node %d cannot be fetched", source)
-            keeps.extend(found or [])
-            waiting.discard(source)
-            if not waiting:
-                self._put(order, epoch, keeps)
-
+    def arrived(source: int, keeps: Keeps | None) -> None:
+        if keeps is None:
+            log.error("the records of node %d cannot be fetched", source)
+        found.extend(keeps or ())
+        waiting.discard(source)
         if not waiting:
-            self._put(order, epoch, keeps)
-            return
-        assert records is not None
-        for source, ranks, addresses in order.sources:
-            if source != node:
-                then = _then(arrived, source)
-                records.fetch(source, ranks, addresses, then)
+            then(found)
 
-    def _here(
-        self, epoch: Epoch, node: int, order: to_agent.TakeRecords
-    ) -> list[between_agents.Keep]:
-        """The records of this node that may have those that are asked for."""
-        wanted = {r for source, ranks, _ in order.sources if source == node for r in ranks}
-        ours = [r for r in epoch.ranks.values() if r.number in wanted]
-        files: list[tuple[int | str, int]] = [(r.local, r.number) for r in ours]
-        files += [(store.away(rank), rank) for rank in order.away]
-        found = []
-        for local, rank in files:
-            entries = store.Entries(epoch.directory, local, rank)
-            for step in entries.all():
-                if (kept := entries.read(step)) is not None:
-                    found.append(_keep(self._job, node, rank, step, *kept))
-            if (begun := Start(epoch.directory, local, rank).record()) is not None:
-                found.append(_keep(self._job, node, rank, 0, START, begun))
-        return found
+    if not sources:
+        then(found)
+    for number, ranks, addresses in sources:
+        records.fetch(number, ranks, addresses, _from(number, arrived))
 
-    def _put(
-        self, order: to_agent.TakeRecords, epoch: Epoch, keeps: Iterable[between_agents.Keep]
-    ) -> None:
-        """Put what was found into files, and report what the ranks have left."""
+
+def _from(number: int, arrived: Callable[[int, Keeps | None], None]) -> Callable[[Any], None]:
+    return lambda keeps: arrived(number, keeps)
+
+
+def pick(directory: Path, wanted: Collection[int], keeps: Iterable[between_agents.Keep]) -> Keeps:
+    """The records of the ranks `wanted` in `keeps`, their own and those nested in others', the
+    newest last. `directory`: has the job's key."""
+    best: dict[tuple[int, int, bool], between_agents.Keep] = {}
+
+    def add(keep: between_agents.Keep) -> None:
+        key = keep.rank, keep.step, keep.kind == START
+        if keep.rank in wanted and (key not in best or keep.kind > best[key].kind):
+            best[key] = keep
+
+    for keep in keeps:
+        add(keep)
+        if keep.kind not in KINDS:
+            continue
+        try:
+            seal = sealed.seal_of(directory, keep.rank)
+            inside = nested.within(keep.payload, seal, keep.step)
+        except sealed.BadRecord as error:
+            log.error("rank %d: its record of step %d is not used: %s", keep.rank, keep.step, error)
+            continue
+        for rank, record in inside.items():
+            add(_keep(keep.job, keep.node, rank, keep.step, keep.kind, record))
+    return sorted(best.values(), key=lambda keep: keep.step)
+
+
+def take(
+    order: to_agent.TakeRecords,
+    epoch: Epoch,
+    records: Records | None,
+    report: Callable[[Any], None],
+) -> None:
+    """Put the records of the ranks that are away where this node's ranks find them. `report`: to
+    the manager, from any thread."""
+    here = _here(order, epoch)
+    others = [source for source in order.sources if source[0] != order.node]
+
+    def put(found: Keeps) -> None:
         left = []
         try:
-            found = _sort(epoch, order.away, keeps)
-            for rank, of in found.items():
-                _write(epoch, rank, of)
+            keeps = pick(epoch.directory, order.away, [*here, *found])
             for rank in order.away:
+                _write(epoch.directory, rank, [keep for keep in keeps if keep.rank == rank])
                 left.append(store.left_behind(epoch.directory, store.away(rank), rank))
         except OSError as error:
             log.error("records of ranks %s cannot be put in place: %s", order.away, error)
             left = [None] * len(order.away)
-        self._report(
-            from_agent.RecordsTaken(order.node, order.interruption, order.away, tuple(left))
-        )
+        report(from_agent.RecordsTaken(order.node, order.interruption, order.away, tuple(left)))
+
+    if records is not None:
+        gather(records, others, put)
+    else:
+        put(Keeps())
 
 
-def _then(
-    arrived: Callable[[int, list[between_agents.Keep] | None], None], source: int
-) -> Callable[[list[between_agents.Keep] | None], None]:
-    return lambda found: arrived(source, found)
+def _here(order: to_agent.TakeRecords, epoch: Epoch) -> Keeps:
+    """The records on this node that may have those that are asked for."""
+    wanted = {r for source, ranks, _ in order.sources if source == order.node for r in ranks}
+    ours = [r for r in epoch.ranks.values() if r.number in wanted]
+    files: list[tuple[int | str, int]] = [(r.local, r.number) for r in ours]
+    return of_files(epoch.directory, [*files, *((store.away(r), r) for r in order.away)])
+
+
+def of_files(directory: Path, files: Iterable[tuple[int | str, int]]) -> Keeps:
+    """What is in these files, each named by its local rank (or store.away) and its rank."""
+    found = Keeps()
+    for local, rank in files:
+        entries = store.Entries(directory, local, rank)
+        for step in entries.all():
+            if (kept := entries.read(step)) is not None:
+                found.append(_keep("", 0, rank, step, *kept))
+        if (begun := Start(directory, local, rank).record()) is not None:
+            found.append(_keep("", 0, rank, 0, START, begun))
+    return found
 
 
 def _keep(job: str, node: int, rank: int, step: int, kind: int, data: bytes) -> between_agents.Keep:
     return between_agents.Keep(job, node, rank, 0, step, kind, False, data)
 
 
-def _sort(
-    epoch: Epoch, away: Iterable[int], keeps: Iterable[between_agents.Keep]
-) -> dict[int, _Found]:
-    """What there is of each rank that is away, its own records and those nested in others'."""
-    found = {rank: _Found() for rank in away}
+def _write(directory: Path, rank: int, keeps: Keeps) -> None:
+    """Write a rank's newest records. Raises OSError."""
+    local, records = store.away(rank), [keep for keep in keeps if keep.kind != START][-SLOTS:]
     for keep in keeps:
         if keep.kind == START:
-            if keep.rank in found:
-                found[keep.rank].start = keep.payload
-            continue
-        if keep.kind not in KINDS:
-            continue
-        if keep.rank in found:
-            found[keep.rank].add(keep.step, keep.kind, keep.payload)
+            try:
+                Start(directory, local, rank).put(keep.payload)
+            except sealed.BadRecord as error:
+                log.error("rank %d: the record of its start is not used: %s", rank, error)
+    store.forget(directory, local)
+    entries = store.Entries(directory, local, rank)
+    for keep in records:
         try:
-            seal = sealed.seal_of(epoch.directory, keep.rank)
-            inside = nested.within(keep.payload, seal, keep.step)
+            entries.seal.check(keep.payload, keep.step)
         except sealed.BadRecord as error:
-            log.error("rank %d: its record of step %d is not used: %s", keep.rank, keep.step, error)
+            log.error("rank %d: a record of step %d is not used: %s", rank, keep.step, error)
             continue
-        for rank, record in inside.items():
-            if rank in found:
-                found[rank].add(keep.step, keep.kind, record)
-    return found
-
-
-def _write(epoch: Epoch, rank: int, found: _Found) -> None:
-    """Write a rank's newest records. Raises OSError."""
-    local = store.away(rank)
-    if found.start is not None:
-        try:
-            Start(epoch.directory, local, rank).put(found.start)
-        except sealed.BadRecord as error:
-            log.error("rank %d: the record of its start is not used: %s", rank, error)
-    entries, kept = None, sorted(found.records.items())[-SLOTS:]
-    store.forget(epoch.directory, local)
-    for step, (kind, record) in kept:
-        entries = entries or store.Entries(epoch.directory, local, rank)
-        try:
-            entries.seal.check(record, step)
-        except sealed.BadRecord as error:
-            log.error("rank %d: a record of step %d is not used: %s", rank, step, error)
-            continue
-        entries.write(step, kind, [record])
+        entries.write(keep.step, keep.kind, [keep.payload])

@@ -12,7 +12,7 @@ that one goes away too, its record has both.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
@@ -23,9 +23,6 @@ from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
 from taskd.core.state import JobState
 from taskd.messages import from_agent, to_agent
-from taskd.messages.values import Address
-
-Source = tuple[int, tuple[int, ...], tuple[Address, ...]]
 
 
 class Elastic:
@@ -45,6 +42,7 @@ class Elastic:
             stand_ins = lanes.stand_ins(away, job.stand_ins)
         except NotElastic as why:
             return Move.SPENT, str(why)
+        job.lanes = lanes
         self._go_away(incident, away - job.away.keys())
         round_.stand_ins = stand_ins
         new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
@@ -90,30 +88,11 @@ class Elastic:
             assert node is not None  # it has just reported
             by_node.setdefault(node, []).append(rank)
         for number, ranks in sorted(by_node.items()):
-            sources = self._sources(ranks)
+            sources = self._nodes.sources(ranks)
             for source, _, _ in sources:
                 topology.taking.setdefault(source, set()).add(topology.nodes[number].agent)
-            job.say(
-                to_agent.TakeRecords(number, job.interruption, tuple(sorted(ranks)), tuple(sources))
-            )
+            job.say(to_agent.TakeRecords(number, job.interruption, tuple(sorted(ranks)), sources))
         return set(by_node)
-
-    def _sources(self, ranks: Iterable[int]) -> list[Source]:
-        """Where the records of these ranks are: by node, the ranks that have them in theirs."""
-        topology = self._job.topology
-        holders: dict[int, set[int]] = {}
-        for rank in ranks:
-            for holder in self._job.held[rank]:
-                if (number := topology.node_of(holder)) is not None:
-                    holders.setdefault(number, set()).add(holder)
-        found = []
-        for number, held in sorted(holders.items()):
-            node = topology.nodes[number]
-            at = [number] if node.living else topology.keepers(number)
-            addresses = tuple(topology.nodes[n].records for n in at)
-            if addresses:
-                found.append((number, tuple(sorted(held)), addresses))
-        return found
 
     def took(self, incident: Incident, event: from_agent.RecordsTaken) -> None:
         """A node has the records that it was told to take."""

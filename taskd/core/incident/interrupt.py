@@ -52,7 +52,7 @@ class Interrupt(Work):
         faulty = self._rounds.faulty(incident) if job.handlers else ()
         why = incident.faults[-1]
         job.say(to_rank.Interrupt(job.interruption, why, rung.strategy, faulty, job.load))
-        if rung.strategy == ladder.HOT_SWITCH:
+        if rung.strategy in ladder.MOVES:
             self._nodes.move(incident)
         if rung.strategy in ladder.KEEPING:
             incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))

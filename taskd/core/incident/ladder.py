@@ -20,7 +20,8 @@ SUB_HEALTHY = {
     MOVE: "it moves to a standby",
 }
 ELASTIC = "elastic-training"
-HOT_SWITCH = "hot-switch"  # never configured: moves a sub-healthy node; see switch.py
+# never configured: a sub-healthy node moves (switch.py), nodes that were away come back (growth.py)
+HOT_SWITCH, GROW = MOVES = "hot-switch", "grow"
 DEFAULT = ("retry", "recover-in-place", "exit")
 KEEPING = frozenset({"dump", ELASTIC})  # those that start no process
 ENDING = frozenset({"dump", "exit"})  # those that remain while recovery is paused
@@ -100,7 +101,7 @@ def unfit(strategy: str, damage: Damage) -> str | None:
         return "not every rank has begun its protected loop"
     if damage.ended:
         return f"rank {min(damage.ended)} has ended already, the job is past its last step"
-    if strategy == HOT_SWITCH:
+    if strategy in MOVES:
         return None if damage.moving else "no node is being moved"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
@@ -147,6 +148,8 @@ def _because(strategy: str, damage: Damage) -> str:
         return "go on without the broken replicas, with the same global batch"
     if strategy == "dump":
         return "save the training state, and end"
+    if strategy == GROW:
+        return "the ranks that were away are ready"
     if strategy == HOT_SWITCH:
         return "the standby that is ready takes the node's place"
     return "the end of the ladder"

@@ -47,8 +47,8 @@ class Reschedule(Work):
             why = f"the agents of nodes [{abbreviate(sorted(taking))}] have not taken the records"
             return Move.DEADLINE, f"{why} of ranks that left within {settings.take_over:.0f} s"
         if incident.moving is not None:
-            assignee, node = incident.moving.assignee[:8], incident.moving.node
-            why = f"standby {assignee} has not taken node {node} over"
+            leg = next(leg for leg in incident.moving.legs if topology.nodes[leg.node].lost)
+            why = f"standby {leg.assignee[:8]} has not taken node {leg.node} over"
             return Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
         waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
         if not waiting:
