@@ -343,6 +343,13 @@ def away(rank: int) -> str:
     return f"away-{rank}"
 
 
+def away_ranks(directory: Path) -> list[int]:
+    """The ranks of which there are such records."""
+    prefix = f"entries-{away(0)}"[:-1]
+    names = (name.removeprefix(prefix) for name in os.listdir(directory) if name.startswith(prefix))
+    return sorted(int(name) for name in names if name.isdigit())
+
+
 def forget(directory: Path, local_rank: int | str) -> None:
     """Remove a rank's records; a process that has them open keeps them."""
     (directory / f"entries-{local_rank}").unlink(missing_ok=True)
