@@ -172,9 +172,10 @@ class Entries:
     is valid: one that is damaged, forged or from another taskd does not exist, and the next source
     is used."""
 
-    def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
-        """`rank`: the global one, named in the records. Raises FileNotFoundError if the agent has
-        left no key."""
+    def __init__(self, directory: Path, local_rank: int | str, rank: int) -> None:
+        """`local_rank`, or another name of the file: `away(rank)`. `rank`: the global one, named in
+        the records. Raises FileNotFoundError if the agent has left no key."""
+        self.directory = directory
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
         self.seal = sealed.seal_of(directory, rank)
@@ -337,7 +338,13 @@ class Entries:
         return grown
 
 
-def forget(directory: Path, local_rank: int) -> None:
+def away(rank: int) -> str:
+    """Instead of a local rank: the file with the last records of a rank that is away, which an
+    agent puts where another rank is to stand in for it."""
+    return f"away-{rank}"
+
+
+def forget(directory: Path, local_rank: int | str) -> None:
     """Remove a rank's records; a process that has them open keeps them."""
     (directory / f"entries-{local_rank}").unlink(missing_ok=True)
 
