@@ -49,7 +49,7 @@ def test_a_page_that_was_just_lost_is_no_difference(monkeypatch, lost_on):
     )
     monkeypatch.setattr(replicas.damage, "spoiled", lambda: 2 if lost_on == 0 else 0)
 
-    def gathered(values, world_size):
+    def gathered(values, world_size, stand_ins):
         other = values.clone()
         other[2 if len(values) == 7 else 1] += 1  # another content; another checksum of row 1
         if len(values) == 7:
