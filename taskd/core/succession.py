@@ -187,7 +187,8 @@ class Succession(Part):
             best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
             nodes[number].keepers = tuple(best[:KEEPERS])
             for rank in ranks:
-                job.ranks[rank].joined = True
+                if rank not in job.away:
+                    job.ranks[rank].joined = True
         self._protect()
         if self._new:
             self._join(f"nodes [{abbreviate(missing)}] did not register", now)
@@ -201,6 +202,7 @@ class Succession(Part):
     def _replaceable(self) -> list[int]:
         """Return the nodes without an agent, if standbys can replace them."""
         job, nodes = self._job, self._job.topology.nodes
-        if self._patient or not all(job.ranks[r].joined for n in nodes.values() for r in n.ranks):
+        known = (r for n in nodes.values() for r in n.ranks if r not in job.away)
+        if self._patient or not all(job.ranks[r].joined for r in known):
             return []
         return [n for n in range(job.settings.nodes) if n not in nodes]
