@@ -11,17 +11,17 @@ trains on a replica's state that differs from its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.replica_sets import Holding
 from taskd.cython_api import attempt, damage, memory
+from taskd.worker.state.gathering import gather
 
 if TYPE_CHECKING:
     from taskd.worker.state.training_state import TrainingState
@@ -76,17 +76,13 @@ class Difference:
         return f"{len(self.apart)} of {len(names)} tensors differ between ranks: {some}{more}"
 
 
-StandIns = Mapping[int, int]  # rank that is away -> the one that stands in for it
-NOBODY: StandIns = {}
-
-
 def compare(
-    state: TrainingState, rank: int, node: int, world_size: int, stand_ins: StandIns = NOBODY
+    state: TrainingState, rank: int, node: int, present: Sequence[int]
 ) -> Difference | None:
     """Compare the replicated state; None: nothing has changed, or a rank has lost its memory and is
-    about to be repaired. All ranks get the same result. `node`: the lowest rank of this node.
-    Collectives."""
-    if world_size == 1:
+    about to be repaired. All ranks get the same result. `node`: the lowest rank of this node;
+    `present`: the ranks that are not away. Collectives."""
+    if len(present) == 1:
         return None
     rows, names = state.replicated, state.layout()
     hosted = [row.cpu() for row in rows]
@@ -96,14 +92,17 @@ def compare(
     # asked after the checksums: those of a page that was just lost are of zeros
     lost = damage.spoiled() != 0
     mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart), lost]
-    row = torch.tensor(mine, dtype=torch.int64)
-    theirs = [t.tolist() for t in _gathered(row, world_size, stand_ins)]
-    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _, _ in theirs]
+    gathered = gather(torch.tensor(mine, dtype=torch.int64), present)
+    by_rank = {r: values.tolist() for r, values in gathered.items()}
+    theirs = by_rank.values()
+    holdings = {
+        r: Holding(at, layout, held, of) for r, (_, layout, held, at, of, _, _) in by_rank.items()
+    }
     if any(other[-1] for other in theirs) or replica_sets.hold(holdings):
         return None
     differing = list(range(len(rows)))
     if all(other[:2] == mine[:2] for other in theirs):
-        different = torch.stack(_gathered(sums, world_size, stand_ins)) != sums
+        different = torch.stack(list(gather(sums, present).values())) != sums
         differing = different.any(dim=0).nonzero().flatten().tolist()
         some = sum(rows[i].numel() for i in differing)
         if 2 * some < sum(row.numel() for row in rows):  # most is replicated everywhere
@@ -112,9 +111,10 @@ def compare(
     sets = None if apart else replica_sets.find(holdings)
     if sets is None:
         return Difference(differing, Replicas())
-    near = replica_sets.same_node(rank, sets, [h.node for h in holdings])
-    members = tuple(r for r, of in enumerate(sets) if of == sets[rank])
-    return Difference([], Replicas(sets[rank], tuple(r - node for r in near), members), members)
+    near = replica_sets.same_node(rank, sets, {r: h.node for r, h in holdings.items()})
+    members = tuple(r for r, of in sets.items() if of == sets[rank])
+    local = tuple(r - node for r in near)
+    return Difference([], Replicas(sets[rank], local, members), members)
 
 
 def _signed(checksum: int) -> int:
@@ -122,42 +122,26 @@ def _signed(checksum: int) -> int:
     return checksum - (1 << 63)
 
 
-def most(value: int, world_size: int, stand_ins: StandIns = NOBODY) -> int:
+def most(value: int, present: Sequence[int]) -> int:
     """The highest `value` of all ranks. A collective."""
-    if world_size == 1:
+    if len(present) == 1:
         return value
-    return max(int(other) for other in _gathered(torch.tensor([value]), world_size, stand_ins))
+    return max(int(other) for other in gather(torch.tensor([value]), present).values())
 
 
-def differing(text: str, world_size: int, stand_ins: StandIns = NOBODY) -> str:
+def differing(text: str, present: Sequence[int]) -> str:
     """ "" if all ranks give the same text, else whose is which. A collective."""
-    if world_size == 1:
+    if len(present) == 1:
         return ""
     data = text.encode()[:TEXT].ljust(TEXT)
     digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
-    digests = _gathered(torch.tensor([digest]), world_size, stand_ins)
-    if len({int(other) for other in digests}) == 1:
+    if len({int(other) for other in gather(torch.tensor([digest]), present).values()}) == 1:
         return ""
     texts: dict[str, list[int]] = {}
-    mine = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    rows = _gathered(mine, world_size, stand_ins)
-    for rank, row in enumerate(rows):
+    rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8), present)
+    for rank, row in rows.items():
         texts.setdefault(bytes(row.tolist()).decode(errors="replace").rstrip(), []).append(rank)
     return "; ".join(f"ranks [{abbreviate(ranks)}]: {text}" for text, ranks in texts.items())
-
-
-def _gathered(
-    values: torch.Tensor, world_size: int, stand_ins: StandIns = NOBODY
-) -> list[torch.Tensor]:
-    """Each rank's `values`; of a rank that is away, its stand-in's."""
-    if stand_ins:  # only reductions work
-        rows = values.new_zeros((world_size, *values.shape))
-        rows[dist.get_rank()] = values
-        dist.all_reduce(rows)
-        return [rows[stand_ins.get(rank, rank)] for rank in range(world_size)]
-    gathered = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(gathered, values)
-    return gathered
 
 
 class Differs(RuntimeError):

@@ -31,9 +31,8 @@ class Agreement:
         replicated state is still equal; at the end of a pass's first step, that ranks run the same
         loop. Raises what a collective raises, and WouldDiverge."""
         session = self._session
-        size, away = session.communicators.world_size, session.stand_ins
-        plan = self._cursor.plan
-        if self._cursor.index == 0 and (differ := replicas.differing(plan, size, away)):
+        present = session.communicators.present
+        if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, present)):
             raise WouldDiverge(f"the ranks run different loops: {differ}")
         after = self._repaired >= 0 and replicas.is_due(step - self._repaired)
         if not (replicas.is_due(step) or after):
@@ -41,12 +40,17 @@ class Agreement:
         state = session.state
         self._recorder.refresh()
         self._agree_on_pace()
-        found = replicas.compare(state, session.rank, session.node, size, away)
+        found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:
             return
+        if away := session.communicators.away:
+            raise WouldDiverge(
+                f"since step {step} at the latest, {found.says(len(state.replicated))}: what ranks"
+                f" {sorted(away)}, which are away, would have of it is unknown"
+            )
         # two comparisons had found them equal; before that, a difference may be intended by the
-        # script, but nobody can carry it on for a rank that is away
-        if self._repaired > 1 or away:
+        # script
+        if self._repaired > 1:
             names = [".".join(str(part) for part in key if part != "") for key, _ in state.names()]
             raise WouldDiverge(
                 f"since step {step} at the latest, {found.names(names)}; they were equal before the"
@@ -69,8 +73,7 @@ class Agreement:
         if session.stripes is not None:
             size += session.stripes.length
         before = pace.every
-        wanted, world = pace.wanted(size), session.communicators.world_size
-        pace.agree(replicas.most(wanted, world, session.stand_ins))
+        pace.agree(replicas.most(pace.wanted(size), session.communicators.present))
         if pace.every != before:
             text = "rank %d: its whole state (%.1f MiB) is recorded every %d steps"
             log.info(text, session.rank, size / 2**20, pace.every)
