@@ -76,7 +76,13 @@ class Lab:
     """`rank` of `world`. `job`: as the script has it."""
 
     def __init__(
-        self, directory: Path, page: Page, rank: int, world: int, incarnation: int = 0, **objects: Any
+        self,
+        directory: Path,
+        page: Page,
+        rank: int,
+        world: int,
+        incarnation: int = 0,
+        **objects: Any,
     ) -> None:
         self.directory, self.page, self.rank = directory, page, rank
         self.line = Line()

@@ -7,15 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-from tests.worker import elastic_lab
 import pytest
 import torch
-from tests.worker.elastic_lab import Lab, seeded, with_seed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from taskd.worker.state.random_state import RandomState
+from tests.worker import elastic_lab
+from tests.worker.elastic_lab import Lab, seeded, with_seed
 
 SEEDS = {0: 50, 1: 51, 2: 52}
 STEPS = 6
@@ -55,9 +55,7 @@ class Reference:
     def __init__(self, model: DDP) -> None:
         self.model, self.random = model, RandomState(torch.device("cpu"))
         self.states = {place: seeded(seed) for place, seed in SEEDS.items()}
-        self.buffers = {
-            place: [b.clone() for b in model.module.buffers()] for place in SEEDS
-        }
+        self.buffers = {place: [b.clone() for b in model.module.buffers()] for place in SEEDS}
 
     def shares(self, step: int):
         """(data rank, the context of its backward)."""
