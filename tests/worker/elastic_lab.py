@@ -61,10 +61,15 @@ class Alone(Communicators):
     def __init__(self, rank: int, world: int) -> None:
         super().__init__()
         self.rank, self.world_size = rank, world
-        self.away: list[frozenset[int]] = []
+        self.were_away: list[frozenset[int]] = []
 
     def rebuild(self, *given: Any, away: frozenset[int] = frozenset(), **more: Any) -> None:
-        self.generation, self.away = given[0], [*self.away, away]
+        self.generation, self.away = given[0], away
+        self.were_away.append(away)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        return (self.rank,)
 
 
 class Lab:

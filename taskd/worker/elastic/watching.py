@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from taskd.worker.communication import methods
 from taskd.worker.set_up.values import FILLING
 from taskd.worker.state.training_state import TrainingState
 
+LEVEL = 2  # of communication/methods.py: nearest to the script
 CALLS = (*FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
 # torch's own functions between the caller and the group
 BETWEEN = (
@@ -33,31 +36,28 @@ class Watch:
 
     def __init__(self, state: TrainingState, found: Callable[[str], None]) -> None:
         self._state, self._found = state, found
-        self._restore: list[Callable[[], None]] = []
-        self._open = False
+        self._layer = methods.Layer(LEVEL)
+        self._installed = self._open = False
         self._handles: list[Any] = []
         self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
 
     def install(self) -> None:
         """A pass of a loop over job.batches begins. Idempotent."""
-        if self._restore:
-            return
-        for name in CALLS:
-            original = dist.ProcessGroup.__dict__.get(name)
-            if original is not None:  # else this torch does not have it
-                setattr(dist.ProcessGroup, name, self._wrapped(name, original))
-                self._restore.append(lambda n=name, o=original: setattr(dist.ProcessGroup, n, o))  # type: ignore[misc]
+        if not self._installed:
+            self._installed = True
+            for name in CALLS:
+                self._layer.put(dist.ProcessGroup, name, partial(self._wrapped, name))
 
     def remove(self) -> None:
         self.over()
-        while self._restore:
-            self._restore.pop()()
+        self._layer.remove()
+        self._installed = False
 
     # -- an attempt --------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """An attempt begins."""
-        self._open = bool(self._restore)
+        self._open = self._installed
 
     def updates(self) -> None:
         """The attempt's first update of the parameters begins."""

@@ -113,7 +113,8 @@ def compare(
         return Difference(differing, Replicas())
     near = replica_sets.same_node(rank, sets, {r: h.node for r, h in holdings.items()})
     members = tuple(r for r, of in sets.items() if of == sets[rank])
-    return Difference([], Replicas(sets[rank], tuple(r - node for r in near), members), members)
+    local = tuple(r - node for r in near)
+    return Difference([], Replicas(sets[rank], local, members), members)
 
 
 def _signed(checksum: int) -> int:
