@@ -1,6 +1,7 @@
-"""Nodes are lost and nobody comes: the job goes on with fewer replicas, and grows again. Losses, and
-the samples that each was computed from, are those of a run in which the same shares were computed
-by hand in the same order; the samples are those of the full job."""
+"""Nodes are lost and nobody comes: the job goes on with fewer replicas, and grows again.
+
+Losses, and the samples that each was computed from, are those of a run in which the same shares
+were computed by hand in the same order; the samples are those of the full job."""
 
 from __future__ import annotations
 
@@ -128,3 +129,18 @@ def test_down_to_one_replica_and_ranks_die_meanwhile(hosts, tmp_path):
         job.trains_on(2, 3)
         result = job.end(0, 1)
     assert_as_by_hand(job, result, [2, 3])
+
+
+def test_a_rank_leaves_and_its_node_stays(hosts, tmp_path):
+    only = "elastic-training"
+    with Elastic(hosts(2), tmp_path / "job", "batches", 2, 2, strategy=only) as job:
+        job.trains()
+        os.kill(job.result().pids(3)[-1], signal.SIGKILL)
+        closed = job.repaired()
+        assert closed["strategy"] == "elastic-training", closed
+        job.trains_on(0, 1, 2)
+        os.kill(job.result().pids(0)[-1], signal.SIGKILL)
+        assert job.repaired()["strategy"] == "elastic-training"
+        job.trains_on(1, 2)
+        result = job.end()
+    assert_as_by_hand(job, result, [1, 2])
