@@ -76,7 +76,7 @@ class Stripes:
         """Why there was no room to `lay_out` these, with the room that would do."""
         if not self._directory.exists():
             return f"{self._directory} was removed"
-        sets = max((self._local_size - len(self.absent)) // len(self._peers(local)), 1)
+        sets = len(self._peers(None)) // len(self._peers(local))
         node = 2 * _total(tensors) * sets
         found = os.statvfs(self._directory)
         # the former files are kept until the new ones are complete, as others' may be already

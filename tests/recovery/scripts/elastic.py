@@ -89,12 +89,21 @@ def nap():
         time.sleep(NAP)
 
 
+computed = []
+
+
 def with_shares(log, job):
     for attempt in job.steps(steps):
         with attempt as step:
             optimizer.zero_grad()
+            computed.clear()
+            count = 0
             for data_rank in job.shares(step):
                 loss_of(step, samples(step, data_rank)).backward()
+                computed.append(data_rank)
+                count += 1
+            # what a script counts over its shares is of all of them
+            assert rank in computed and len(computed) == len(set(computed)) == count, computed
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
             optimizer.step()
             scheduler.step()
