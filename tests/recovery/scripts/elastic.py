@@ -114,8 +114,8 @@ def with_shares(log, job):
 
 def with_batches(log, job, every):
     loader = loader_of(rank)
-    while job.step < steps:
-        loader.sampler.set_epoch(job.step)
+    for epoch in range(steps // len(loader)):
+        loader.sampler.set_epoch(epoch)
         for attempt in job.batches(loader):
             with attempt as (step, batch):
                 with updating(step, every):
@@ -245,7 +245,7 @@ def next_batch(job, data_rank, step, passes):
     place = step % passes
     if data_rank not in job.iterators or place == 0:
         loader = loader_of(data_rank)
-        loader.sampler.set_epoch(step - place)
+        loader.sampler.set_epoch(step // passes)
         numbers = torch.get_rng_state()
         job.iterators[data_rank] = iter(loader)
         for _ in range(place):
