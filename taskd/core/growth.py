@@ -89,12 +89,12 @@ class Growth(Part):
     def follow_up(self, now: float) -> None:
         if self._job.over:
             return
-        if self._plan is None:
-            self._begin(now)
-        elif self._plan.stage is Stage.MOVING:
+        if self._plan is not None and self._plan.stage is Stage.MOVING:
             self._look(self._plan)
-        else:
+        elif self._plan is not None:
             self._advance(self._plan, now)
+        if self._plan is None:  # also for what is still away
+            self._begin(now)
 
     def _begin(self, now: float) -> None:
         """Have standbys prepare for as many whole lanes as they suffice for."""

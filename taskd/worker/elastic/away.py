@@ -16,7 +16,6 @@ from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.training_state import TrainingState
 
-
 BATCHES = "job.batches"  # how the plan of a pass begins that hands out batches (training/loop.py)
 
 
