@@ -120,6 +120,10 @@ class Passes:
         state = self._carrier.state
         return loaders.clone(loader, state.replicas.place(self._carrier.rank), away.place)
 
+    def iterators(self) -> list[Iterator[Any]]:
+        """Those of the other ranks' batches."""
+        return [a.at.iterator for a in self._mine.values() if a.at.iterator is not None]
+
     # -- batches -----------------------------------------------------------------------------------
 
     def fetch(self, step: int, before: bytes, oldest: int) -> None:

@@ -224,7 +224,7 @@ class Standing:
         self._open = True
         ours = self._take()
         self._present = [
-            ours if a is None else a.now(ours)._replace(random=a.fetched(step, before))
+            ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
             for a in self._order
         ]
 
