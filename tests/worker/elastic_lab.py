@@ -88,13 +88,17 @@ class Lab:
     def __init__(
         self,
         directory: Path,
-        page: Page,
+        page: Page | None,
         rank: int,
         world: int,
         incarnation: int = 0,
+        communicators: Communicators | None = None,
         **objects: Any,
     ) -> None:
+        """`page`: None where `communicators` are of a real job: then it is interrupted between two
+        steps, by `interrupt`."""
         self.directory, self.page, self.rank = directory, page, rank
+        self.store = "here", 1
         self.line = Line()
         agent = AgentClient(rank)
         agent.channel, agent.incarnation = self.line, incarnation  # type: ignore[assignment]
@@ -102,7 +106,7 @@ class Lab:
         self.session = RepairSession(
             rank=rank,
             agent=agent,
-            communicators=Alone(rank, world),
+            communicators=communicators or Alone(rank, world),
             state=self.state,
             stripes=None,
             entries=Entries(directory, rank, rank),
@@ -118,7 +122,7 @@ class Lab:
         self.job = Job(self.session)
         assert self.job.loop is not None
         self.loop = self.job.loop
-        if not incarnation:
+        if not incarnation and communicators is None:
             self.loop.recorder.formed()
 
     def entry(self, step: int, rank: int | None = None, name: int | str | None = None) -> Entry:
@@ -136,12 +140,12 @@ class Lab:
 
     def orders(self, step: int, stand_ins: dict[int, int], plan: Plan | None = None) -> None:
         """The next repair, which resumes at `step` with these ranks away."""
-        number = slot.interruption() + 1
+        number = slot.interruption() + (self.page is not None)
         generation = self.session.communicators.generation + 1
         plan = plan or Plan(step, RankSet.of([self.rank]), RankSet(), (), "as it is")
         self.line.orders += [
             to_rank.Rebuild(
-                number, generation, ("here", 1), stand_ins=tuple(sorted(stand_ins.items()))
+                number, generation, self.store, stand_ins=tuple(sorted(stand_ins.items()))
             ),
             to_rank.Restore(number, generation, plan),
             to_rank.Resume(number, generation, step),
@@ -149,7 +153,10 @@ class Lab:
 
     def interrupt(self, step: int, stand_ins: dict[int, int]) -> None:
         self.orders(step, stand_ins)
-        self.page.interrupt(slot.interruption() + 1)
+        if self.page is not None:
+            self.page.interrupt(slot.interruption() + 1)
+        else:
+            self.session.built_at = self.session.answered = -1
 
     def shrink_at_the_start(self, others: dict[int, Callable[[Entry], Entry]]) -> None:
         """Before the first step, the ranks of `others` are away; their records are made of ours."""
