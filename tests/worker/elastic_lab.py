@@ -125,6 +125,11 @@ class Lab:
         if not incarnation and communicators is None:
             self.loop.recorder.formed()
 
+    def seed(self, number: int) -> None:
+        """Seed all generators, before the first step."""
+        self.session.random.put(seeded(number))
+        self.loop.recorder.formed()
+
     def entry(self, step: int, rank: int | None = None, name: int | str | None = None) -> Entry:
         """The record of a rank of that step, in the file `name`."""
         rank = self.rank if rank is None else rank

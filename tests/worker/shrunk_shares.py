@@ -1,10 +1,10 @@
 """Training loops in real ranks, some of which go away; each function runs in every rank, see
-test_shares.py. What is computed by hand is a full job, so sums agree up to the order of additions."""
+test_shares_of_ranks.py. What is computed by hand is a full job: sums agree up to their order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from taskd.worker.state.random_state import RandomState
 from tests.worker.elastic_lab import Lab, seeded
 from tests.worker.shrinking import Rank
 
-STEPS = 12
+STEPS = 12  # of four ranks, 8 of six
 
 
 class Net(nn.Module):
@@ -33,6 +33,19 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.last(self.drop(self.norm(self.first(x)).tanh()))
+
+
+class Plain(nn.Module):
+    """As Net, without buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(4, 8).double(), nn.Linear(8, 2).double()
+        self.drop = nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.first(x).tanh()))
 
 
 DATA = torch.randn(4 * 5 * STEPS, 4, generator=torch.Generator().manual_seed(9)).double()
@@ -70,9 +83,14 @@ class OverThreeWithoutSync(Script):
     every, syncs = 3, False
 
 
-def by_hand(script: Script, lanes: int, broadcast: bool, loads: bool) -> tuple[Net, list[list[torch.Tensor]]]:
+Buffers = list[list[torch.Tensor]]
+
+
+def by_hand(
+    script: Script, lanes: int, broadcast: bool, loads: bool, kind: type[nn.Module] = Net
+) -> tuple[nn.Module, Buffers]:
     """The model and the buffers of each rank, of a full job."""
-    net, random = Net(), RandomState(torch.device("cpu"))
+    net, random = kind(), RandomState(torch.device("cpu"))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     states = [seeded(50 + place) for place in range(lanes)]
     buffers = [[b.clone() for b in net.buffers()] for _ in range(lanes)]
@@ -84,14 +102,15 @@ def by_hand(script: Script, lanes: int, broadcast: bool, loads: bool) -> tuple[N
             iterators[-1] = (x for (x,) in iter(loader(place, lanes)))
         states[place] = random.snapshot()
     synced = True  # DDP broadcasts buffers after a forward that it averages
-    for step in range(STEPS):
+    for step in range(STEPS * 4 // max(lanes, 4)):
         if script.clears(step):
             optimizer.zero_grad()
         first = [b.clone() for b in buffers[0]]
         for place in range(lanes):
             random.put(states[place])
             x = next(iterators[place])
-            for b, value in zip(net.buffers(), first if broadcast and synced else buffers[place]):
+            begin = first if broadcast and synced else buffers[place]
+            for b, value in zip(net.buffers(), begin, strict=True):
                 b.copy_(value)
             (net(x).square().mean() / lanes).backward()
             states[place] = random.snapshot()
@@ -146,11 +165,7 @@ def trains(
     model = DistributedDataParallel(net, broadcast_buffers=broadcast)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     lab = lab_of(job, model=model, optimizer=optimizer)
-    torch.manual_seed(50 + job.rank)
-    import random
-
-    random.seed(50 + job.rank)
-    lab.loop.recorder.formed()
+    lab.seed(50 + job.rank)
     if hand:
         attempts, batches = lab.job.steps(STEPS), by_place(4)
     else:
@@ -230,3 +245,51 @@ def by_shares(job: Rank) -> None:
 
 def waiting_averages_by_shares(job: Rank) -> None:
     trains(job, OverThree(), {0: 1, 2: 3}, 4, broadcast=False, hand=True)
+
+
+def hsdp(job: Rank, script: Script, stand_ins: dict[int, int]) -> None:
+    """Three lanes of two shards."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = Plain()
+    mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("replicate", "shard"))
+    for module in (model.first, model.last, model):
+        fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    lab = lab_of(job, model=model, optimizer=optimizer)
+    assert lab.state.replicas.members == (job.rank % 2, job.rank % 2 + 2, job.rank % 2 + 4)
+    lab.seed(50 + job.rank)
+    at = 4
+    for attempt in lab.job.batches(loader(job.rank, 6)):
+        with attempt as (step, (x,)):
+            if script.clears(step):
+                optimizer.zero_grad()
+            model.set_requires_all_reduce(script.averages(step))
+            model(x).square().mean().backward()
+            if script.updates(step):
+                optimizer.step()
+        if attempt.done and step == at - 1 and leaves(lab, at, stand_ins):
+            return
+    assert not lab.failures(), lab.failures()
+    if stand_ins:
+        wanted = sorted(away for away, by in stand_ins.items() if by == job.rank)
+        assert sorted(lab.session.standing.mine) == wanted
+    expected, _ = by_hand(script, 6, False, True, Plain)
+    same([p.full_tensor() for p in model.parameters()], expected.parameters(), "parameters")
+
+
+def no_lane_of_hsdp(job: Rank) -> None:
+    hsdp(job, Each(), {})
+
+
+def a_lane_of_hsdp(job: Rank) -> None:
+    hsdp(job, Each(), {2: 0, 3: 1})
+
+
+def two_lanes_of_hsdp(job: Rank) -> None:
+    hsdp(job, Each(), {0: 4, 1: 5, 2: 4, 3: 5})
+
+
+def waiting_averages_of_hsdp(job: Rank) -> None:
+    hsdp(job, OverThree(), {0: 2, 1: 3})

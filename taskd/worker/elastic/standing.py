@@ -18,7 +18,7 @@ from taskd.records import nested, store
 from taskd.records.sealed import BadRecord
 from taskd.records.store import Entries
 from taskd.worker.elastic.away import Away, Small
-from taskd.worker.elastic.passes import Passes
+from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.state import entry as entries
@@ -47,6 +47,9 @@ class Carrier(Protocol):
     random: RandomState
     gradients: Gradients
     stand_ins: dict[int, int]
+
+    @property
+    def communicators(self) -> Communicators: ...
 
 
 class Standing:
