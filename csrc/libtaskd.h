@@ -154,6 +154,9 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t slot);
 /* Interrupt the rank in `slot` (all ranks: slot == UINT32_MAX): interruption = max(interruption,
  * number), and wake it. */
 int taskd_page_interrupt(struct taskd_page *page, uint32_t slot, uint32_t number);
+/* The rank in `slot` takes no part for now: no rank waits for it to start a step, until its next
+ * process does. */
+int taskd_page_away(struct taskd_page *page, uint32_t slot);
 /* Set whether another node keeps copies of the ranks' records. Off: no rank waits for copies. On:
  * every slot's count starts over. */
 int taskd_page_copying(struct taskd_page *page, int on);

@@ -233,6 +233,15 @@ int taskd_page_ending(struct taskd_page *page)
     return 0;
 }
 
+int taskd_page_away(struct taskd_page *page, uint32_t index)
+{
+    if (!has_slot(page, index))
+        return -EINVAL;
+    __atomic_store_n(&page->slots[index].started, TASKD_ALL_DONE, __ATOMIC_SEQ_CST);
+    taskd_open_gate(page);
+    return 0;
+}
+
 int taskd_page_copied(struct taskd_page *page, uint32_t index, uint64_t number)
 {
     if (!has_slot(page, index))

@@ -147,7 +147,7 @@ class Agent(Member):
     def _joined(self, epoch: Epoch) -> from_agent.AgentJoined:
         ranks = list(epoch.ranks.values())
         joined = [r for r in ranks if r.joined]
-        failed = [r for r in ranks if r.failed]
+        failed = [r for r in ranks if r.failed or r.away]
         stateless = [r for r in ranks if r.stateless and not r.failed]
         waiting = [
             r
@@ -182,6 +182,8 @@ class Agent(Member):
             switches=self.switches,
             profile=self.profile,
             faults=self.faults,
+            resumed=epoch.resumed,
+            stand_ins=epoch.stand_ins,
         )
 
     def look_at_devices(self) -> None:

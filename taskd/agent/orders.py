@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from taskd.agent.copies import dumping
+from taskd.agent.copies import dumping, standing_in
 from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
 from taskd.agent.ranks.deaths import Deaths
@@ -78,6 +78,7 @@ class Orders:
             to_agent.SaveRecords: self._save_records,
             to_agent.Seal: lambda _, order: dumping.seal(order, member.report_later),
             to_agent.KeepRecords: self._keep_records,
+            to_agent.TakeRecords: self._take_records,
             to_agent.Replace: self._replace,
             to_agent.Kill: self._kill,
             to_agent.RestartAll: self._restart_all,
@@ -158,11 +159,15 @@ class Orders:
     # -- its ranks ---------------------------------------------------------------------------------
 
     def _rebuild(self, epoch: Epoch, order: to_rank.Rebuild) -> None:
-        epoch.generation = order.generation
+        epoch.generation, epoch.building = order.generation, order.stand_ins
+        for number, _ in order.stand_ins:
+            if (rank := epoch.find(number)) is not None:
+                self._processes.leave(epoch, rank)
         self._member.send_to_ranks(epoch, order)
 
     def _resume(self, epoch: Epoch, order: to_rank.Resume) -> None:
         self._member.protect(epoch)
+        epoch.resumed, epoch.stand_ins = order.generation, epoch.building
         for rank in epoch.ranks.values():
             rank.stateless = False
         self._standby.moved()
@@ -225,6 +230,11 @@ class Orders:
         dumping.save_records(
             order, self._member.node, epoch, self._member.records, self._member.report_later
         )
+
+    def _take_records(self, epoch: Epoch, order: to_agent.TakeRecords) -> None:
+        member = self._member
+        if order.node == member.node:
+            standing_in.take(order, epoch, member.records, member.report_later)
 
     def _keep_records(self, epoch: Epoch, order: to_agent.KeepRecords) -> None:
         member = self._member

@@ -11,8 +11,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+from collections.abc import Callable
 from typing import Any
 
+from taskd.agent.copies import standing_in
 from taskd.agent.copies.fetching import put_back
 from taskd.agent.member import Member
 from taskd.agent.ranks.model import Epoch, Preparation, Rank
@@ -59,7 +61,7 @@ class Standby:
         """Become the node: put its ranks' records in place, notify the manager, start the ranks.
         `prepare` has been called."""
         epoch = self._epoch(order, context)
-        self._put_in_place(epoch, self._fetch(order) if order.records else [])
+        self._put_in_place(epoch, self._fetch(epoch, order) if order.records else [])
 
         def take() -> None:
             self._take(epoch, order)
@@ -72,7 +74,7 @@ class Standby:
     def get_ready(self, order: to_agent.Prepare, context: Any) -> None:
         """Start the ranks of a node that still trains elsewhere. `prepare` has been called."""
         epoch = self._epoch(order, context)
-        found = self._fetch(order)
+        found = self._fetch(epoch, order)
         self._put_in_place(epoch, found)
 
         def start() -> None:
@@ -116,16 +118,33 @@ class Standby:
         for rank, incarnation in zip(epoch.ranks.values(), order.incarnations, strict=True):
             self._processes.replace(epoch, rank, incarnation)
 
-    def _fetch(self, order: Order) -> list[between_agents.Keep] | None:
-        assert self._member.records is not None
+    def _fetch(self, epoch: Epoch, order: Order) -> list[between_agents.Keep] | None:
         answer: queue.SimpleQueue[list[between_agents.Keep] | None] = queue.SimpleQueue()
-        self._member.records.fetch(order.node, order.ranks, order.records, answer.put)
+        self._ask(epoch, order, answer.put)
         found = None
         with contextlib.suppress(queue.Empty):
             found = answer.get(timeout=FETCH)
         if found is None:
             log.error("the records of node %d cannot be fetched", order.node)
         return found
+
+    def _ask(
+        self,
+        epoch: Epoch,
+        order: Order,
+        then: Callable[[list[between_agents.Keep] | None], None],
+    ) -> None:
+        """Fetch the records of the node's ranks, and call `then` with them."""
+        records = self._member.records
+        assert records is not None
+        if not order.nested:
+            records.fetch(order.node, order.ranks, order.records, then)
+            return
+
+        def pick(found: list[between_agents.Keep]) -> None:
+            then(standing_in.pick(epoch.directory, order.ranks, found) or None)
+
+        standing_in.gather(records, order.nested, pick)
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -164,7 +183,7 @@ class Standby:
             order.ranks,
             order.incarnations,
         )
-        return same and epoch is not None and bool(order.records)
+        return same and epoch is not None and bool(order.records or order.nested)
 
     def _take_prepared(self, preparation: Preparation, order: to_agent.TakeOver) -> None:
         member, epoch = self._member, self._member.epoch
@@ -185,15 +204,11 @@ class Standby:
                             rank.number, rank.incarnation, rank.over, rank.left, rank.raised
                         )
                     )
-            if not order.former:  # the node is lost: it cannot be returned to another agent
+            # the node is lost, and the job waits for it: it cannot be returned
+            if not order.former and not order.nested:
                 self.moved()
 
-        member.records.fetch(
-            order.node,
-            order.ranks,
-            order.records,
-            lambda found: member.call(lambda: arrange(found)),
-        )
+        self._ask(epoch, order, lambda found: member.call(lambda: arrange(found)))
 
     def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:
         member = self._member

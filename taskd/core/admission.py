@@ -179,8 +179,9 @@ class Admission:
         self._succession.learn(event)
         self._forming.some_joined = self._forming.some_joined or bool(event.joined)
         for rank, incarnation in _incarnations(event).items():
-            before = job.ranks[rank]
-            job.ranks[rank] = RankState(
+            ranks = job.away if rank in job.away else job.ranks
+            before = ranks[rank]
+            ranks[rank] = RankState(
                 incarnation,
                 rank in event.joined,
                 alive=rank not in event.dead,
@@ -237,7 +238,7 @@ class Admission:
         if node is None or node.lost:
             return
         why = f": {event.why}" if event.why else ""
-        replaceable = "recover" in job.settings.ladder or self._recovery.moves(event.node)
+        replaceable = job.settings.survives_nodes or self._recovery.moves(event.node)
         # a launcher that was not stopped by a signal gave up, and would give up again
         waits = event.stopped and self._pods.applies
         if not event.ok:
@@ -250,7 +251,9 @@ class Admission:
         node.ended = event.ok
         if not event.ok:
             job.end(False, f"node {event.node} ended with an error{why}")
-        elif topology.complete and all(n.ended for n in topology.nodes.values()):
+        elif topology.complete and all(
+            n.ended or topology.gone(n) for n in topology.nodes.values()
+        ):
             job.end(True, "every node ended well")
 
     def lost(self, event: e.AgentLost, now: float) -> list[e.Event]:

@@ -194,6 +194,7 @@ Command = (
     | to_agent.Replace
     | to_agent.Kill
     | to_agent.Prepare
+    | to_agent.TakeRecords
     | to_agent.StandDown
     | to_agent.TakeOver
     | to_agent.Fence

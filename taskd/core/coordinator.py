@@ -26,6 +26,7 @@ from taskd.core.faults import Faults
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
 from taskd.core.framework import Framework
+from taskd.core.growth import Growth
 from taskd.core.hang_detector import HangDetector
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
@@ -62,6 +63,7 @@ class Coordinator:
         self.recovery = Recovery(self.job, self.pause)
         self.faults = Faults(self.job, self.recovery, self.pause)
         self.switch = Switch(self.job, self.recovery, self.pause)
+        self.growth = Growth(self.job, self.recovery, self.pause)
         self.hangs = HangDetector(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
@@ -106,6 +108,7 @@ class Coordinator:
             self.hangs,
             self.leaving,
             self.switch,
+            self.growth,
             self.pause,
             self.tasks,
             self.advisor,
@@ -132,10 +135,11 @@ class Coordinator:
             e.StandbyLost: self.admission.standby_lost,
             from_agent.AskedToLeave: self.leaving.asked_to_leave,
             from_agent.NodeTaken: self._node_taken,
+            from_agent.RecordsTaken: self.recovery.took,
             from_operator.NodeSubHealthy: self.switch.reported,
             e.SubHealthyStrategySet: self.switch.strategy_set,
-            from_agent.NodePrepared: self.switch.prepared,
-            from_agent.PreparationFailed: self.switch.failed,
+            from_agent.NodePrepared: self._node_prepared,
+            from_agent.PreparationFailed: self._preparation_failed,
             e.AdvisorConnected: self._advisor_connected,
             e.AdvisorSignal: self.advisor.signal,
             e.AdvisorTask: self._advisor_task,
@@ -218,9 +222,11 @@ class Coordinator:
             return True
         if job.closing:  # by an event that this one follows from
             return False
+        if number in job.away:
+            return False
         if number not in job.ranks:
             what = f"{type(event).__name__} of rank {number}"
-            job.note(f"{what} ignored: this job has ranks 0 to {len(job.ranks) - 1}")
+            job.note(f"{what} ignored: this job has ranks 0 to {job.topology.world_size - 1}")
             return False
         present = job.ranks[number].incarnation
         return getattr(event, "incarnation", present) == present and not job.topology.is_lost(
@@ -239,6 +245,7 @@ class Coordinator:
             said, job.out = job.out, []
             self.pause.drop(OVER)
             self.switch.end()
+            self.growth.end()
             self.leaving.end()
             self.admission.end()
             job.out += said  # answers first: the manager may exit after the rest
@@ -301,8 +308,18 @@ class Coordinator:
         self.admission.taken(event, now)
         self.restarts.taken(event)
 
+    def _node_prepared(self, event: from_agent.NodePrepared, now: float) -> None:
+        self.switch.prepared(event, now)
+        self.growth.prepared(event, now)
+
+    def _preparation_failed(self, event: from_agent.PreparationFailed, now: float) -> None:
+        self.switch.failed(event, now)
+        self.growth.failed(event, now)
+
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
-        self.switch.inherit(event)
+        if not self.growth.has(event.agent):
+            self.switch.inherit(event)
+        self.growth.joined()
         following = self.admission.standby_joined(event, now)
         self.pods.assign(now)
         return following

@@ -192,6 +192,7 @@ Event = (
     | from_agent.AgentLeft
     | from_agent.StandbyJoined
     | from_agent.NodeTaken
+    | from_agent.RecordsTaken
     | from_agent.AskedToLeave
     | from_agent.NodePrepared
     | from_agent.PreparationFailed

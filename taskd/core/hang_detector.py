@@ -131,7 +131,8 @@ class HangDetector(Part):
         return [r for r in self._job.ranks if self._to_answer(r)]
 
     def _to_answer(self, number: int) -> bool:
-        return number not in self._answers and not self._job.ranks[number].ended
+        rank = self._job.ranks.get(number)
+        return rank is not None and number not in self._answers and not rank.ended
 
     def _ask(self, now: float) -> None:
         self._call += 1

@@ -117,8 +117,9 @@ class Pause(Part):
         return self.step is not None and not self._to_stop.any(self._job.ranks, self._goes_on)
 
     def _goes_on(self, number: int) -> bool:
-        rank = self._job.ranks[number]
-        return number not in self.paused and rank.finished is None and not rank.ended
+        rank = self._job.ranks.get(number)
+        goes_on = rank is not None and rank.finished is None and not rank.ended
+        return goes_on and number not in self.paused
 
     def check(self) -> None:
         """Answer the requests if all ranks have stopped."""

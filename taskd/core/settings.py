@@ -73,6 +73,11 @@ class Settings:
     gather: float = 6.0
 
     @property
+    def survives_nodes(self) -> bool:
+        """Whether the job may outlive the loss of a node."""
+        return bool({"recover", "elastic-training"} & set(self.ladder))
+
+    @property
     def with_retry(self) -> tuple[str, ...]:
         """The ladder with `retry`, which lets all ranks train on as they were."""
         return ("retry", *(s for s in self.ladder if s != "retry"))

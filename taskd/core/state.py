@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.core import commands as c
+from taskd.core.elastic import Lanes
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.events import Event
@@ -68,6 +69,12 @@ class JobState:
         self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
+        # those that are not among `ranks`, since others stand in for them (core/elastic.py)
+        self.away: dict[int, RankState] = {}
+        self.stand_ins: dict[int, int] = {}  # of each, since the ranks have last resumed
+        self.lanes: Lanes | None = None  # as found when ranks left; None: not known
+        # of each, the ranks whose records may have its record: its own first, its stand-ins'
+        self.held: dict[int, tuple[int, ...]] = {}
         self.generation = 0
         self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
@@ -114,7 +121,7 @@ class JobState:
         """Whether a launcher that comes while the job is under way can be of use: in place of a
         lost node, or of one that moves."""
         settings = self.settings
-        return "recover" in settings.ladder or settings.pods or self.sub_healthy == ladder.MOVE
+        return settings.survives_nodes or settings.pods or self.sub_healthy == ladder.MOVE
 
     @property
     def closing(self) -> bool:
@@ -142,8 +149,25 @@ class JobState:
     def begin_anew(self) -> None:
         """The scripts begin anew: nothing is protected until all of them have called protect()."""
         self.protected, self.released, self.restart, self.load = False, -1, "", None
+        self.come_back(tuple(self.away))
         for rank in self.ranks.values():
             rank.joined, rank.finished, rank.ended = False, None, False
+
+    def go_away(self, ranks: Iterable[int]) -> None:
+        """These ranks leave, until they come back."""
+        for rank in ranks:
+            state = self.away[rank] = self.ranks.pop(rank)
+            state.alive = False
+            self.held[rank] = (rank,)
+        self.topology.away = frozenset(self.away)
+
+    def come_back(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            self.ranks[rank] = self.away.pop(rank)
+            self.stand_ins.pop(rank, None)
+            del self.held[rank]
+        self.ranks = dict(sorted(self.ranks.items()))
+        self.topology.away = frozenset(self.away)
 
     def switch(self, on: bool) -> None:
         """Turn recovery on or off, and let the agents remember it for the next manager."""
@@ -225,13 +249,27 @@ class JobState:
             state.ended, state.alive, state.quit = False, False, ""
         return missed
 
-    def rebuild(self, new: tuple[int, ...] | None = None, dump: str = "") -> None:
+    def rebuild(
+        self,
+        new: tuple[int, ...] | None = None,
+        dump: str = "",
+        stand_ins: Mapping[int, int] | None = None,
+    ) -> None:
         """Order all ranks to build the communicators of the current generation. `new`: the ranks
-        whose processes are; None: all. `dump`: what they begin from."""
-        store = self.store()
-        same = new is not None and not new
+        whose processes are; None: all. `dump`: what they begin from. `stand_ins`: in place of the
+        present ones."""
+        store, away = self.store(), self.stand_ins if stand_ins is None else stand_ins
+        same = new is not None and not new and stand_ins is None
         self.out.append(
-            to_rank.Rebuild(self.interruption, self.generation, store, same, new or (), dump)
+            to_rank.Rebuild(
+                self.interruption,
+                self.generation,
+                store,
+                same,
+                new or (),
+                dump,
+                tuple(sorted(away.items())),
+            )
         )
 
     def store(self) -> Address:
@@ -264,13 +302,13 @@ class JobState:
         return missed
 
     def _goes_on(self, number: int) -> bool:
-        state = self.ranks[number]
-        return state.finished is None and not state.quit
+        state = self.ranks.get(number)
+        return state is not None and state.finished is None and not state.quit
 
     def release_if_finished(self) -> None:
         """Release all ranks once every loop has ended: none will be rolled back after that."""
         if not self.protected or self._unfinished.any(
-            self.ranks, lambda r: self.ranks[r].finished is None
+            self.ranks, lambda r: r in self.ranks and self.ranks[r].finished is None
         ):
             return
         self.released = max(r.finished for r in self.ranks.values() if r.finished is not None)

@@ -37,6 +37,9 @@ class Succession(Part):
         self._new: set[int] = set()
         self._ready: set[int] = set()
         self._waiting: set[int] = set()  # ranks that wait for orders
+        # the newest generation that ranks have resumed in, and who stood in for whom then
+        self._resumed, self._stand_ins = 0, dict[int, int]()
+        self._present: set[int] = set()  # ranks that have a process
         self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
@@ -53,6 +56,27 @@ class Succession(Part):
         ):
             known -= ranks  # in place: all ranks may wait
             known |= set(told)
+        self._present = self._present - ranks | (ranks - set(event.dead))
+        if event.resumed > self._resumed:
+            self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
+        if self._stand_ins or self._job.away:
+            # those that have come back meanwhile have a process
+            away = {r: s for r, s in self._stand_ins.items() if r not in self._present}
+            self._learn_away(away)
+
+    def _learn_away(self, stand_ins: dict[int, int]) -> None:
+        """Learn which ranks are away. A node whose ranks all are may never register."""
+        job, topology = self._job, self._job.topology
+        job.come_back([rank for rank in job.away if rank not in stand_ins])
+        job.go_away([rank for rank in stand_ins if rank not in job.away])
+        job.stand_ins = stand_ins
+        job.held = {rank: (rank, stand_in) for rank, stand_in in stand_ins.items()}
+        each = job.settings.ranks_per_node
+        for number in {rank // each for rank in stand_ins} - topology.nodes.keys():
+            ranks = tuple(range(number * each, number * each + each))
+            if set(ranks) <= stand_ins.keys():
+                topology.join(number, ranks, ("", 0), 0)
+                topology.nodes[number].lost = True
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
         """Learn where the records of other nodes are. A former keeper may still have old ones."""
@@ -72,7 +96,7 @@ class Succession(Part):
 
     @property
     def _patient(self) -> bool:
-        return "recover" not in self._job.settings.ladder  # a missing node could not be replaced
+        return not self._job.settings.survives_nodes  # a missing node could not be replaced
 
     def ended(self, event: e.AgentEnded, now: float) -> list[e.Event]:
         """Wait no longer for an agent that has ended. Returns the registrations that waited for
@@ -163,7 +187,8 @@ class Succession(Part):
             best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
             nodes[number].keepers = tuple(best[:KEEPERS])
             for rank in ranks:
-                job.ranks[rank].joined = True
+                if rank not in job.away:
+                    job.ranks[rank].joined = True
         self._protect()
         if self._new:
             self._join(f"nodes [{abbreviate(missing)}] did not register", now)
@@ -177,6 +202,7 @@ class Succession(Part):
     def _replaceable(self) -> list[int]:
         """Return the nodes without an agent, if standbys can replace them."""
         job, nodes = self._job, self._job.topology.nodes
-        if self._patient or not all(job.ranks[r].joined for n in nodes.values() for r in n.ranks):
+        known = (r for n in nodes.values() for r in n.ranks if r not in job.away)
+        if self._patient or not all(job.ranks[r].joined for r in known):
             return []
         return [n for n in range(job.settings.nodes) if n not in nodes]

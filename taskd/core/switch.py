@@ -16,7 +16,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.machine import Recovery
-from taskd.core.incident.state import Moving
+from taskd.core.incident.state import Leg, Moving
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
@@ -220,7 +220,7 @@ class Switch(Part):
         free = recovery.incident is None and not self._pause.busy
         if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
             plan.stage, plan.deadline = Stage.MOVING, None
-            plan.moving = Moving(plan.node, plan.assignee, plan.why)
+            plan.moving = Moving((Leg(plan.node, plan.assignee),), plan.why)
             recovery.switch(plan.moving, now)
             return True
         return False

@@ -41,6 +41,10 @@ class Topology:
     standbys: dict[str, int] = field(default_factory=dict)
     # of these, those ordered to prepare for a node -> that node
     reserved: dict[str, int] = field(default_factory=dict)
+    # ranks that are not part of the job for now, see core/elastic.py
+    away: frozenset[int] = frozenset()
+    # agents that were told to take records of a node, by that node
+    taking: dict[int, set[str]] = field(default_factory=dict)
     # standbys from which a node was taken back, until they register as standbys again
     stood_down: set[str] = field(default_factory=set)
     _node_of: dict[int, int] = field(default_factory=dict)
@@ -92,8 +96,12 @@ class Topology:
 
     @property
     def lost(self) -> list[int]:
-        """The nodes without an agent."""
-        return sorted(i for i, n in self.nodes.items() if n.lost)
+        """The nodes without an agent that the job needs."""
+        return sorted(i for i, n in self.nodes.items() if n.lost and not self.gone(n))
+
+    def gone(self, node: Node) -> bool:
+        """Whether all ranks of the node are away."""
+        return bool(self.away) and self.away.issuperset(node.ranks)
 
     def absent(self) -> set[int]:
         """The ranks of lost nodes."""
@@ -146,7 +154,11 @@ class Topology:
         which was ordered to take over that node or prepare for it. The node's keepers have the
         records; those of a moving node are on the node itself."""
         node = self.nodes.get(number)
-        asked = node is not None and (node.assignee == agent or self.reserved.get(agent) == number)
+        asked = node is not None and (
+            node.assignee == agent
+            or self.reserved.get(agent) == number
+            or agent in self.taking.get(number, ())
+        )
         return node is not None and asked and bool(agent) and holder in (number, *node.keepers)
 
     def unaccounted(self) -> bool:

@@ -80,6 +80,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_page_ending(taskd_page *page)
     int taskd_leave_on(int sig)
     int taskd_page_copying(taskd_page *page, int on)
+    int taskd_page_away(taskd_page *page, uint32_t slot)
     int taskd_page_copied(taskd_page *page, uint32_t slot, uint64_t number)
     uint32_t taskd_interruption()
     int taskd_wait_interruption(uint32_t built_at, int timeout_ms)

@@ -130,6 +130,7 @@ def check_event(message: Any, peer: Peer) -> None:
         | from_agent.SchedulerDied
         | from_agent.AskedToLeave
         | from_agent.RecordsSaved
+        | from_agent.RecordsTaken
         | from_agent.Sealed
         | from_agent.DevicesFound
         | from_agent.DevicesAt,

@@ -46,7 +46,7 @@ TO_RANK = (
     to_rank.SaveState,
     to_rank.RenameCheckpoint,
 )
-TO_NODE = (to_agent.KeepFaults, to_agent.KeepRecords, to_agent.Seal)
+TO_NODE = (to_agent.KeepFaults, to_agent.KeepRecords, to_agent.Seal, to_agent.TakeRecords)
 
 log = logging.getLogger("taskd.manager")
 

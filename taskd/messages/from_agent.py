@@ -33,6 +33,7 @@ from taskd.messages.values import (
     Ranks,
     Seconds,
     Stamp,
+    StandIns,
     Step,
     StepOrNone,
     Text,
@@ -151,6 +152,10 @@ class AgentJoined(Message, frozen=True):
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
     dumps: Dumps = ()  # that each of `joined` could begin from
     faults: FaultCount = FaultCount()  # in its container
+    # the generation in which its ranks last resumed; the ranks that are away since, and who stands
+    # in for each
+    resumed: Number = 0
+    stand_ins: StandIns = ()
 
 
 class AgentLeft(Message, frozen=True):
@@ -193,6 +198,16 @@ class NodeTaken(Message, frozen=True):
     records: Address
     left: Left
     faults: FaultCount = FaultCount()
+
+
+class RecordsTaken(Message, frozen=True):
+    """The answer to TakeRecords. `left`: the positions of the ranks `away` by their records, None
+    where there are none."""
+
+    node: Node
+    interruption: Number
+    away: Ranks
+    left: Left
 
 
 class NodePrepared(Message, frozen=True):
@@ -361,6 +376,7 @@ FromAgent = (
     | AgentLeft
     | StandbyJoined
     | NodeTaken
+    | RecordsTaken
     | NodePrepared
     | PreparationFailed
     | RankDied

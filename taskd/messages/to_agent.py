@@ -21,6 +21,7 @@ from taskd.messages.values import (
     Ranks,
     Report,
     Seconds,
+    Source,
     Stamp,
     Step,
     Voting,
@@ -120,6 +121,18 @@ class Prepare(Message, frozen=True):
     epoch: Number
     records: Addresses
     reason: Report
+    nested: tuple[Source, ...] = ()
+
+
+class TakeRecords(Message, frozen=True):
+    """Ranks of `node` are to stand in for the ranks `away`: its agent puts their newest records
+    where its ranks find them, and sends RecordsTaken. `sources`: the ranks that are away,
+    and those that have stood in for them, in whose records theirs are nested."""
+
+    node: Node
+    interruption: Number
+    away: Ranks
+    sources: tuple[Source, ...]
 
 
 class StandDown(Message, frozen=True):
@@ -135,7 +148,8 @@ class TakeOver(Message, frozen=True):
     that has them, and starts `ranks` with `incarnations` in a job of `nodes` nodes and `world_size`
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
     the node until the new ranks have their state, "" if the node is lost. It gets a copy.
-    `restart`: it starts no ranks, since all ranks are restarted once it has the node."""
+    `restart`: it starts no ranks, since all ranks are restarted once it has the node. `nested`: as
+    TakeRecords.sources, for ranks that were away."""
 
     agent: Name
     node: Node
@@ -150,6 +164,7 @@ class TakeOver(Message, frozen=True):
     reason: Report
     former: Name = ""
     restart: bool = False
+    nested: tuple[Source, ...] = ()
 
 
 class Fence(Message, frozen=True):
@@ -263,6 +278,7 @@ ToAgent = (
     | Replace
     | Kill
     | Prepare
+    | TakeRecords
     | StandDown
     | TakeOver
     | Fence

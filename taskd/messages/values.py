@@ -77,6 +77,10 @@ Dumps = Annotated[tuple[Name, ...], Meta(max_length=16)]
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 
 
+# a node and some of its ranks, whose records are at the addresses, best first
+Source = tuple[Node, Ranks, Addresses]
+
+
 class Load(Struct, frozen=True, forbid_unknown_fields=True):
     """The state in memory is wrong: all ranks have to load the checkpoint that their framework
     saved after `step` updates, -1: its newest one. `text`: the exception that asks for it."""
@@ -102,6 +106,34 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
         return other
 
 
+class Spans(Struct, frozen=True, array_like=True):
+    """Ranks as spans of a first and a last one, and the distance between two: those of a replica
+    set of any size are few."""
+
+    spans: Annotated[
+        tuple[tuple[Rank, Rank, Annotated[int, Meta(ge=1)]], ...], Meta(max_length=NODES)
+    ] = ()
+
+    @classmethod
+    def of(cls, ranks: Iterable[int]) -> Spans:
+        """`ranks`: ascending."""
+        spans: list[tuple[int, int, int]] = []
+        for rank in ranks:
+            if spans:
+                first, last, apart = spans[-1]
+                if first == last or rank - last == apart:
+                    spans[-1] = first, rank, rank - last
+                    continue
+            spans.append((rank, rank, 1))
+        return cls(tuple(spans))
+
+    def ranks(self) -> Iterator[int]:
+        return chain.from_iterable(range(a, b + 1, apart) for a, b, apart in self.spans)
+
+    def __bool__(self) -> bool:
+        return bool(self.spans)
+
+
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages: encoded with its name; unknown fields are refused."""
 
@@ -119,6 +151,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     only this process knows about. `replica_set`: the lowest of the ranks that have the same
     replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
     for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
+    `members`: the ranks of its replica set; none: all of the job.
     """
 
     step: Step
@@ -132,6 +165,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     replica_set: Rank = 0
     load: Load | None = None
     inelastic: Text = ""
+    members: Spans = Spans()
 
     @property
     def recorded(self) -> Position:

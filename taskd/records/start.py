@@ -37,7 +37,7 @@ _writing = threading.Lock()  # two threads of a rank may write sections of its r
 class Start:
     """The start record of one rank."""
 
-    def __init__(self, directory: Path, local_rank: int, rank: int) -> None:
+    def __init__(self, directory: Path, local_rank: int | str, rank: int) -> None:
         """`rank`: the global one, named in the record. Raises FileNotFoundError if the agent has
         left no key."""
         self._path = path(directory, local_rank)
@@ -128,7 +128,7 @@ def others(directory: Path, local_rank: int, rank: int) -> Iterator[Start]:
             yield Start(directory, int(number), rank - local_rank + int(number))
 
 
-def path(directory: Path, local_rank: int) -> Path:
+def path(directory: Path, local_rank: int | str) -> Path:
     return directory / f"start-{local_rank}"
 
 

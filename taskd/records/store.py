@@ -339,9 +339,16 @@ class Entries:
 
 
 def away(rank: int) -> str:
-    """Instead of a local rank: the file with the last records of a rank that is away, which an
-    agent puts where another rank is to stand in for it."""
+    """In place of a local rank: where a node has the records of a rank that is away, for which one
+    of its ranks stands in."""
     return f"away-{rank}"
+
+
+def away_ranks(directory: Path) -> list[int]:
+    """The ranks of which there are such records."""
+    prefix = f"entries-{away(0)}"[:-1]
+    names = (name.removeprefix(prefix) for name in os.listdir(directory) if name.startswith(prefix))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def forget(directory: Path, local_rank: int | str) -> None:
@@ -349,11 +356,11 @@ def forget(directory: Path, local_rank: int | str) -> None:
     (directory / f"entries-{local_rank}").unlink(missing_ok=True)
 
 
-def stripe_path(directory: Path, local_rank: int) -> Path:
+def stripe_path(directory: Path, local_rank: int | str) -> Path:
     return directory / f"stripes-{local_rank}"
 
 
-def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
+def stripe_steps(directory: Path, local_rank: int | str) -> frozenset[int]:
     """Steps for which this rank's stripe is complete."""
     try:
         return frozenset(
@@ -363,7 +370,7 @@ def stripe_steps(directory: Path, local_rank: int) -> frozenset[int]:
         return frozenset()
 
 
-def left_behind(directory: Path, local_rank: int, rank: int) -> Position | None:
+def left_behind(directory: Path, local_rank: int | str, rank: int) -> Position | None:
     """A dead rank's position according to its files, or None. Reads every record once, to verify
     its seal."""
     entries = Entries(directory, local_rank, rank)

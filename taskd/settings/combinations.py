@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core import job_name
-from taskd.core.incident import ladder
 from taskd.settings import device_info, injected, variables
 from taskd.settings import documented as d
 from taskd.settings.kinds import BadSetting
@@ -173,13 +172,6 @@ def _both_frameworks(given: Given) -> str | None:
     )
 
 
-def _not_available(given: Given) -> str | None:
-    own = variables.TASKD_RECOVER_STRATEGY
-    name = _named(given) if own.text(given) is None else own.name
-    named = own.read(given) or injected.strategies(given) or ()
-    return name if set(named) - {"exit"} - ladder.AVAILABLE else None
-
-
 def _insecure(given: Given) -> str | None:
     named = variables.TASKD_SECRET.text(given) or variables.TASKD_SECRET_FILE.text(given)
     insecure = variables.TASKD_INSECURE.read(given) and named is None
@@ -207,10 +199,5 @@ NOTICES = (
         "TASKD_INSECURE is 1 and there is no secret",
         "anyone who knows the job's id and reaches its ports can join the job",
         _insecure,
-    ),
-    Notice(
-        "elastic-training is a strategy",
-        "elastic-training is accepted and passed over: this version has none",
-        _not_available,
     ),
 )

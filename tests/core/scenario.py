@@ -32,6 +32,7 @@ begins a comment. Inputs:
     standby S is ready to be node 1 | standby S cannot be node 1: text
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         the ranks' records; one for all; `nothing`
+    node 0 has taken the records of ranks 2-3 @ POSITION / POSITION      for ranks that stand in for them
     WHO joined | ready | ended
     WHO ended before 5 @ POSITION                            step 5 is the next that it would have begun
     WHO died: cause @ POSITION                               without @: it left no record
@@ -151,6 +152,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         event(e.FormerLost),
     ),
     (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
+    (
+        NODE + r"has taken the records of ranks? (?P<away>[\d,-]+) @ (?P<at>.*)",
+        Play.records_taken,
+    ),
     (NODE + r"has saved its records", Play.records_saved),
     (NODE + r"could not save its records: (?P<why>.*)", event(from_agent.RecordsSaved, files=())),
     (NODE + r"has sealed the dump at (?P<path>\S+)", event(from_agent.Sealed, why="")),

@@ -206,6 +206,16 @@ class Play:
             from_agent.NodeTaken(int(node), name, (where, 7000), (where, 8000), tuple(left))
         )
 
+    def records_taken(self, options: dict[str, str], node: str, away: str, at: str) -> list[str]:
+        job, gone = self.coordinator.job, numbers(away)
+        left = [
+            None if p.strip() == "nothing" else position(f"{p.strip()} clean=none stripes=none")
+            for p in at.split("/")
+        ]
+        left = left * len(gone) if len(left) == 1 else left
+        interruption = int(options.get("interruption", job.interruption))
+        return self.step(from_agent.RecordsTaken(int(node), interruption, gone, tuple(left)))
+
     def records_saved(self, options: dict[str, str], node: str) -> list[str]:
         files = ((f"records/node-{node}", 10, "ab"),)
         return event(from_agent.RecordsSaved, files=files, why="")(self, options, node=node)

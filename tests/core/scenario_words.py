@@ -11,7 +11,7 @@ from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED, Snapshots
 from taskd.core.tasks import PER_TERM
 from taskd.messages import to_agent, to_operator, to_rank
-from taskd.messages.values import Position
+from taskd.messages.values import Position, Spans
 from tests.core.histories import after_steps
 
 
@@ -37,6 +37,12 @@ def position(text: str) -> Position:
     at = msgspec.structs.asdict(stages[words[0]]())
     for word in words[2:]:
         name, _, value = word.partition("=")
+        if name == "inelastic":
+            at[name] = value.replace("_", " ")
+            continue
+        if name == "members":
+            at[name] = Spans.of(numbers(value))
+            continue
         at[name] = (
             (int(value) if value != "none" else None)
             if name in ("step", "clean", "replica_set")
@@ -117,6 +123,10 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f"standby {x.agent} prepares to be node {x.node} (epoch {x.epoch}; ranks {ranks(x.ranks)}, "
         f"incarnations {','.join(map(str, x.incarnations))}; records {_hosts(x.records)}): {x.reason}"
     ),
+    to_agent.TakeRecords: lambda x: (
+        f"node {x.node} takes the records of ranks {ranks(x.away)}"
+        + "".join(f", ranks {ranks(of)} of node {n} {_hosts(at)}" for n, of, at in x.sources)
+    ),
     to_agent.StandDown: lambda x: f"standby {x.agent} stands down from node {x.node}: {x.reason}",
     to_agent.Fence: lambda x: f"fence {x.agent} (node {x.node}): {x.reason}",
     c.Refuse: lambda x: f"refuse {x.agent} (node {x.node}): {x.reason}",
@@ -134,6 +144,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     to_rank.Rebuild: lambda x: (
         f"rebuild generation {x.generation} (interruption {x.interruption}) over {x.store[0]}:{x.store[1]}"
+        + "".join(f", {s} stands in for {r}" for r, s in x.stand_ins)
     ),
     to_rank.Restore: _restore,
     to_rank.SwitchNics: lambda x: (

@@ -101,6 +101,16 @@ class Cluster(Forked):
         wanted = self.committed() + steps
         self.until(f"all ranks had committed step {wanted}", lambda: self.committed() >= wanted)
 
+    def trains_on(self, *ranks: int) -> None:
+        """These ranks commit some more steps."""
+
+        def committed() -> int:
+            result = self.result()
+            return min(max(result.steps(r), default=-1) for r in ranks)
+
+        wanted = committed() + 4
+        self.until(f"ranks {ranks} had committed step {wanted}", lambda: committed() >= wanted)
+
     def ready(self, standbys: int) -> None:
         """All train, and the standbys wait."""
         self.until(

@@ -13,8 +13,8 @@ from taskd.agent.copies.service import Records
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
 from taskd.messages import from_agent, to_agent
-from taskd.records import dumps, sealed
-from taskd.records.store import Entries
+from taskd.records import dumps, nested, sealed
+from taskd.records.store import Entries, away, away_ranks
 
 log = logging.getLogger("taskd.agent")
 
@@ -26,8 +26,8 @@ def save_records(
     records: Records | None,
     report: Callable[[Any], None],
 ) -> None:
-    """Write the records of this node's ranks, including those without a process, and the records of
-    lost nodes kept here."""
+    """Write the records of this node's ranks, including those without a process, those of the ranks
+    that they stand in for, and the records of lost nodes kept here."""
     work = Path(settings.dump_path(os.environ)) / order.name
 
     def failed(why: str) -> None:
@@ -35,22 +35,26 @@ def save_records(
         dumps.discard(work)  # without them the state is not saved
         report(from_agent.RecordsSaved(node, order.interruption, (), why[:300]))
 
-    found: list[tuple[int, int, bytes]] = []
+    found: dict[int, tuple[int, bytes]] = {}  # by rank; the kind and the record
     try:
         for rank in epoch.ranks.values():
-            kept = Entries(epoch.directory, rank.local, rank.number).read(order.step)
+            entries = Entries(epoch.directory, rank.local, rank.number)
+            if (kept := entries.read(order.step)) is not None:
+                found[rank.number] = kept
+                for inner, record in nested.within(kept[1], entries.seal, order.step).items():
+                    found[inner] = kept[0], record
+        for number in away_ranks(epoch.directory):
+            kept = Entries(epoch.directory, away(number), number).read(order.step)
             if kept is not None:
-                found.append((rank.number, *kept))
-    except OSError as error:
+                found.setdefault(number, kept)
+    except (OSError, sealed.BadRecord) as error:
         failed(epoch.vanished or str(error))
         return
     for lost, keeper in order.lost:
         if keeper == node and records is not None:
-            found += [
-                (keep.rank, keep.kind, keep.payload)
-                for keep in records.of(lost)
-                if keep.step == order.step
-            ]
+            for keep in records.of(lost):
+                if keep.step == order.step:
+                    found.setdefault(keep.rank, (keep.kind, keep.payload))
 
     def write() -> None:
         try:
@@ -63,7 +67,7 @@ def save_records(
                         payload, order.step, dumps.seal_of(rank)
                     ),
                 )
-                for rank, kind, payload in found
+                for rank, (kind, payload) in found.items()
             ]
             files = dumps.write_records(work, renewed)
             report(from_agent.RecordsSaved(node, order.interruption, tuple(files)))

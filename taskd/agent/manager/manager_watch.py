@@ -79,9 +79,7 @@ class ManagerWatch:
         ]
         failed = [r for r in epoch.ranks.values() if r.failed]
         forming = not epoch.protected and any(r.joined for r in epoch.ranks.values())
-        left = all(r.over == "ended well" for r in epoch.ranks.values()) and not self._node.is_over(
-            epoch
-        )
+        left = all(r.done for r in epoch.ranks.values()) and not self._node.is_over(epoch)
         protected = epoch.protected and bool(waiting or failed)
         stuck = forming or left or protected or bool(failed)
         if managers.content or not stuck:

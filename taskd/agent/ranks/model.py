@@ -47,6 +47,7 @@ class Rank:
     connected: bool = False  # its process group exists, see from_rank.GroupReady
     killed: str = ""  # why this agent has killed its process
     over: str | None = None  # how its process ended
+    away: bool = False  # the job goes on without it, until it gets another process
     raised: str = ""  # the exception that ended it, in one line
     step: int = -1  # the next one that it would have begun, if it has ended well
     leaves_by: str = ""  # the exception that has left its attempt, in one line
@@ -63,7 +64,12 @@ class Rank:
 
     @property
     def failed(self) -> bool:
-        return self.over not in (None, "ended well")
+        return self.over not in (None, "ended well") and not self.away
+
+    @property
+    def done(self) -> bool:
+        """Whether it has no more to do, for now."""
+        return self.away or self.over == "ended well"
 
     def forget_process(self) -> None:
         """Close what belongs to the present process."""
@@ -95,6 +101,11 @@ class Epoch:
     moving: bool = False  # the newest interruption came in such a pause
     moves_to: str = ""  # the standby that this node was given to
     former: str = ""  # the agent that had this node until it moved here
+    # (rank, who stands in for it), since the ranks last resumed, in which generation, and of the
+    # newest communicators
+    resumed: int = 0
+    stand_ins: tuple[tuple[int, int], ...] = ()
+    building: tuple[tuple[int, int], ...] = ()
     dropped: bool = False
 
     def find(self, number: int) -> Rank | None:
@@ -106,7 +117,8 @@ class Epoch:
         """Whether each rank lives and has its state in the current generation. Before the node is
         part of the job, in generation 0, none has."""
         return self.generation > 0 and all(
-            r.over is None and r.restored == self.generation for r in self.ranks.values()
+            r.away or (r.over is None and r.restored == self.generation)
+            for r in self.ranks.values()
         )
 
     @property
@@ -216,9 +228,12 @@ class Node(ABC):
         nodes, others may still train and need ranks that have left their loop, until the manager
         sends `Release`."""
         ranks = epoch.ranks.values()
-        return all(r.over == "ended well" for r in ranks) and (
-            self.nodes == 1 or max(r.step for r in ranks) <= epoch.released
-        )
+        ended = [r.step for r in ranks if not r.away]
+        if not all(r.done for r in ranks):
+            return False
+        if not ended:  # all of them are away, and may come back
+            return self.over.is_set()
+        return self.nodes == 1 or max(ended) <= epoch.released
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults. From any

@@ -54,7 +54,7 @@ class RankProcesses:
             self.node.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
-        rank.quit, rank.leaves_by = False, ""
+        rank.quit, rank.leaves_by, rank.away = False, "", False
         rank.raised = rank.killed = ""
         rank.stateless, rank.ready, rank.restored = True, False, 0
         try:
@@ -72,6 +72,19 @@ class RankProcesses:
             self.children.once_ended(*before, start)
         else:
             start()
+
+    def leave(self, epoch: Epoch, rank: Rank) -> None:
+        """The job goes on without the rank: nobody waits for it, and its process is no failure."""
+        if rank.away:
+            return
+        rank.away = True
+        if rank.over is None:
+            self.kill(rank)
+        epoch.page.away(rank.local)
+        ended = Ordered()
+        ended.end(0)
+        if self.node.context is not None:  # msrun has none
+            self.node.context.subprocess_handlers[rank.local] = Handler(ended, rank.local)
 
     def start(self, rank: Rank) -> None:
         """Order the rank's present process to be started."""

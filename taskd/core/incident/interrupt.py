@@ -41,7 +41,7 @@ class Interrupt(Work):
             incident.strategy, incident.first = rung.strategy, incident.rounds
             incident.unloaded = 0
         incident.rounds += 1
-        times = RankTimes(incident.rounds, incident.strategy, len(job.ranks), now)
+        times = RankTimes(incident.rounds, incident.strategy, job.topology.world_size, now)
         incident.round = Round(times=times)
         incident.times.append(times)
         job.interruption += 1
@@ -52,9 +52,9 @@ class Interrupt(Work):
         faulty = self._rounds.faulty(incident) if job.handlers else ()
         why = incident.faults[-1]
         job.say(to_rank.Interrupt(job.interruption, why, rung.strategy, faulty, job.load))
-        if rung.strategy == ladder.HOT_SWITCH:
+        if rung.strategy in ladder.MOVES:
             self._nodes.move(incident)
-        if rung.strategy == "dump":
+        if rung.strategy in ladder.KEEPING:
             incident.forget(tuple(r for r, s in job.ranks.items() if not s.alive))
             incident.killed.clear()
             self._kill(incident, now)
@@ -115,15 +115,16 @@ class Interrupt(Work):
         """Whether INTERRUPT waits for this rank's report; deaths of killed ranks are awaited too,
         but not here."""
         if (
-            number in incident.round.reports
+            number not in self._job.ranks
+            or number in incident.round.reports
             or number in incident.killed
             or number in incident.new
             or self._job.topology.is_lost(number)
         ):
             return False
         rank = self._job.ranks[number]
-        # `dump` neither replaces nor kills ranks: some have no process, or one that cannot report
-        if incident.strategy == "dump":
+        # some have no process, or one that cannot report
+        if incident.strategy in ladder.KEEPING:
             return rank.alive and number not in incident.evicted
         return rank.alive or not rank.resetting  # it has no process before its device is reset
 
@@ -132,7 +133,7 @@ class Interrupt(Work):
 
     def late(self, incident: Incident) -> Next:
         undead = [r for r in self.silent(incident) if r in incident.killed]
-        if undead and incident.strategy == "dump":  # their records are not needed
+        if undead and incident.strategy in ladder.KEEPING:  # their records are not needed
             incident.killed.clear()
             return stopped(self._job, incident)
         if undead:
@@ -158,5 +159,7 @@ class Consult(Work):
 
 def stopped(job: JobState, incident: Incident) -> Next:
     """What follows once every rank has left its step, and the strategy is certain."""
-    missing = job.topology.lost and incident.strategy != "dump"
+    missing = incident.strategy == ladder.ELASTIC or (
+        job.topology.lost and incident.strategy != "dump"
+    )
     return (Move.MISSED if missing else Move.INTERRUPTED), ""

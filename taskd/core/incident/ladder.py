@@ -19,9 +19,11 @@ SUB_HEALTHY = {
     END: "the job ends",
     MOVE: "it moves to a standby",
 }
-HOT_SWITCH = "hot-switch"  # never configured: moves a sub-healthy node; see switch.py
-AVAILABLE = frozenset({"retry", "recover-in-place", "recover", "dump", "exit"})
+ELASTIC = "elastic-training"
+# never configured: a sub-healthy node moves (switch.py), nodes that were away come back (growth.py)
+HOT_SWITCH, GROW = MOVES = "hot-switch", "grow"
 DEFAULT = ("retry", "recover-in-place", "exit")
+KEEPING = frozenset({"dump", ELASTIC})  # those that start no process
 ENDING = frozenset({"dump", "exit"})  # those that remain while recovery is paused
 
 
@@ -95,13 +97,11 @@ def unfit(strategy: str, damage: Damage) -> str | None:
     """Why `strategy` cannot repair `damage`; None if it can."""
     if strategy == "exit":
         return None
-    if strategy not in AVAILABLE | {HOT_SWITCH}:
-        return "not available in this version"
     if not damage.protected:
         return "not every rank has begun its protected loop"
     if damage.ended:
         return f"rank {min(damage.ended)} has ended already, the job is past its last step"
-    if strategy == HOT_SWITCH:
+    if strategy in MOVES:
         return None if damage.moving else "no node is being moved"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
@@ -112,6 +112,8 @@ def unfit(strategy: str, damage: Damage) -> str | None:
             f" {damage.evicted[rank]}"
         )
     if strategy == "dump":
+        return None
+    if strategy == ELASTIC:  # which replicas are whole is known once all ranks have stopped
         return None
     if strategy == "recover":
         return None if damage.living_nodes else "no node is left to train on"
@@ -142,8 +144,12 @@ def _because(strategy: str, damage: Damage) -> str:
             f"a standby takes the place of {'node' if len(many) == 1 else 'nodes'}"
             f" {','.join(map(str, many))}"
         )
+    if strategy == ELASTIC:
+        return "go on without the broken replicas, with the same global batch"
     if strategy == "dump":
         return "save the training state, and end"
+    if strategy == GROW:
+        return "the ranks that were away are ready"
     if strategy == HOT_SWITCH:
         return "the standby that is ready takes the node's place"
     return "the end of the ladder"

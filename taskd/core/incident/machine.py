@@ -14,6 +14,7 @@ from math import inf
 from taskd.core import events as e
 from taskd.core.incident import ladder, times
 from taskd.core.incident.decide import Decide, Save
+from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.end import Climb, Close, End
 from taskd.core.incident.interrupt import Consult, Interrupt
 from taskd.core.incident.phases import TABLE, Move, Phase, after
@@ -39,7 +40,9 @@ class Recovery(Part):
         self.nodes = Takeover(job)
         self.rounds = Rounds(job, self.nodes)
         self._interrupt = Interrupt(job, self.nodes, self.rounds)
-        self._reschedule, self._replace = Reschedule(job), Replace(job, self.rounds)
+        self.elastic = Elastic(job, self.nodes)
+        self._reschedule = Reschedule(job, self.elastic)
+        self._replace = Replace(job, self.rounds)
         self._decide, self._save = Decide(job), Save(job)
         self._works: dict[Phase, Work] = {
             Phase.DETECT: Work(),
@@ -50,7 +53,7 @@ class Recovery(Part):
             Phase.REPLACE: self._replace,
             Phase.REBUILD: Rebuild(job),
             Phase.RESTORE: Restore(job, self.rounds),
-            Phase.RESUME: Resume(job, pause, self.nodes),
+            Phase.RESUME: Resume(job, pause, self.nodes, self.elastic),
             Phase.DUMP: self._save,
             Phase.FAILED: Climb(job, pause, self.nodes),
             Phase.CLOSED: Close(job),
@@ -204,7 +207,7 @@ class Recovery(Part):
     def lost(self, number: int, why: str, now: float) -> None:
         """Node `number` no longer responds."""
         if self.moves(number):
-            self.fault(f"node {number} cannot move: {why}", now)
+            self.fault(f"{self._moving_words(number)}: {why}", now)
             return
         self.nodes.lose(number)
         self._lost(number, why, now)
@@ -212,7 +215,7 @@ class Recovery(Part):
     def give_up(self, number: int, why: str, now: float) -> None:
         """Stop using node `number`, whose agent may be healthy."""
         if self.moves(number):
-            self.fault(f"node {number} cannot move: {why}", now)
+            self.fault(f"{self._moving_words(number)}: {why}", now)
         # or its former agent was lost, and the node with it
         if self._job.closing or not self._job.topology.nodes[number].living:
             return
@@ -220,7 +223,10 @@ class Recovery(Part):
         self._lost(number, why, now)
 
     def _lost(self, number: int, why: str, now: float) -> None:
-        ranks = self._job.topology.nodes[number].ranks
+        ranks = tuple(r for r in self._job.topology.nodes[number].ranks if r in self._job.ranks)
+        if not ranks:  # all of them are away
+            self._job.note(f"node {number}, whose ranks are away: {why}")
+            return
         if self.incident is not None:
             self.incident.forget(ranks)
         self._job.journal("lost", node=number, why=why)
@@ -315,17 +321,29 @@ class Recovery(Part):
 
     # -- nodes -------------------------------------------------------------------------------------
 
+    def took(self, event: from_agent.RecordsTaken, now: float) -> None:
+        """Stand-ins have the records of the ranks they stand in for."""
+        incident = self._in(Phase.RESCHEDULE)
+        if incident is not None and event.interruption == self._job.interruption:
+            self.elastic.took(incident, event)
+            self.advance(now)
+
     def moves(self, number: int) -> bool:
         """Whether a standby is taking over node `number` from its healthy agent."""
         moving = self.incident.moving if self.incident is not None else None
-        return moving is not None and moving.node == number
+        return moving is not None and moving.leg(number) is not None
+
+    def _moving_words(self, number: int) -> str:
+        grows = self.incident and self.incident.moving and self.incident.moving.grows
+        return f"node {number} cannot {'come back' if grows else 'move'}"
 
     def switch(self, moving: Moving, now: float) -> None:
-        """Move a node to the standby that is ready; all ranks are paused before the same step."""
-        incident = self.join(f"node {moving.node} moves: {moving.why}", now=now)
+        """Move nodes to the standbys that are ready; all ranks are paused before the same step."""
+        incident = self.join(f"{moving.words}: {moving.why}", now=now)
         incident.moving = moving
         # `retry` even if not configured: if the move fails, all ranks continue as they were
-        incident.rungs = (ladder.HOT_SWITCH, *self._job.settings.with_retry)
+        rung = ladder.GROW if moving.grows else ladder.HOT_SWITCH
+        incident.rungs = (rung, *self._job.settings.with_retry)
         self.again(now)
 
     def leave(self, text: str, rungs: tuple[str, ...], now: float, latest: float = inf) -> None:
@@ -341,8 +359,9 @@ class Recovery(Part):
         """The former agent of the moving node is gone."""
         self._job.election.depart(event.agent)
         moving = self.incident.moving if self.incident is not None else None
-        if moving is not None and moving.before is not None and moving.before.agent == event.agent:
-            moving.former_lost = event.why
+        leg = moving.leg(event.node) if moving is not None else None
+        if leg is not None and leg.before is not None and leg.before.agent == event.agent:
+            leg.former_lost = event.why
             self._job.note(f"node {event.node}, which moves: its former agent is gone: {event.why}")
 
     def standby(self, now: float) -> None:

@@ -1,9 +1,12 @@
-"""RESCHEDULE: standbys take over the lost nodes. REPLACE: replacements run their scripts up to the
+"""RESCHEDULE: standbys take over the lost nodes, or other ranks the records of those that were on
+them. REPLACE: replacements run their scripts up to the
 first attempt."""
 
 from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
+from taskd.core.incident import ladder
+from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work
 from taskd.core.incident.state import Incident
@@ -11,12 +14,12 @@ from taskd.core.state import JobState
 
 
 class Reschedule(Work):
-    def __init__(self, job: JobState) -> None:
-        self._job = job
+    def __init__(self, job: JobState, elastic: Elastic) -> None:
+        self._job, self._elastic = job, elastic
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         self.wait(incident, now)
-        return None
+        return self._elastic.leave(incident) if incident.strategy == ladder.ELASTIC else None
 
     def wait(self, incident: Incident, now: float) -> None:
         """Set the deadline."""
@@ -30,7 +33,7 @@ class Reschedule(Work):
         )
 
     def finished(self, incident: Incident) -> Next:
-        if self._job.topology.lost:
+        if self._job.topology.lost or incident.round.taking:
             return None
         incident.missing = None
         return Move.TAKEN, ""
@@ -40,9 +43,12 @@ class Reschedule(Work):
 
     def late(self, incident: Incident) -> Next:
         topology, settings = self._job.topology, self._job.settings
+        if taking := incident.round.taking:
+            why = f"the agents of nodes [{abbreviate(sorted(taking))}] have not taken the records"
+            return Move.DEADLINE, f"{why} of ranks that left within {settings.take_over:.0f} s"
         if incident.moving is not None:
-            assignee, node = incident.moving.assignee[:8], incident.moving.node
-            why = f"standby {assignee} has not taken node {node} over"
+            leg = next(leg for leg in incident.moving.legs if topology.nodes[leg.node].lost)
+            why = f"standby {leg.assignee[:8]} has not taken node {leg.node} over"
             return Move.DEADLINE, f"{why} within {settings.take_over:.0f} s"
         waiting = [n for n in topology.lost if not topology.nodes[n].assignee]
         if not waiting:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
+from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work, with_handlers
 from taskd.core.incident.state import Incident
@@ -41,7 +42,7 @@ class Rebuild(OfAll):
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         self._job.generation += 1
-        self._job.rebuild(tuple(sorted(incident.new)))
+        self._job.rebuild(tuple(sorted(incident.new)), stand_ins=incident.round.stand_ins)
         return None
 
     def reported(self, incident: Incident) -> Collection[int]:
@@ -110,9 +111,9 @@ class Restore(OfAll):
 
 
 class Resume(OfAll):
-    def __init__(self, job: JobState, pause: Pause, nodes: Takeover) -> None:
+    def __init__(self, job: JobState, pause: Pause, nodes: Takeover, elastic: Elastic) -> None:
         super().__init__(job)
-        self._pause, self._nodes = pause, nodes
+        self._pause, self._nodes, self._elastic = pause, nodes, elastic
 
     @property
     def limit(self) -> float:
@@ -130,6 +131,7 @@ class Resume(OfAll):
         for rank in job.ranks.values():
             rank.left, rank.finished = None, None
         job.say(to_rank.Resume(job.interruption, job.generation, incident.round.plan.step))
+        self._elastic.resumed(incident)
         return None
 
     def reported(self, incident: Incident) -> Collection[int]:

@@ -71,8 +71,8 @@ class Rounds:
         settings = self._job.settings
         if incident.moving is not None and incident.rounds:
             return Move.SPENT, incident.faults[-1]
-        # `dump` replaces no rank
-        lost = dead | set(incident.evicted) if incident.strategy != "dump" else NOBODY
+        replaces = incident.strategy not in ladder.KEEPING
+        lost = dead | set(incident.evicted) if replaces else NOBODY
         spent = [r for r in sorted(lost) if incident.replaced[r] >= settings.replacements]
         if spent:
             rank = spent[0]
@@ -142,7 +142,7 @@ class Rounds:
         living = sum(n.living for n in topology.nodes.values()) - len(self._nodes.broken(incident))
         return Damage(
             dead=frozenset(gone | incident.new),
-            lost_nodes=frozenset(i for i, n in topology.nodes.items() if n.lost),
+            lost_nodes=frozenset(topology.lost),
             protected=job.protected,
             ended=frozenset(r for r, s in job.ranks.items() if s.ended),
             evicted=dict(incident.evicted),

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from math import inf
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import Rung
@@ -18,17 +19,40 @@ from taskd.messages.values import Plan, Position
 
 
 @dataclass
-class Moving:
+class Leg:
     """A node that moves to standby `assignee`, with the state to put back if that fails."""
 
     node: int
     assignee: str
-    why: str
     before: Node | None = None
     ranks: dict[int, RankState] = field(default_factory=dict)
     former_lost: str = ""  # why the agent that had the node is gone
+
+
+@dataclass
+class Moving:
+    """A node that moves; or, if it `grows`, nodes whose ranks were away, with who stood in for
+    them, and who has their records."""
+
+    legs: tuple[Leg, ...]
+    why: str
+    grows: bool = False
+    stand_ins: dict[int, int] = field(default_factory=dict)
+    held: dict[int, tuple[int, ...]] = field(default_factory=dict)
     failed: str = ""
     done: bool = False
+
+    def leg(self, node: int) -> Leg | None:
+        return next((leg for leg in self.legs if leg.node == node), None)
+
+    @property
+    def words(self) -> str:
+        """What happens, without why."""
+        nodes = abbreviate((leg.node for leg in self.legs), ",")
+        many = len(self.legs) > 1
+        if self.grows:
+            return f"node{'s' * many} {nodes} come{'s' * (not many)} back"
+        return f"node {nodes} moves"
 
 
 @dataclass
@@ -46,6 +70,11 @@ class Round:
     reached: int = -1  # the highest step that a rank had come to
     times: RankTimes = field(default_factory=lambda: RankTimes(0, "", 0, 0.0))
     dump: Dump | Checkpoint | None = None
+    # of elastic training: who will stand in for whom; the nodes that have yet to take records; the
+    # ranks whose state is in no other rank's, with their positions
+    stand_ins: dict[int, int] | None = None
+    taking: set[int] = field(default_factory=set)
+    taken: dict[int, Position | None] = field(default_factory=dict)
 
 
 @dataclass

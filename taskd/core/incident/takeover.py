@@ -12,13 +12,16 @@ once the standby's ranks have their state: until then the move can be undone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core.election.election import STANDBY
-from taskd.core.incident.state import Incident, Moving
+from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
+from taskd.core.topology import Node
 from taskd.messages import to_agent
+from taskd.messages.values import Source
 
 
 class Takeover:
@@ -49,16 +52,18 @@ class Takeover:
         node = self._job.topology.nodes[number]
         node.lost, node.assignee = True, ""
         for rank in node.ranks:
-            state = self._job.ranks[rank]
+            if (state := self._job.ranks.get(rank)) is None:
+                continue
             state.alive, state.left, state.finished = False, None, None
 
     def give_up(self, number: int, why: str) -> None:
         """Stop using a node whose agent is still reachable."""
         self.lose(number)
         self._job.note(f"node {number} is given up: {why}")
-        self._fence(number, why)
+        self.fence(number, why)
 
-    def _fence(self, number: int, why: str) -> None:
+    def fence(self, number: int, why: str) -> None:
+        """Exclude the agent that has, or had, the node."""
         node = self._job.topology.nodes[number]
         if node.agent:
             self._job.fence(node.agent, number, why)
@@ -76,6 +81,11 @@ class Takeover:
             node = topology.nodes[number]
             if node.assignee:
                 continue
+            if not topology.away.isdisjoint(node.ranks):
+                self._job.note(
+                    f"node {number} is not given to a standby: some of its ranks are away"
+                )
+                continue
             agent = topology.standby_for(number)
             if agent is None:
                 self._job.note(f"node {number} waits for a standby")
@@ -89,7 +99,7 @@ class Takeover:
                 continue
             keepers = topology.keepers(number) if incident is not None else ()
             records = tuple(topology.nodes[k].records for k in keepers)
-            self._fence(number, reason := f"node {number} is lost")
+            self.fence(number, reason := f"node {number} is lost")
             self._give(incident, number, agent, records, reason)
 
     def _give(
@@ -100,6 +110,7 @@ class Takeover:
         records: tuple[tuple[str, int], ...],
         reason: str,
         former: str = "",
+        nested: tuple[Source, ...] = (),
     ) -> None:
         topology = self._job.topology
         node = topology.nodes[number]
@@ -124,67 +135,104 @@ class Takeover:
                 reason=reason,
                 former=former,
                 restart=incident is None,
+                nested=nested,
             )
         )
 
-    # -- a node that moves -------------------------------------------------------------------------
+    # -- nodes that move ---------------------------------------------------------------------------
 
     def move(self, incident: Incident) -> None:
-        """Give the node to the standby, while its agent keeps its processes."""
-        moving = incident.moving
+        """Give the nodes to the standbys. The agent of a node that moves keeps its processes."""
+        moving, job = incident.moving, self._job
         assert moving is not None
-        node = self._job.topology.nodes[moving.node]
-        moving.before = replace(node)
-        moving.ranks = {
-            r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (self._job.ranks[r],)
-        }
+        moving.stand_ins, moving.held = dict(job.stand_ins), dict(job.held)
         self._tell(moving, "begun", moving.why)
-        self.lose(moving.node)
-        self._give(incident, moving.node, moving.assignee, (node.records,), moving.why, node.agent)
+        for leg in moving.legs:
+            node = job.topology.nodes[leg.node]
+            leg.before = replace(node)
+            ranks = job.away if moving.grows else job.ranks
+            leg.ranks = {r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (ranks[r],)}
+            nested = self.sources(node.ranks)
+            records = () if moving.grows else (node.records,)
+            if moving.grows:
+                job.come_back(node.ranks)
+            self.lose(leg.node)
+            give = (incident, leg.node, leg.assignee, records, moving.why, node.agent)
+            self._give(*give, nested=nested)
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
         """Complete the move: the new ranks have their state, so it is final."""
         moving, incident.moving = incident.moving, None
-        assert moving is not None and moving.before is not None
+        assert moving is not None
         moving.done = True
         self._tell(moving, "done", moving.why)
-        why = f"node {moving.node} has moved: {moving.why}"
-        self._job.fence(moving.before.agent, moving.node, why)
+        for leg in moving.legs:
+            if leg.before is not None and leg.before.agent:
+                why = f"node {leg.node} has moved: {moving.why}"
+                self._job.fence(leg.before.agent, leg.node, why)
 
     def put_back(self, incident: Incident, why: str) -> None:
-        """Undo the move: the node stays with its former agent."""
+        """Undo the move: each node is as it was before."""
         moving, incident.moving = incident.moving, None
         assert moving is not None
         moving.failed = why
         self._tell(moving, "put back", why)
-        number, topology = moving.node, self._job.topology
-        if moving.before is None:
-            return
-        topology.nodes[number] = moving.before
-        moving.before.keepers_notified = False
-        self._job.ranks.update(moving.ranks)
-        for rank in moving.ranks:
-            incident.undo_renew(rank)
-        incident.failures.clear()
-        topology.stood_down.add(moving.assignee)
-        self._job.election.arrive(moving.assignee, STANDBY, ("", 0))
-        self._job.say(to_agent.StandDown(moving.assignee, number, why))
-        if moving.former_lost:
-            self.lose(number)
-            incident.faults.append(f"node {number}: {moving.former_lost}")
-        else:  # its messages meanwhile were ignored
-            self._job.say(c.AskToRegister((moving.before.agent,)))
+        for leg in moving.legs:
+            if leg.before is not None:
+                self._put_back(incident, moving, leg, leg.before, why)
         self.keep_records()
 
+    def _put_back(
+        self, incident: Incident, moving: Moving, leg: Leg, before: Node, why: str
+    ) -> None:
+        job, topology = self._job, self._job.topology
+        topology.nodes[leg.node] = before
+        before.keepers_notified = False
+        if moving.grows:
+            job.go_away(leg.ranks)
+            job.away.update(leg.ranks)
+            job.stand_ins, job.held = dict(moving.stand_ins), dict(moving.held)
+        else:
+            job.ranks.update(leg.ranks)
+        for rank in leg.ranks:
+            incident.undo_renew(rank)
+        incident.failures.clear()
+        topology.stood_down.add(leg.assignee)
+        job.election.arrive(leg.assignee, STANDBY, ("", 0))
+        job.say(to_agent.StandDown(leg.assignee, leg.node, why))
+        if leg.former_lost:
+            self.lose(leg.node)
+            incident.faults.append(f"node {leg.node}: {leg.former_lost}")
+        elif before.agent:  # its messages meanwhile were ignored
+            job.say(c.AskToRegister((before.agent,)))
+
     def _tell(self, moving: Moving, state: str, why: str) -> None:
-        self._job.journal("move", node=moving.node, agent=moving.assignee, state=state, why=why)
+        for leg in moving.legs:
+            self._job.journal("move", node=leg.node, agent=leg.assignee, state=state, why=why)
+
+    def sources(self, ranks: Iterable[int]) -> tuple[Source, ...]:
+        """Where the records of ranks that are away are: by node, the ranks that have them in
+        theirs."""
+        topology = self._job.topology
+        holders: dict[int, set[int]] = {}
+        for rank in ranks:
+            for holder in self._job.held.get(rank, ()):
+                if (number := topology.node_of(holder)) is not None:
+                    holders.setdefault(number, set()).add(holder)
+        found = []
+        for number, held in sorted(holders.items()):
+            node = topology.nodes[number]
+            at = [number] if node.living else topology.keepers(number)
+            if addresses := tuple(topology.nodes[n].records for n in at):
+                found.append((number, tuple(sorted(held)), addresses))
+        return tuple(found)
 
     def keep_records(self, only: int | None = None) -> None:
         """Assign every living node, or node `only`, living keepers for its records, if lost nodes
         can be replaced at all."""
         job = self._job
-        if "recover" not in job.settings.ladder or not job.protected or job.closing:
+        if not job.settings.survives_nodes or not job.protected or job.closing:
             return
         for number in job.topology.renew_keepers(only):
             keepers = job.topology.nodes[number].keepers

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from taskd.core.snapshots import FINAL
 from taskd.records.sealed import Seal
+from taskd.worker.discovery.loop_variables import NAME as VARIABLES
 from taskd.worker.elastic import private
 from taskd.worker.state import entry as entries
 from taskd.worker.state import plain
@@ -17,6 +18,9 @@ from taskd.worker.state.entry import Entry
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
+
+
+BATCHES = "job.batches"  # how the plan of a pass begins that hands out batches (training/loop.py)
 
 
 class Small(NamedTuple):
@@ -51,17 +55,20 @@ class Away:
         self.kind, self.step, self.found = FINAL, -1, True
         self.random = private.of_random(self._untold)
         self._told: set[str] = set()
-        self.settings = private.of_settings(lambda: common(state))
+        self.settings = private.of_settings(lambda: common(state) | self._scripts)
         self.buffers = private.of_buffers(lambda: [row.numel() for row in state.buffers])
         self.at = Pass()
         self.batches = Batches()
         self._structure: tuple[bytes, bytes] = b"", b""
+        # the variables of a script that goes through the shares itself are of all of them
+        self._scripts: set[str] = set()
 
     def take_up(self, step: int, kind: int, entry: Entry, own: Entry, fresh: bool) -> None:
         """Continue from `entry`; `own`: the stand-in's record for the same step. `fresh`: this
         process has no loader of the rank. Raises RuntimeError if the two are of different
         models."""
         self.step, self.entry, self.kind = step, entry, kind
+        self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
         if fresh:
             self.found, self.at = True, Pass(entry.pass_random, entry.loader)
             self.batches.clear()

@@ -122,6 +122,14 @@ def of_settings(common: Callable[[], set[str]]) -> Apart:
     return Apart(of, over)
 
 
+def keeping(name: str, here: bytes, wanted: bytes) -> bytes:
+    """`wanted`, with the small object of that name as it is `here`."""
+    groups, others, small, *rest = plain.decode(wanted)
+    present = plain.decode(here)[2]
+    kept = {k: present.get(k, v) if k == name else v for k, v in small.items()}
+    return plain.encode((groups, others, kept, *rest))
+
+
 def _tree(settings: bytes, common: set[str]) -> dict[Any, Any]:
     groups, others, small, attributes, modes = plain.decode(settings)
     by_number = {name: dict(enumerate(each)) for name, each in groups.items()}

@@ -17,6 +17,8 @@ import torch
 from taskd.records import nested, store
 from taskd.records.sealed import BadRecord
 from taskd.records.store import Entries
+from taskd.worker.discovery.loop_variables import NAME as VARIABLES
+from taskd.worker.elastic import private
 from taskd.worker.elastic.away import Away, Small
 from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.sums import Sums, add_waiting
@@ -378,8 +380,11 @@ class Standing:
         state, here = self._carrier.state, self._take()
         if wanted.random != here.random:
             self._carrier.random.put(wanted.random)
-        if wanted.settings != here.settings:
-            state.exchange_settings(here.settings, wanted.settings)
+        settings = wanted.settings
+        if settings != here.settings and not self._by_itself:
+            settings = private.keeping(VARIABLES, here.settings, settings)
+        if settings != here.settings:
+            state.exchange_settings(here.settings, settings)
         if wanted.buffers != here.buffers:
             scatter(wanted.buffers, state.buffers)
 

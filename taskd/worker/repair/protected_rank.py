@@ -49,6 +49,11 @@ class ProtectedRank:
         self.stand_ins: dict[int, int] = {}
         self.standing = Standing(self)
 
+    @property
+    def absent(self) -> frozenset[int]:
+        """The ranks of this node that are away, by local rank."""
+        return frozenset(rank - self.node for rank in self.stand_ins)
+
     def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 

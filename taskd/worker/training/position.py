@@ -6,7 +6,7 @@ import logging
 
 from taskd.core.snapshots import FINAL
 from taskd.cython_api import damage
-from taskd.messages.values import Position
+from taskd.messages.values import Position, Spans
 from taskd.worker.repair.damage import survey
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempts import Attempts
@@ -67,6 +67,7 @@ def of(
             remembered,
             session.state.replicas.of,
             inelastic=inelastic,
+            members=Spans.of(session.state.replicas.members or ()),
         ),
         found.unfit or unfit or session.communicators.spent,
     )
