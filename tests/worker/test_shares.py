@@ -76,8 +76,13 @@ class Reference:
             buffer.copy_(value)
 
     def keep(self) -> None:
-        """What follows an update is this rank's."""
+        """What was drawn after an update, see Script.update, is drawn by all."""
         self.states[0] = self.random.snapshot()
+        for place in (1, 2):
+            self.random.put(self.states[place])
+            torch.rand(3)
+            self.states[place] = self.random.snapshot()
+        self.random.put(self.states[0])
 
 
 def values(model: DDP, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -171,6 +176,9 @@ class Script:
 
     def update(self, step: int) -> None:
         self.optimizer.step()
+        self.draw()
+
+    def draw(self) -> None:
         torch.rand(3)
 
 
@@ -210,6 +218,7 @@ class Scales(Script):
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.draw()
 
 
 class TwoOptimizers(Script):
@@ -226,6 +235,7 @@ class TwoOptimizers(Script):
     def update(self, step: int) -> None:
         self.optimizer.step()
         self.second.step()
+        self.draw()
 
 
 class Schedules(ClearsAfterwards):
@@ -258,6 +268,8 @@ class AccumulatesOverSteps(Script):
     def update(self, step: int) -> None:
         if step % 3 == 2:
             self.optimizer.step()
+        if step % 3 == 2:
+            self.draw()
 
 
 class BucketViews(Script):
@@ -300,8 +312,10 @@ def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Ten
             for place in wanted.shares(step):
                 script.share(step, batches[place])
                 notes(step, batches[place].sum().item(), torch.rand(1).item())
+            before = wanted.random.snapshot()
             script.update(step)
-            wanted.keep()
+            if wanted.random.snapshot() != before:
+                wanted.keep()
             step += 1
     return values(script.model, script.optimizer)
 
@@ -316,7 +330,6 @@ def test_shares_by_themselves(kind: type[Script], tmp_path: Path, page):
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
     for number in range(2):
         data.sampler.set_epoch(number)
-        lab.release_at((number + 1) * len(data))
         for attempt in lab.job.batches(data):
             with attempt as (step, (x,)):
                 script.clear(step)

@@ -16,10 +16,19 @@ from taskd.worker.state.resuming import END, Resuming
 from taskd.worker.state.training_state import TrainingState
 
 
+class Communicators(Protocol):
+    world_size: int
+
+
 class Carrier(Protocol):
-    rank: int
     state: TrainingState
     random: RandomState
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def communicators(self) -> Communicators: ...
 
 
 class Passes:
@@ -117,8 +126,17 @@ class Passes:
         return iterator
 
     def _clone(self, away: Away, loader: Iterable[Any]) -> Any:
-        state = self._carrier.state
-        return loaders.clone(loader, state.replicas.place(self._carrier.rank), away.place)
+        return loaders.clone(loader, self.place(self._carrier.rank), self.place(away.rank))
+
+    def place(self, rank: int) -> loaders.Place:
+        """Where a rank of our replica set is."""
+        replicas, world = self._carrier.state.replicas, self._carrier.communicators.world_size
+        lanes = world if replicas.members is None else len(replicas.members)
+        return loaders.Place(rank, world, replicas.place(rank), lanes)
+
+    def iterators(self) -> list[Iterator[Any]]:
+        """Those of the other ranks' batches."""
+        return [a.at.iterator for a in self._mine.values() if a.at.iterator is not None]
 
     # -- batches -----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from taskd.records.store import Entries
 from taskd.worker.discovery.loop_variables import NAME as VARIABLES
 from taskd.worker.elastic import private
 from taskd.worker.elastic.away import Away, Small
-from taskd.worker.elastic.passes import Passes
+from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.state import entry as entries
@@ -49,6 +49,9 @@ class Carrier(Protocol):
     random: RandomState
     gradients: Gradients
     stand_ins: dict[int, int]
+
+    @property
+    def communicators(self) -> Communicators: ...
 
 
 class Standing:
@@ -226,7 +229,7 @@ class Standing:
         self._open = True
         ours = self._take()
         self._present = [
-            ours if a is None else a.now(ours)._replace(random=a.fetched(step, before))
+            ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
             for a in self._order
         ]
 

@@ -275,6 +275,7 @@ class Loop:
             self._carried.committed(
                 [
                     self._iterator,
+                    *self.session.standing.passes.iterators(),
                     *self.draws.iterators(),
                     *self.session.variables.drawn(),
                 ]
