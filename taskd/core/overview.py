@@ -11,7 +11,7 @@ from taskd.messages.to_operator import (
     WORST,
     NodeSeen,
     Overview,
-    Shrunk,
+    ShrunkSeen,
     incident_seen,
 )
 from taskd.messages.values import Spans
@@ -124,7 +124,7 @@ def answer(
     )
 
 
-def _shrunk(job: Coordinator, now: float, unix: float) -> Shrunk | None:
+def _shrunk(job: Coordinator, now: float, unix: float) -> ShrunkSeen | None:
     state, topology, elastic = job.job, job.job.topology, job.recovery.elastic
     if not state.away:
         return None
@@ -135,7 +135,7 @@ def _shrunk(job: Coordinator, now: float, unix: float) -> Shrunk | None:
     }
     preparing = sorted((n, agent) for agent, n in topology.reserved.items() if n in absent)
     waiting = sorted(absent - {number for number, _ in preparing})
-    return Shrunk(
+    return ShrunkSeen(
         ranks=len(state.ranks),
         of=topology.world_size,
         since=0.0 if elastic.since is None else max(unix - (now - elastic.since), 0.0),

@@ -54,7 +54,7 @@ class NodeSeen(Struct, frozen=True, forbid_unknown_fields=True):
     state: Report
 
 
-class Shrunk(Struct, frozen=True, forbid_unknown_fields=True):
+class ShrunkSeen(Struct, frozen=True, forbid_unknown_fields=True):
     """Some ranks are away, and others stand in for them: `ranks` of `of` train. `since`: Unix time,
     0 if an earlier manager knew it. `shares`: a step takes up to so many times as long, 0 if not
     known. `away`: the first of these ranks, as spans of a first and a last one and the distance
@@ -145,7 +145,7 @@ class Overview(Message, frozen=True):
     standbys: Count
     incidents: Annotated[tuple[IncidentSeen, ...], Meta(max_length=WORST)]  # the newest last
     incidents_seen: Count  # by this manager
-    shrunk: Shrunk | None = None
+    shrunk: ShrunkSeen | None = None
 
 
 class NotInCharge(Message, frozen=True):
