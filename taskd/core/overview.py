@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from taskd.core.abbreviate import abbreviate
 from taskd.core.progress import Seen
 from taskd.messages.to_operator import (
+    AWAY,
     WORST,
     NodeSeen,
     Overview,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from taskd.core.topology import Node, Topology
 
 NODES = 40  # listed one by one
-AWAY = "away: others stand in for its ranks"
 # "silent": by the journal alone, there is no manager, and how the job ended is not known
 STATES = ("starting", "training", "repairing", "paused", "voting", "over", "silent")
 

@@ -25,6 +25,7 @@ from taskd.messages.values import (
 LISTED = 32  # most ranks of a job that are all listed; of a larger one, the worst
 WORST = 10  # ranks, nodes and incidents that are listed where there may be many
 FAULTS = 5  # of an incident
+AWAY = "away: others stand in for its ranks"  # state of a node
 
 
 class Answer(Message, frozen=True):

@@ -14,6 +14,7 @@ from taskd.core.incident import elastic
 from taskd.core.progress import Seen
 from taskd.core.settings import Settings
 from taskd.messages import codec, from_agent
+from taskd.messages.to_operator import AWAY
 from tests.core.scenario import take
 from tests.core.scenario_play import Play
 from tests.core.scenario_words import words
@@ -81,7 +82,7 @@ def test_what_an_operator_sees():
     job.until("everybody committed 7")
     seen = job.seen()
     assert (seen.state, seen.ranks, seen.troubles) == ("training", 4, 1)
-    assert (seen.troubled[0].node, seen.troubled[0].state) == (3, overview.AWAY)
+    assert (seen.troubled[0].node, seen.troubled[0].state) == (3, AWAY)
     shrunk = seen.shrunk
     assert (shrunk.ranks, shrunk.of, shrunk.shares, shrunk.since) == (3, 4, 2, 1002.0)
     assert (shrunk.away, shrunk.waiting, shrunk.waits, shrunk.preparing) == (
@@ -93,7 +94,7 @@ def test_what_an_operator_sees():
     lines = overview.overview(job.coordinator).splitlines()
     assert "4 ranks on 4 nodes" in lines[0]
     assert lines[1].startswith("shrunk: 3 of 4 ranks train, with the same global batch")
-    assert lines[-1] == f"node 3: ranks 3-3, {overview.AWAY}"
+    assert lines[-1] == f"node 3: ranks 3-3, {AWAY}"
     job.until("standby S waits")
     shrunk = job.seen().shrunk
     assert (shrunk.waiting, shrunk.waits, shrunk.preparing) == ((), 0, ((3, "S"),))

@@ -39,6 +39,11 @@ def incident(number: int, began: float, seconds: float, *faults: str, **changes:
     return record("incident", began + seconds, **{**data, **changes})
 
 
+def elastic(time: float, ranks: int = 6, away: Any = (), shares: int = 1) -> Record:
+    data = {"away": list(away), "shares": shares, "successor": False}
+    return record("elastic", time, ranks=ranks, of=6, **data)
+
+
 KILLED = "rank 3: killed by SIGKILL"
 BEGIN = [
     start(),
