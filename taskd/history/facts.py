@@ -134,8 +134,8 @@ class Pause:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """Only `ranks` of `of` ranks train: those in `away` are away, and others stand in for them, so a
-    step takes up to `shares` times as long. `until`: Unix time, None while it is so."""
+    """Only `ranks` of `of` ranks train: those in `away` are away, and others stand in for them, so
+    that a step takes up to `shares` times as long. `until`: Unix time, None while it is so."""
 
     since: float
     ranks: int

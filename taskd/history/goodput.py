@@ -35,8 +35,8 @@ MOST_REPEATED = 7 * 86_400.0  # seconds; more is a journal that is wrong
 
 @dataclass
 class Spent:
-    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time. `shares`: a step takes up
-    to so many times as long as in a full job."""
+    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time. `shares`: a step takes
+    up to so many times as long as in a full job."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     time: float = 0.0

@@ -107,7 +107,8 @@ def _steps(seen: Overview, now: bool) -> RenderableType:
 
 def _shrunk(shrunk: ShrunkSeen, when: When) -> str:
     since = f" since {when(shrunk.since)}" if shrunk.since else ""
-    longer = f", a step takes up to {_count(shrunk.shares, 'time')} as long" if shrunk.shares else ""
+    times = _count(shrunk.shares, "time")
+    longer = f", a step takes up to {times} as long" if shrunk.shares else ""
     missing = shrunk.of - shrunk.ranks
     away = f"{named(shrunk.away, missing)} {'is' if missing == 1 else 'are'} away"
     said = [f"shrunk: {shrunk.ranks} of {shrunk.of} ranks train{since}{longer}", away]
