@@ -89,6 +89,8 @@ class Growth(Part):
     def follow_up(self, now: float) -> None:
         if self._job.over:
             return
+        if self._job.protected and self._recovery.incident is None:
+            self._recovery.elastic.take_over()
         if self._plan is not None and self._plan.stage is Stage.MOVING:
             self._look(self._plan)
         elif self._plan is not None:

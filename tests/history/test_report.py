@@ -24,6 +24,7 @@ from tests.history.journals import (
     BEGIN,
     END,
     KILLED,
+    SHRUNK,
     STORY,
     incident,
     join,
@@ -136,6 +137,56 @@ def test_incidents_that_overlap_are_lost_once():
     assert account.lost_seconds == 41.0
 
 
+def test_what_it_cost_that_ranks_were_away():
+    account = told([*SHRUNK, END])
+    # half of 90 s without the pause, and two thirds of 190 s without the incident
+    assert account.shrunk_seconds == pytest.approx(45.0 + 190.0 * 2 / 3)
+    assert account.shrunk == (
+        (300.0, 340.0, 0.5),
+        (350.0, 400.0, 0.5),
+        (400.0, 590.0, pytest.approx(2 / 3)),
+    )
+    assert account.goodput == pytest.approx(1 - (20.0 + 10.0 + account.shrunk_seconds) / 1000)
+    bins = dict(account.bins)
+    assert bins[max(at for at in bins if at <= 320.0)] == pytest.approx(0.5)
+    assert bins[max(at for at in bins if at <= 500.0)] == pytest.approx(1 / 3)
+    assert bins[max(at for at in bins if at <= 700.0)] == 1.0
+    said = plain(account)
+    assert said["shrunk"] == [
+        {"began": 300.0, "seconds": 100.0, "ranks": 4, "of": 6, "shares": 2, "away": [[2, 3, 1]]},
+        {"began": 400.0, "seconds": 200.0, "ranks": 2, "of": 6, "shares": 3, "away": [[2, 5, 1]]},
+    ]
+    assert said["shrunk_seconds"] == pytest.approx(171.666667)
+
+
+def test_growth_is_no_fault():
+    account = told([*SHRUNK, END])
+    assert account.growth == 1 and account.mtbf == 1000.0
+    assert [(c.name, c.incidents) for c in account.nodes] == [("node 1 (10.0.0.2)", (1,))]
+    assert {c.name for c in account.causes} == {"node lost", "came back"}
+    # without a fault nobody would have restarted
+    assert [c.restart_from_checkpoint_seconds is None for c in account.costs] == [False, True]
+    assert words.first(account) == (
+        "Ended well at step 30, 1970-01-01 00:18:20 UTC: every node ended well."
+        " 2 incidents (1 brought nodes back) in 16 min 50 s cost 20.0 s;"
+        " restarts from checkpoints every 30 min would have cost 3 min 20 s instead of 10.0 s."
+        " For 5 min, at least 2 of 6 ranks trained, which cost 2 min 52 s."
+        " The cause of the other: node lost on node 1 (10.0.0.2)."
+    )
+
+
+def test_ranks_that_are_away_now():
+    text = words.first(told([*SHRUNK[:-2], progress(500.0, 100)]))
+    assert "For 3 min 20 s, at least 2 of 6 ranks trained, which cost" in text
+    assert "Ranks 2-5 have been away since 1970-01-01 00:06:40 UTC." in text
+    console = Console(file=io.StringIO(), width=110, highlight=False)
+    console.print(render(told([*SHRUNK, END])))
+    text = console.file.getvalue()
+    for part in ("shrunk since", "4 of 6", "up to 3 x", "ranks 2-5", "01-01 00:05:00"):
+        assert part in text, text
+    assert "shrunk" not in words.first(told([*STORY, END]))
+
+
 # -- the first sentences ---------------------------------------------------------------------------
 
 
@@ -231,7 +282,9 @@ def test_another_machine_in_the_place_of_a_node_counts_on_its_own():
 
 
 # every field of every record above, and some that only other journals have
-FIELDS = sorted({name for r in [*STORY, END] for name in r.data} | {"lost", "device", "code", "by"})
+FIELDS = sorted(
+    {name for r in [*STORY, *SHRUNK, END] for name in r.data} | {"lost", "device", "code", "by"}
+)
 values = st.one_of(
     st.none(),
     st.booleans(),
@@ -250,7 +303,9 @@ entries = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(entries, st.sampled_from([*STORY, END])), min_size=1, max_size=20))
+@given(
+    st.lists(st.one_of(entries, st.sampled_from([*STORY, *SHRUNK, END])), min_size=1, max_size=20)
+)
 def test_any_journal_has_figures(records):
     job = read(records)
     if job is None:  # of no time that there is
@@ -259,7 +314,8 @@ def test_any_journal_has_figures(records):
     whole = account.span[1] - account.span[0]
     assert all(c.lost_seconds >= 0 and c.steps_repeated >= 0 for c in account.costs)
     assert all((c.restart_from_checkpoint_seconds or 0.0) >= 0 for c in account.costs)
-    assert 0 <= account.lost_seconds + account.paused_seconds <= whole * (1 + 1e-9) + 1e-6
+    away = account.shrunk_seconds
+    assert 0 <= account.lost_seconds + account.paused_seconds + away <= whole * (1 + 1e-9) + 1e-6
     assert account.goodput is None or 0 <= account.goodput <= 1
     assert all(good is None or 0 <= good <= 1 for _, good in account.bins)
     for data in (plain(account), page_data(account), trace(account)):
@@ -306,6 +362,9 @@ def _of(job):
         ("rank 1: its device is RestartNPU: 0x80e18005", "device: RestartNPU", "80E18005", 1, -1),
         ("rank 4: no progress for 3.1 s in step 9", "hung", "", 4, -1),
         ("rank 4: silent in REBUILD for 20 s", "silent in a repair", "", 4, -1),
+        ("node 3 comes back: it was away", "came back", "", -1, 3),
+        ("nodes 2,3 come back: they were away", "came back", "", -1, -1),
+        ("node 3 cannot come back: its process has ended", "could not come back", "", -1, 3),
         ("node 12: its process has ended (ECONNREFUSED)", "node lost", "", -1, 12),
         ("something else entirely 12345678 happened", "something else entirely N", "", -1, -1),
         ("", "unknown", "", -1, -1),

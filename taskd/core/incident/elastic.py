@@ -17,17 +17,25 @@ from collections.abc import Mapping
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
 from taskd.core.election.roster import is_majority
+from taskd.core.incident.ladder import ELASTIC
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
 from taskd.core.state import JobState
 from taskd.messages import from_agent, to_agent
+from taskd.messages.values import Spans
+
+SPANS = 1000  # of ranks in an entry of the journal: a lane is a few spans in any known layout
 
 
 class Elastic:
     def __init__(self, job: JobState, nodes: Takeover) -> None:
         self._job, self._nodes = job, nodes
+        self._told = False
+        # since when so many ranks train, by the clock of the job; None: since an earlier manager
+        self.since: float | None = None
+        self.shares = 0  # of a step that one rank computes, at most; 0: not known yet
 
     def leave(self, incident: Incident) -> Next:
         """All ranks have stopped: the lanes without one leave, and the others stand in for them.
@@ -108,24 +116,43 @@ class Elastic:
         for rank, stand_in in stand_ins.items():
             if before.get(rank) != stand_in:
                 job.held[rank] = (*job.held[rank], stand_in)
-        self.tell()
+        if stand_ins != before:
+            self.tell()
 
-    def tell(self) -> None:
-        """Say how the job goes on."""
+    @property
+    def words(self) -> str:
+        """How the job goes on."""
         job = self._job
-        if not job.stand_ins:
-            return
-        most = shares(job.stand_ins, job.ranks)
-        job.note(
+        if not job.away:
+            return f"all {job.topology.world_size} ranks train again"
+        longer = f", and a step takes up to {self.shares} times as long" if self.shares else ""
+        return (
             f"{len(job.ranks)} of {job.topology.world_size} ranks train, with the same global"
-            f" batch: ranks [{abbreviate(sorted(job.away))}] are away, and a step takes up to"
-            f" {most} times as long",
-            journaled=True,
+            f" batch: ranks [{abbreviate(sorted(job.away))}] are away{longer}"
         )
+
+    def tell(self, successor: bool = False) -> None:
+        """Say how the job goes on. `successor`: as it did under an earlier manager."""
+        job = self._job
+        self._told, self.since = True, None if successor else job.at
+        self.shares = shares(job.stand_ins, job.ranks)
+        if job.away or not successor:
+            job.note(self.words, journaled=True)
         job.journal(
             "elastic",
             ranks=len(job.ranks),
             of=job.topology.world_size,
-            away=sorted(job.away),
-            shares=most,
+            away=Spans.of(sorted(job.away)).spans[:SPANS],
+            shares=self.shares,
+            successor=successor,
         )
+
+    def take_over(self) -> None:
+        """The job trains: say how it goes on, if an earlier manager may have changed that. It may
+        have been lost before it could say that all ranks are back."""
+        if self._told:
+            return
+        job, self._told = self._job, True
+        later = job.election.candidate.successor or job.election.candidate.term > 1
+        if job.away or (later and ELASTIC in job.settings.ladder):
+            self.tell(successor=True)
