@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from taskd.cython_api import slot
-from taskd.records import sealed, store
+from taskd.records import nested, sealed, store
+from taskd.worker.state import entry as entries
 from taskd.worker.state import replicas
 from taskd.worker.state.random_state import RandomState
 from tests.worker.elastic_lab import Lab, seeded
@@ -183,6 +185,8 @@ def trains(
                 optimizer.step()
         if attempt.done and step == at - 1 and leaves(lab, at, stand_ins):
             return
+        if attempt.done and step == 6 and script.every == 3 and script.syncs:
+            waits(lab, 7)
     assert not lab.failures(), lab.failures()
     expected, buffers = by_hand(script, 4, broadcast, not hand)
     same(net.parameters(), expected.parameters(), "parameters")
@@ -247,6 +251,17 @@ def waiting_averages_by_shares(job: Rank) -> None:
     trains(job, OverThree(), {0: 1, 2: 3}, 4, broadcast=False, hand=True)
 
 
+def waits(lab: Lab, step: int) -> None:
+    """Where averages wait, the ranks that are away have them too."""
+    own = lab.entry(step)
+    for rank, record in nested.unpack(own.nested).items():
+        seal = replace(lab.session.entries.seal, rank=rank)
+        theirs = entries.decode(record, seal, step).gradients
+        assert own.gradients and len(theirs) == len(own.gradients), len(theirs)
+        for (i, _, a), (j, _, b) in zip(own.gradients, theirs, strict=True):
+            assert i == j and torch.equal(a, b)
+
+
 def hsdp(job: Rank, script: Script, stand_ins: dict[int, int]) -> None:
     """Three lanes of two shards."""
     from torch.distributed.device_mesh import init_device_mesh
@@ -271,6 +286,8 @@ def hsdp(job: Rank, script: Script, stand_ins: dict[int, int]) -> None:
                 optimizer.step()
         if attempt.done and step == at - 1 and leaves(lab, at, stand_ins):
             return
+        if attempt.done and step == 6 and script.every == 3:
+            waits(lab, 7)
     assert not lab.failures(), lab.failures()
     if stand_ins:
         wanted = sorted(away for away, by in stand_ins.items() if by == job.rank)
