@@ -134,7 +134,7 @@ SHRUNK = [
     record("pause", 340.0, step=70, moving=False),
     record("continue", 350.0),
     elastic(400.0, 2, [[2, 5, 1]], 3),
-    incident(2, 590.0, 10.0, "nodes 1,2 come back: they were away", strategy="grow",
+    incident(2, 590.0, 10.0, "node 1 comes back: it was away", strategy="grow",
              ranks=[2, 3, 4, 5]),
     elastic(600.0),
 ]  # fmt: skip

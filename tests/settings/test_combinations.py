@@ -83,7 +83,6 @@ def test_every_rule_refuses_something():
             {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"},
             "MS_ENABLE_TFT='{UCE:1}': it is ignored",
         ),
-        ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
         ({"TASKD_INSECURE": "1"}, "anyone who knows the job's id"),
     ],
 )
