@@ -17,7 +17,9 @@ class Handover(Part):
             taken = node.agent == agent and not node.gone
             if taken and all(r.alive and not r.stateless for r in node.ranks):
                 world.counts["standby keeps the node"] += 1
-                node.former = former.node["agent"]
+                node.former = "" if former.grows else former.node["agent"]
+                if former.grows:
+                    del world.formers[number]
                 continue
             if taken or agent in world.standbys:
                 world.standbys.add(agent)

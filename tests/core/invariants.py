@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident.ladder import STRATEGIES
+from taskd.core.incident.ladder import KEEPING, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
@@ -58,7 +58,8 @@ class Invariants:
         if isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
-        if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
+        known = job.ranks.get(rank) if rank is not None else None
+        if known is None or getattr(event, "incarnation", 0) != known.incarnation:
             return
         if isinstance(event, from_rank.RankRestored):
             self._restored.setdefault(event.generation, {})[event.rank] = event.digest
@@ -66,7 +67,7 @@ class Invariants:
         if (
             isinstance(event, from_agent.RankDied)
             and job.protected
-            and job.ranks[event.rank].alive
+            and known.alive
             and not ordered
         ):
             self._tellings.append(event.cause)
@@ -91,13 +92,13 @@ class Invariants:
         assert incident.phase not in FINAL or k.job.over
         evicted, killed = set(incident.evicted), set(incident.killed)
         # `dump` goes on without one that does not die
-        saving = incident.strategy == "dump" and killed <= evicted
+        saving = incident.strategy in KEEPING and killed <= evicted
         assert killed == evicted or saving or k.job.over, "evicted, but not killed"
         assert not incident.killed or incident.phase is Phase.INTERRUPT or k.job.over, (
             "only INTERRUPT waits for evicted ranks"
         )
         if incident.strategy:
-            ladder = ("hot-switch", *STRATEGIES)
+            ladder = ("grow", "hot-switch", *STRATEGIES)
             if incident.trains_on:  # the dump comes first
                 ladder = ("dump", *(s for s in ladder if s != "dump"))
             known = (*incident.rungs, *self.world.settings.ladder)
@@ -121,6 +122,7 @@ class Invariants:
             for rank in wire.node.ranks:
                 if (
                     not rank.alive
+                    and rank.number in known
                     and rank.mode != "ended"
                     and not rank.quit
                     and world.now - max(rank.died, wire.since, world.woke) > SOON
@@ -154,7 +156,7 @@ class Invariants:
             living = sum(n.living for n in job.topology.nodes.values())
             known = job.topology.nodes.get(node.number)
             enough = (
-                "recover" not in job.settings.ladder
+                not job.settings.survives_nodes
                 or known is None
                 or not known.living
                 or len(node.kept_by) >= min(2, living - 1)
@@ -235,7 +237,8 @@ class Invariants:
         elif isinstance(command, to_rank.Resume) and incident is not None:
             told = self._restored.get(command.generation, {})
             assert set(told) == set(job.ranks), "resumed before all had restored"
-            right = {r.number: f"{r.replica_set}-{command.step}" for r in self.world.ranks}
+            present = [r for r in self.world.ranks if r.number in job.ranks]
+            right = {r.number: f"{r.replica_set}-{command.step}" for r in present}
             assert told == right, f"resumed on different states {told}"
             assert all(r.alive for r in job.ranks.values())
         elif isinstance(command, c.Closed):
@@ -267,6 +270,7 @@ class Invariants:
             waited_for = any(
                 not r.alive or r.stateless or (r.mode == PAUSED and k.pause.step is None)
                 for r in self.world.ranks
+                if r.number in job.ranks
             )
             assert self.world.jam or waited_for, "this collective would have ended"
         elif isinstance(command, to_agent.GiveUp):
@@ -279,10 +283,17 @@ class Invariants:
             command.former and world.settings.sub_healthy == "move"
         )
         asked = asked or world.clusterd != "off"  # which may order it
+        asked = asked or bool(command.nested and "elastic-training" in world.settings.ladder)
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "the agent already has a node"
-        reachable, everybody = world.coordinator.job.topology.reachable()
-        assert 2 * reachable > everybody, "a takeover without a majority"
+        job = world.coordinator.job
+        if command.nested:  # half is enough: the others cannot have a manager of their own
+            reachable, everybody = job.reachable()
+            assert 2 * reachable >= everybody, "a node grows without half of the agents"
+        else:  # a node that moves is lost to the job, but its agent is reachable
+            former = bool(command.former)
+            reachable, everybody = job.reachable() if world.elastic else job.topology.reachable()
+            assert 2 * (reachable + former) > everybody, "a takeover without a majority"
         if command.former:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1
@@ -312,8 +323,11 @@ class Invariants:
         """A killed rank has reported a fault, or is silent."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
+        if command.reason.startswith("its replica of the state has left"):
+            assert command.rank in world.coordinator.job.away
+            return
         assert incident is not None and command.rank in incident.evicted
-        allowed = {"recover-in-place", "dump"} & set(self._allowed(incident))
+        allowed = {"recover-in-place", "dump", "elastic-training"} & set(self._allowed(incident))
         assert allowed or world.clusterd != "off"
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
