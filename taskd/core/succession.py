@@ -120,6 +120,9 @@ class Succession(Part):
 
     def drop(self, why: str) -> None:
         self.stop()
+        self._resumed, self._stand_ins = 0, {}
+        self._present.clear()
+        self._job.come_back(tuple(self._job.away))
 
     def waits(self, rank: int) -> None:
         """Note that the rank waits for orders before all agents have joined."""
@@ -186,7 +189,7 @@ class Succession(Part):
             kept = self._keeps.get(number, {})
             best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
             nodes[number].keepers = tuple(best[:KEEPERS])
-            for rank in ranks:
+            for rank in job.ranks.keys() & set(ranks):
                 job.ranks[rank].joined = True
         self._protect()
         if self._new:
@@ -201,6 +204,7 @@ class Succession(Part):
     def _replaceable(self) -> list[int]:
         """Return the nodes without an agent, if standbys can replace them."""
         job, nodes = self._job, self._job.topology.nodes
-        if self._patient or not all(job.ranks[r].joined for n in nodes.values() for r in n.ranks):
+        there = (job.ranks[r] for n in nodes.values() for r in n.ranks if r in job.ranks)
+        if self._patient or not all(rank.joined for rank in there):
             return []
         return [n for n in range(job.settings.nodes) if n not in nodes]

@@ -139,7 +139,8 @@ class Former:
     node: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     lost: bool = False
-    grows: bool = False  # its ranks were away: there is no former agent
+    # its ranks were away, so there is no former agent: the incarnations that these had last
+    grows: tuple[int, ...] = ()
 
     def keep(self, node: Node) -> None:
         self.node, self.ranks = dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]

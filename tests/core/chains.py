@@ -167,9 +167,9 @@ class Chains(Part):
     def keep_at(self, node: Node, agents: tuple[str, ...]) -> None:
         """The agents keep the node's records from now on; new ones get all that exist."""
         new = self._hosts(set(agents) - set(node.kept_by))
-        for host in new:
-            host.copies.pop(node.number, None)
         for owner, file in node.files.items():
+            for host in new if file else ():
+                host.copies.setdefault(node.number, {}).pop(owner, None)
             for step in sorted(file):
                 self._copy(node, owner, step, new)
 
@@ -209,6 +209,28 @@ class Chains(Part):
 
     def gather(self, agent: str, sources: Iterable[Source]) -> list[dict[int, File]]:
         return [self.fetch(agent, *source) for source in sources]
+
+    def keeps(self, node: Node) -> tuple[tuple[int, int], ...]:
+        """What its agent says that it keeps: of each node the newest step of all its ranks."""
+        return tuple(
+            (number, min((next(reversed(file)) for file in files.values()), default=0))
+            for number, files in sorted(node.copies.items())
+        )
+
+    def kept_somewhere(self, rank: int) -> set[int]:
+        """The steps of which an agent that is known to have them has records of the rank."""
+        job, steps = self.world.coordinator.job, set[int]()
+        for holder in job.held.get(rank, (rank,)):
+            number = self.world.ranks[holder].node
+            known = job.topology.nodes[number]
+            for host in {number, *known.keepers}:
+                node = self.world.nodes[host]
+                if node.gone or node.cut or not job.topology.nodes[host].living:
+                    continue
+                files = node.files if host == number else node.copies.get(number, {})
+                for owner, file in files.items():
+                    steps |= {s for s, r in file.items() if rank == owner or rank in r.nested}
+        return steps
 
     def saved(self, node: Node, step: int, lost: Iterable[tuple[int, int]]) -> set[int]:
         """The data ranks whose records of `step` the node's agent writes into a dump."""

@@ -67,6 +67,7 @@ class Cluster(Part):
             node.agent,
             (node.agent, 8000),
             node.keepers,
+            self.world.chains.keeps(node),
             moves_to=node.moves_to,
             former=node.former,
             moving=node.moving,

@@ -61,8 +61,9 @@ class Handover(Part):
         else:
             # what its agent has told meanwhile was ignored: it is asked to register again
             self.world.wires[number].since = self.world.now
-        for rank in node.ranks:
-            self.world.invariants.newest[rank.number] = rank.incarnation
+        known = former.grows or tuple(rank.incarnation for rank in node.ranks)
+        for rank, incarnation in zip(node.ranks, known, strict=True):
+            self.world.invariants.newest[rank.number] = incarnation
         if former.lost:
             self.world.cluster.vanish(node)
         elif taken:  # those that were interrupted meanwhile

@@ -22,9 +22,10 @@ class Harm(Part):
         # what is left to be done at orders, and how likely it is at each
         self.left = self.chance.choice([0, 0, 1, 2, 4]) if world.trouble else 0
         self.likelihood = self.chance.choice([0.02, 0.1, 0.3])
+        world.nemesis.deadly = self.chance.choice([0.0, 0.02, 0.1])
         self.standbys = 10
-        for _ in range(self.chance.choice([1, 1, 2, 3, 4])):
-            self.after(self.chance.uniform(4.0, 25.0), self.lose_node)
+        for _ in range(self.chance.choice([1, 1, 1, 2, 3])):
+            self.after(self.chance.uniform(4.0, 40.0), self.lose_node)
 
     def lose_node(self) -> None:
         """Of those that are left one, or all but one."""

@@ -89,7 +89,8 @@ class Shrinking(Part):
     def grows(self, order: to_agent.TakeOver) -> None:
         """A node whose ranks were away is given to a standby, from which it may be taken back."""
         self.counts["node grows"] += 1
-        former = Former(order.agent, self.world.manager, lost=True, grows=True)
+        former = Former(order.agent, self.world.manager, lost=True)
+        former.grows = tuple(incarnation - 1 for incarnation in order.incarnations)
         former.keep(self.world.nodes[order.node])
         self.world.formers[order.node] = former
 

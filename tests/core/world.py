@@ -148,7 +148,8 @@ class World:
             self.cluster.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.pause)
-        for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
+        saves = [0, 0, 0, 0, 1] if self.elastic else [0, 0, 1, 2]
+        for _ in range(self.chance.choice(saves) if self.trouble else 0):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.save)
         moves = [1, 2, 3] if self.moves else [0, 0, 1, 2]
         for _ in range(self.chance.choice(moves) if self.trouble else 0):

@@ -266,7 +266,7 @@ class Recovery(Part):
         incident = self.incident
         if incident is None:
             return
-        if incident.strategy != "dump" and incident.phase in EARLY:
+        if incident.strategy not in ladder.KEEPING and incident.phase in EARLY:
             self.rounds.replace(incident)
             if incident.phase is Phase.REPLACE:
                 self._replace.wait(incident, now)
