@@ -104,7 +104,7 @@ class Growth(Part):
         quiet = job.protected and self._recovery.incident is None and not self._pause.wanted
         if not job.away or not topology.standbys or not quiet or self._failed >= TRIES:
             return
-        if any(rank.ended for rank in job.ranks.values()):
+        if any(rank.ended for rank in job.ranks.values()) or job.outnumbered:
             return
         nodes = self._nodes()
         if not nodes:
@@ -173,6 +173,9 @@ class Growth(Part):
             return
         free = self._recovery.incident is None and not self._pause.busy
         if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
+            if why := job.outnumbered:
+                self._break_off(why)
+                return
             plan.stage = Stage.MOVING
             legs = tuple(Leg(node, agent) for node, agent in plan.standbys.items())
             plan.moving = Moving(legs, "they were away" if len(legs) > 1 else "it was away", True)

@@ -116,8 +116,8 @@ class Switch(Part):
     def refusal(self, number: int, moves: bool = False) -> str:
         """Why a sub-healthy node cannot be handled; "" if it can. `moves`: it is to move in any
         case."""
-        job = self._job
-        node = job.topology.nodes.get(number)
+        job, topology = self._job, self._job.topology
+        node = topology.nodes.get(number)
         move = moves or job.sub_healthy == MOVE
         reasons = (
             (node is None, f"this job has no node {number}"),
@@ -128,6 +128,10 @@ class Switch(Part):
                 "a job of one node has no other copy of its state",
             ),
             (move and job.handlers, NO_RECORDS),
+            (
+                move and node is not None and not topology.away.isdisjoint(node.ranks),
+                f"ranks of node {number} are away, others stand in for them",
+            ),
         )
         return next((why for holds, why in reasons if holds), "")
 
@@ -211,6 +215,8 @@ class Switch(Part):
                 return self._again(plan, "the standby is lost, or was needed for a lost node", now)
         if not node.living:
             return self._break_off(plan, "the node is lost")
+        if not topology.away.isdisjoint(node.ranks):
+            return self._break_off(plan, self.refusal(plan.node, moves=True))
         if any(r.ended for r in self._job.ranks.values()):
             return self._break_off(plan, "the job is at its end")
         if plan.stage is Stage.WAITING:

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
-from taskd.core.election.roster import is_majority
 from taskd.core.incident.ladder import ELASTIC
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next
@@ -62,13 +61,8 @@ class Elastic:
         job = self._job
         if job.handlers:
             raise NotElastic("the framework copies its own state, and does not stand in for ranks")
-        reachable, everybody = job.reachable()
-        # Half of them is enough: the other half cannot have a manager of its own.
-        if gone and is_majority(everybody - reachable, everybody):
-            raise NotElastic(
-                f"only {reachable} of {everybody} agents are reachable, and the others may go on"
-                " with a manager of their own"
-            )
+        if gone and (why := job.outnumbered):
+            raise NotElastic(why)
 
     def _go_away(self, incident: Incident, leaving: set[int]) -> None:
         job, topology = self._job, self._job.topology

@@ -226,6 +226,8 @@ class Recovery(Part):
         ranks = tuple(r for r in self._job.topology.nodes[number].ranks if r in self._job.ranks)
         if not ranks:  # all of them are away
             self._job.note(f"node {number}, whose ranks are away: {why}")
+            self.nodes.fence(number, f"node {number} is lost, and the job goes on without it")
+            self.nodes.keep_records()
             return
         if self.incident is not None:
             self.incident.forget(ranks)
@@ -264,7 +266,7 @@ class Recovery(Part):
         incident = self.incident
         if incident is None:
             return
-        if incident.strategy != "dump" and incident.phase in EARLY:
+        if incident.strategy not in ladder.KEEPING and incident.phase in EARLY:
             self.rounds.replace(incident)
             if incident.phase is Phase.REPLACE:
                 self._replace.wait(incident, now)

@@ -223,7 +223,8 @@ class Takeover:
         found = []
         for number, held in sorted(holders.items()):
             node = topology.nodes[number]
-            at = [number] if node.living else topology.keepers(number)
+            # its own agent first, which may just be dying
+            at = [*([number] if node.living else ()), *topology.keepers(number)]
             if addresses := tuple(topology.nodes[n].records for n in at):
                 found.append((number, tuple(sorted(held)), addresses))
         return tuple(found)
