@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from taskd.worker.job import Job
 from taskd.worker.state.random_state import RandomState
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, seeded, with_seed
@@ -144,6 +145,48 @@ def test_shares_by_hand(tmp_path: Path, page):
     assert not lab.failures()
     assert got.lines() == drawn.lines()
     assert same(values(model, optimizer), expected)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_shares_of_calls(again, tmp_path: Path, page):
+    """And a call that is repeated."""
+    model, optimizer = net()
+    wanted = Reference(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    elastic_lab.HOOKS.clear()
+    if again:
+        elastic_lab.HOOKS[3] = lambda: lab.interrupt(3, {1: 0, 2: 0})
+
+    def call(step: int) -> int:
+        optimizer.zero_grad()
+        for place in lab.job.shares(step):
+            elastic_lab.reached(step)
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+        return step
+
+    for step in range(lab.job.step, STEPS):
+        assert lab.job.call(call, step) == step
+    lab.job.finish()
+    assert not lab.failures() and not elastic_lab.HOOKS
+    assert same(values(model, optimizer), expected)
+
+
+def test_an_unprotected_job_has_its_own_share_alone(page):
+    job = Job(None)
+    for attempt in job.steps(2):
+        with attempt as step:
+            assert list(job.shares(step)) == [0]
 
 
 class Noisy(TensorDataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ from taskd.records.store import Entries
 from taskd.worker.state import entry as entries
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.test_shares import Notes, Scales, Schedules, Script, at_seed, by_hand, loader
+from tests.worker.test_shares import (
+    Notes,
+    Scales,
+    Schedules,
+    Script,
+    at_seed,
+    by_hand,
+    loader,
+    same,
+    values,
+)
 
 AT = 5  # where ranks are lost, in the second of three passes of four steps
 
@@ -83,26 +94,34 @@ def shrunk(tmp_path: Path, page: Any, kind: type[Script], at: int) -> tuple[list
     return notes.lines(), kept
 
 
+def in_share(number: int, step: int, call: Callable[[], None]) -> Callable[[], None]:
+    """To be put into HOOKS: called in the share of that number."""
+    if number == 0:
+        return call
+    return lambda: elastic_lab.HOOKS.update({step: in_share(number - 1, step, call)})
+
+
+@pytest.mark.parametrize("share", [0, 1, 2])
 @pytest.mark.parametrize("kind", [Script, Scales, Schedules])
-def test_a_step_is_repeated_with_all_its_shares(kind, tmp_path: Path, page):
+def test_a_step_is_repeated_with_all_its_shares(kind, share, tmp_path: Path, page):
     wanted, got = Notes(tmp_path / "wanted"), Notes(tmp_path / "got")
     expected = by_hand(kind, wanted, 3)
     script = kind()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, **script.objects)
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-    train(
-        lab,
-        script,
-        got,
-        {step: lambda step=step: lab.interrupt(step, {1: 0, 2: 0}) for step in (0, 5)},
-    )
-    assert not lab.failures()
-    from tests.worker.test_shares import same, values
-
+    hooks = {
+        step: in_share(share, step, lambda step=step: lab.interrupt(step, {1: 0, 2: 0}))
+        for step in (0, 5)
+    }
+    train(lab, script, got, hooks)
+    assert not lab.failures() and not elastic_lab.HOOKS
     assert same(values(script.model, script.optimizer), expected)
     once = [line for line in wanted.lines() if not line.startswith(("0 ", "5 "))]
     assert [line for line in got.lines() if not line.startswith(("0 ", "5 "))] == once
+    # those of a step that is interrupted are not all computed
+    steps = [int(line.split()[0]) for line in got.lines()]
+    assert [steps.count(step) for step in (0, 5)] == [3 + share + 1] * 2
 
 
 @pytest.mark.parametrize("at", [3, 4, 5])
@@ -202,3 +221,17 @@ def test_a_missing_record_is_named(tmp_path: Path, page):
     assert sorted(lab.session.standing.mine) == [1]
     after = script.model.state_dict()
     assert all(torch.equal(after[k], v) for k, v in before.items())
+
+
+def test_a_loader_that_has_gone_too_far_is_noticed(tmp_path: Path, page):
+    script = Script()
+    lab = Lab(tmp_path, page, 0, 3, **script.objects)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+
+    def forget() -> None:
+        for away in lab.session.standing.mine.values():
+            away.batches.clear()
+        lab.interrupt(3, {1: 0, 2: 0})
+
+    with pytest.raises(RuntimeError, match="loader of rank 1, which is away, is at step 4 here"):
+        train(lab, script, Notes(tmp_path / "got"), {3: forget})

@@ -35,12 +35,14 @@ class Small(NamedTuple):
 @dataclass
 class Pass:
     """Where the rank is in the current pass. `random`, `place`: generators' states and the loader's
-    counters when it began; `loader`, `iterator`: what its batches come from, None without one."""
+    counters when it began; `loader`, `iterator`: what its batches come from, None without one;
+    `next`: the step whose batch comes next, None for the pass's first."""
 
     random: bytes = b""
     place: bytes = b""
     loader: Any = None
     iterator: Iterator[Any] | None = None
+    next: int | None = None
 
 
 class Away:

@@ -112,6 +112,7 @@ class Passes:
             made = self._clone(away, loader)
             places = _ranks(made)
             away.at.loader, away.at.iterator = made, self._resumed(away, made)
+            away.at.next = away.step + (away.step in away.batches)
             if _ranks(made) != places:
                 raise RuntimeError(
                     f"the sampler of rank {away.rank} had rank {_ranks(made)}, not {places}, its"
@@ -148,6 +149,11 @@ class Passes:
         due = [away for away in due if step not in away.batches]
         ours = random.snapshot()
         for away in due:
+            if away.at.next not in (None, step):
+                raise RuntimeError(
+                    f"step {step} must be repeated, but the loader of rank {away.rank}, which is"
+                    f" away, is at step {away.at.next} here: this process is replaced"
+                )
             start = away.random.now(before)
             random.put(start)
             state = loading.state(away.at.loader)
@@ -155,6 +161,7 @@ class Passes:
             if batch is END:
                 raise self._uneven(away, "fewer")
             away.batches.keep(step, batch, start, random.snapshot(), oldest, state)
+            away.at.next = step + 1
         if due:
             random.put(ours)
 
