@@ -1,5 +1,5 @@
-"""How the agents of a `World` take part in elastic training: they take the records of ranks that are
-away, leave these ranks alone, and are given their nodes back."""
+"""How the agents of a `World` take part in elastic training: they take the records of ranks that
+are away, leave these ranks alone, and are given their nodes back."""
 
 from __future__ import annotations
 
