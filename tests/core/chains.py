@@ -186,8 +186,9 @@ class Chains(Part):
                 self.counts["fetch refused"] += 1
                 continue
             found = host.files if host.number == number else host.copies.get(number, {})
+            found = {owner: newest(file) for owner, file in found.items() if file}
             if len(wanted & found.keys()) > len(wanted & best.keys()):
-                best = {owner: newest(file) for owner, file in found.items()}
+                best = found
         return best
 
     def pick(self, wanted: Iterable[int], found: Iterable[dict[int, File]]) -> dict[int, File]:

@@ -4,7 +4,7 @@ the orders with which the job shrinks and grows."""
 from __future__ import annotations
 
 from taskd.core import commands as c
-from taskd.core.incident.ladder import ELASTIC, GROW
+from taskd.core.incident.ladder import ELASTIC
 from taskd.messages import to_agent, to_rank
 from tests.core.actors import Node, Part
 
@@ -15,12 +15,18 @@ AT = (
 )  # fmt: skip
 
 
+KINDS = ("node", "node", "rank", "host", "stand-in", "standby", "manager", "manager")
+
+
 class Harm(Part):
     def begin(self) -> None:
         """Lose nodes; some of them are followed by a standby."""
         world = self.world
         # what is left to be done at orders, and how likely it is at each
         self.left = self.chance.choice([0, 0, 1, 2, 4]) if world.trouble else 0
+        # in some, nothing else goes wrong
+        world.nemesis.left *= self.chance.random() < 0.5
+        self.in_growth = self.chance.random() < 0.5
         self.likelihood = self.chance.choice([0.02, 0.1, 0.3])
         world.nemesis.deadly = self.chance.choice([0.0, 0.02, 0.1])
         self.standbys = 10
@@ -56,18 +62,24 @@ class Harm(Part):
         """Harm somebody at or soon after an order."""
         world = self.world
         incident = world.coordinator.recovery.incident
-        special = incident is not None and incident.strategy in (ELASTIC, GROW)
-        special = special or bool(world.coordinator.job.away)
+        grows = bool(world.coordinator.job.away or world.formers)
+        shrinks = incident is not None and incident.strategy == ELASTIC
+        special = grows and not shrinks if self.in_growth else grows or shrinks
         if self.left <= 0 or not isinstance(command, AT) or not special or world.over:
             return
         if self.chance.random() > self.likelihood:
             return
         self.left -= 1
+<<<<<<< HEAD
         kind = self.chance.choice(
             ["node", "node", "rank", "host", "stand-in", "standby", "manager"]
         )
+=======
+        kind = self.chance.choice(KINDS)
+>>>>>>> el-sim
         when = self.chance.choice([0.0, 0.0005, 0.001, 0.02, 0.3, 2.0])
-        self.after(when, lambda: self.do(kind, type(command).__name__))
+        strategy = incident.strategy if incident is not None else "none"
+        self.after(when, lambda: self.do(kind, f"{type(command).__name__}, {strategy}"))
 
     def do(self, kind: str, what: str) -> None:
         world, job = self.world, self.world.coordinator.job

@@ -58,7 +58,7 @@ class Invariants:
         self._incident = incident
         # the node's orders may not have reached it
         lost = isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost
-        if lost and not job.topology.nodes[event.node].assignee:
+        if lost and event.agent not in job.fenced:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
         known = job.ranks.get(rank) if rank is not None else None
@@ -260,6 +260,7 @@ class Invariants:
             assert left or command.step == self.world.total
         elif isinstance(command, to_agent.RestartAll):
             self._floor, self._tellings = 0, []  # the scripts begin anew
+            self._restored.clear()
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (
@@ -401,8 +402,8 @@ class Invariants:
         if command.ok:
             self.done.add(command.request)
         if command.ok and command.request.startswith("pause"):
-            present = self.world.coordinator.job.ranks
-            living = [r for r in self.world.ranks if r.alive and r.number in present]
+            out = {n.number for n in self.world.nodes if n.agent in self.world.fenced}
+            living = [r for r in self.world.ranks if r.alive and r.node not in out]
             moving = [
                 r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
             ]

@@ -78,7 +78,11 @@ class Elastic:
         job.note(f"ranks [{abbreviate(sorted(leaving))}] leave, others stand in for them")
         for number, node in topology.nodes.items():
             if node.lost and topology.gone(node) and not leaving.isdisjoint(node.ranks):
-                self._nodes.fence(number, f"node {number} is lost, and the job goes on without it")
+                why = f"node {number} is lost, and the job goes on without it"
+                if node.assignee:  # a standby that is still taking it over
+                    job.fence(node.assignee, number, why)
+                    node.assignee = ""
+                self._nodes.fence(number, why)
 
     def _take_records(self, new: Mapping[int, int]) -> set[int]:
         """Have the nodes of the stand-ins take the records of the ranks they stand in for; return
