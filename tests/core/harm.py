@@ -70,13 +70,7 @@ class Harm(Part):
         if self.chance.random() > self.likelihood:
             return
         self.left -= 1
-<<<<<<< HEAD
-        kind = self.chance.choice(
-            ["node", "node", "rank", "host", "stand-in", "standby", "manager"]
-        )
-=======
         kind = self.chance.choice(KINDS)
->>>>>>> el-sim
         when = self.chance.choice([0.0, 0.0005, 0.001, 0.02, 0.3, 2.0])
         strategy = incident.strategy if incident is not None else "none"
         self.after(when, lambda: self.do(kind, f"{type(command).__name__}, {strategy}"))
