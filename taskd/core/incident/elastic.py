@@ -35,26 +35,58 @@ class Elastic:
         # since when so many ranks train, by the clock of the job; None: since an earlier manager
         self.since: float | None = None
         self.shares = 0  # of a step that one rank computes, at most; 0: not known yet
+        # the number of the last incident in which ranks left, and of these the ones at fault
+        self._lost: tuple[int, frozenset[int]] = (0, frozenset())
+
+    def lost(self, incident: Incident) -> frozenset[int]:
+        """The ranks at fault that have left in this incident."""
+        number, ranks = self._lost
+        return ranks if number == incident.number else frozenset()
+
+    def refusal(self, incident: Incident | None) -> str:
+        """Why the job cannot go on without the ranks that it lacks, as far as that is known before
+        all ranks have stopped; "" if it can."""
+        try:
+            if incident is None:
+                self._refuse(set())
+            else:
+                self._split(incident)
+        except NotElastic as why:
+            return str(why)
+        return ""
 
     def leave(self, incident: Incident) -> Next:
         """All ranks have stopped: the lanes without one leave, and the others stand in for them.
         Returns the move if that cannot be."""
         job, round_ = self._job, incident.round
-        gone = {r for r, s in job.ranks.items() if not s.alive}
-        gone |= incident.new | set(incident.evicted)
+        if not self._gone(incident):  # only connections have failed
+            return None
         try:
-            self._refuse(gone)
-            lanes = Lanes.of(round_.reports, job.topology.world_size)
-            away = {r for n in lanes.broken(gone | job.away.keys()) for r in lanes.lane(n)}
-            stand_ins = lanes.stand_ins(away, job.stand_ins)
+            lanes, gone, stand_ins = self._split(incident)
         except NotElastic as why:
             return Move.SPENT, str(why)
         job.lanes = lanes
+        away = stand_ins.keys()
+        self._lost = incident.number, self.lost(incident) | gone
         self._go_away(incident, away - job.away.keys())
         round_.stand_ins = stand_ins
         new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
         round_.taking = self._take_records(new)
         return None
+
+    def _gone(self, incident: Incident) -> set[int]:
+        """The ranks without a process that can be kept."""
+        gone = {r for r, s in self._job.ranks.items() if not s.alive}
+        return gone | incident.new | set(incident.evicted)
+
+    def _split(self, incident: Incident) -> tuple[Lanes, set[int], dict[int, int]]:
+        """The lanes, the ranks that the job lacks, and who would stand in for all that leave.
+        Raises NotElastic."""
+        job, gone = self._job, self._gone(incident)
+        self._refuse(gone)
+        lanes = Lanes.of(incident.round.reports, job.topology.world_size)
+        away = {r for n in lanes.broken(gone | job.away.keys()) for r in lanes.lane(n)}
+        return lanes, gone, lanes.stand_ins(away, job.stand_ins)
 
     def _refuse(self, gone: set[int]) -> None:
         """Raise NotElastic if it is known already that the job cannot go on without `gone`."""
