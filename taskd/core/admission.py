@@ -205,16 +205,22 @@ class Admission:
     def _came_back(self, event: from_agent.AgentJoined, now: float) -> None:
         """A lost node is reachable again before a standby took it over: interrupt its ranks like
         all others. Replacements ordered by the previous manager remain replacements."""
-        left = _left(event)
+        job, left = self._job, _left(event)
         for number, incarnation in _incarnations(event).items():
-            rank = self._job.ranks[number]
-            rank.incarnation, rank.left = incarnation, left.get(number)
-            rank.alive = number not in event.dead
+            if (rank := job.ranks.get(number)) is not None:
+                rank.incarnation, rank.left = incarnation, left.get(number)
+                rank.alive = number not in event.dead
+            else:
+                job.away[number].incarnation = incarnation
+        if job.topology.gone(job.topology.nodes[event.node]):
+            job.note(f"node {event.node}, whose ranks are away, is reachable again")
+            self._recovery.nodes.keep_records()
+            return
         self._pause.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
         incident = self._recovery.join(f"node {event.node} is reachable again{dead}", now=now)
-        incident.new |= set(event.new)
-        incident.ready |= set(event.ready)
+        incident.new |= set(event.new) & job.ranks.keys()
+        incident.ready |= set(event.ready) & job.ranks.keys()
         self._recovery.again(now, frozenset(event.dead))
         self._recovery.nodes.keep_records()
 

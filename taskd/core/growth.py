@@ -103,12 +103,14 @@ class Growth(Part):
     def follow_up(self, now: float) -> None:
         if self._job.over:
             return
-        if self._plan is None:
-            self._begin(now)
-        elif self._plan.stage is Stage.MOVING:
+        if self._job.protected and self._recovery.incident is None:
+            self._recovery.elastic.take_over()
+        if self._plan is not None and self._plan.stage is Stage.MOVING:
             self._look(self._plan)
-        else:
+        elif self._plan is not None:
             self._advance(self._plan, now)
+        if self._plan is None:  # also for what is still away
+            self._begin(now)
 
     def _begin(self, now: float) -> None:
         """Have standbys prepare for as many whole lanes as they suffice for."""
@@ -116,7 +118,7 @@ class Growth(Part):
         quiet = job.protected and self._recovery.incident is None and not self._pause.wanted
         if not job.away or not topology.standbys or not quiet or self.given_up:
             return
-        if any(rank.ended for rank in job.ranks.values()):
+        if any(rank.ended for rank in job.ranks.values()) or job.outnumbered:
             return
         nodes = self._nodes()
         if not nodes:
@@ -188,6 +190,9 @@ class Growth(Part):
             self._pause.begin_move()
         free = self._recovery.incident is None and not self._pause.busy
         if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
+            if why := job.outnumbered:
+                self._break_off(why)
+                return
             plan.stage = Stage.MOVING
             legs = tuple(Leg(node, agent) for node, agent in plan.standbys.items())
             plan.moving = Moving(legs, "they were away" if len(legs) > 1 else "it was away", True)

@@ -117,7 +117,7 @@ class Restarts(Part):
         """Restart unprotected ranks if one has died, or if the nodes are in different epochs, as a
         lost manager may leave them. Wait while nodes still carry out such an order."""
         job, nodes = self._job, self._job.topology.nodes
-        dead = [r for r in sorted(self.causes) if not job.ranks[r].alive]
+        dead = [r for r in sorted(self.causes) if r in job.ranks and not job.ranks[r].alive]
         if dead:  # rarely: this looks at all nodes
             self._ending -= {n for n in self._ending if nodes[n].ended is not None}
         if not job.topology.complete or self._ending or self._waits():

@@ -231,6 +231,18 @@ class JobState:
         """Whether so many agents are reachable that no manager of the others can decide."""
         return is_majority(*self.reachable())
 
+    @property
+    def outnumbered(self) -> str:
+        """Why the agents that are not reachable may have a manager of their own; "" if they cannot.
+        Half of all are enough: the other half has no majority."""
+        reachable, everybody = self.reachable()
+        if not is_majority(everybody - reachable, everybody):
+            return ""
+        return (
+            f"only {reachable} of {everybody} agents are reachable, and the others may go on with a"
+            " manager of their own"
+        )
+
     def end(self, ok: bool, reason: str, ending: to_agent.Ending = "failed") -> None:
         self.over = True
         self.out.append(to_agent.End(ok, reason, ending))

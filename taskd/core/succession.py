@@ -120,6 +120,9 @@ class Succession(Part):
 
     def drop(self, why: str) -> None:
         self.stop()
+        self._resumed, self._stand_ins = 0, {}
+        self._present.clear()
+        self._job.come_back(tuple(self._job.away))
 
     def waits(self, rank: int) -> None:
         """Note that the rank waits for orders before all agents have joined."""
@@ -186,9 +189,8 @@ class Succession(Part):
             kept = self._keeps.get(number, {})
             best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
             nodes[number].keepers = tuple(best[:KEEPERS])
-            for rank in ranks:
-                if rank not in job.away:
-                    job.ranks[rank].joined = True
+            for rank in job.ranks.keys() & set(ranks):
+                job.ranks[rank].joined = True
         self._protect()
         if self._new:
             self._join(f"nodes [{abbreviate(missing)}] did not register", now)
@@ -202,7 +204,7 @@ class Succession(Part):
     def _replaceable(self) -> list[int]:
         """Return the nodes without an agent, if standbys can replace them."""
         job, nodes = self._job, self._job.topology.nodes
-        known = (r for n in nodes.values() for r in n.ranks if r not in job.away)
-        if self._patient or not all(job.ranks[r].joined for r in known):
+        there = (job.ranks[r] for n in nodes.values() for r in n.ranks if r in job.ranks)
+        if self._patient or not all(rank.joined for rank in there):
             return []
         return [n for n in range(job.settings.nodes) if n not in nodes]

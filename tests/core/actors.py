@@ -73,6 +73,13 @@ class Rank:
     quit: bool = False  # its script has exited too early
     # faults that this process has reported
     evidence: Counter[str] = field(default_factory=Counter)
+    # elastic training (chains.py): of its communicators, and (generation, who stood in, the shares
+    # computed) by step; the state of each share, by rank; `away`: its agent knows that it is
+    generation: int = 0
+    stand_ins: dict[int, int] = field(default_factory=dict)
+    did: dict[int, tuple[int, dict[int, int], frozenset[int]]] = field(default_factory=dict)
+    private: dict[int, int] = field(default_factory=dict)
+    away: bool = False
 
     def position(self) -> Position:
         committed = self.stage == COMMITTED  # between two steps: `step` is the next one
@@ -113,6 +120,14 @@ class Node:
     moves_to: str = ""  # the standby that it was given to, as its former agent knows
     moving: bool = False  # its newest interruption came in a pause for a move
     former: str = ""  # the agent that a standby has it from
+    # who stands in for whom, since its ranks last resumed, in which generation; and as ordered
+    stand_ins: tuple[tuple[int, int], ...] = ()
+    resumed: int = 0
+    building: tuple[tuple[int, int], ...] = ()
+    # records (chains.py): of its ranks; of ranks that these stand in for; of other nodes' ranks
+    files: dict[int, Any] = field(default_factory=dict)
+    taken: dict[int, Any] = field(default_factory=dict)
+    copies: dict[int, dict[int, Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -124,6 +139,8 @@ class Former:
     node: dict[str, Any] = field(default_factory=dict)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     lost: bool = False
+    # its ranks were away, so there is no former agent: the incarnations that these had last
+    grows: tuple[int, ...] = ()
 
     def keep(self, node: Node) -> None:
         self.node, self.ranks = dict(node.__dict__), [dict(r.__dict__) for r in node.ranks]

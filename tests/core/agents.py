@@ -52,7 +52,10 @@ class Agents(Part):
         elif isinstance(command, to_rank.Rebuild):
             node.generation = command.generation
             node.interruption = max(node.interruption, command.interruption)
+            node.building = command.stand_ins
             for rank in node.ranks:
+                if rank.number in dict(command.stand_ins):
+                    self.world.shrinking.leave(rank)
                 self.rebuild(rank, command)
         elif isinstance(command, to_rank.Restore):
             for rank in node.ranks:
@@ -73,6 +76,7 @@ class Agents(Part):
         elif isinstance(command, to_agent.SaveRecords):
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             saved = from_agent.RecordsSaved(node.number, command.interruption, (), why)
+            self.world.shrinking.save(node, command)
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, to_agent.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
@@ -81,13 +85,18 @@ class Agents(Part):
             self.after(0.01, lambda: self.say(node, sealed))
         elif isinstance(command, to_agent.TakeOver):
             node.moves_to = command.agent
+        elif isinstance(command, to_agent.TakeRecords):
+            self.world.shrinking.take(node, command)
         elif isinstance(command, to_agent.KeepSwitch):
             node.switches = max(node.switches, command.switches)
         elif isinstance(command, to_agent.KeepFaults):
             if command.node == node.number:
                 node.faults = command.had
         elif isinstance(command, to_agent.KeepRecords):
-            node.keepers, node.kept_by = command.keepers, tuple(at[0] for at in command.at)
+            agents = tuple(at[0] for at in command.at)
+            if self.world.elastic:
+                self.world.chains.keep_at(node, agents)
+            node.keepers, node.kept_by = command.keepers, agents
         elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
@@ -145,6 +154,8 @@ class Agents(Part):
 
     def resume(self, node: Node, command: to_rank.Resume) -> None:
         node.protected = True
+        node.resumed, node.stand_ins = command.generation, node.building
+        self.world.shrinking.moved(node)
         if self.world.jam and command.generation > self.world.jammed:
             self.world.jam -= 1
             self.world.jammed, self.world.jam_from = command.generation, 0
@@ -182,6 +193,8 @@ class Agents(Part):
                 and self.chance.random() < 0.5
             ):
                 rank.stage = COMPUTING  # the next step is begun before the interruption is seen
+                if self.world.elastic:
+                    self.world.chains.begin(rank)
             first = rank.interrupted < interruption
             rank.interrupted, rank.rebuilding = interruption, 0
             rank.mode, rank.entered = HELD, False
@@ -191,7 +204,8 @@ class Agents(Part):
                 return
             if not rank.unfit and self.likely(0.003):
                 rank.unfit = "the device's context is gone"
-            self.tell(rank, from_rank.RankInterrupted, interruption, rank.position(), rank.unfit)
+            at = self.world.training.position(rank)
+            self.tell(rank, from_rank.RankInterrupted, interruption, at, rank.unfit)
 
         if rank.mode == TRAINING and self.likely(0.01):
             rank.mode = HUNG
@@ -243,8 +257,10 @@ class Agents(Part):
         if self.likely(0.02):
             self.later(rank, 0.05, lambda: self.world.training.die(rank, "was killed by SIGKILL"))
         rank.rebuilding, rank.built_at = command.generation, command.interruption
-        if all(r.alive and r.rebuilding == command.generation for r in self.world.ranks):
-            for r in self.world.ranks:
+        rank.generation, rank.stand_ins = command.generation, dict(command.stand_ins)
+        members = [r for r in self.world.ranks if r.number not in rank.stand_ins]
+        if all(r.alive and r.rebuilding == command.generation for r in members):
+            for r in members:
                 self.later(
                     r,
                     self.chance.uniform(0.01, 0.2),
@@ -257,11 +273,11 @@ class Agents(Part):
             rank.rebuilding = 0
             self.tell(rank, from_rank.RankRebuilt, generation)
 
-    def fail(self, rank: Rank, generation: int, still: int) -> None:
+    def fail(self, rank: Rank, generation: int, still: int, why: str = "it did not work") -> None:
         if rank.rebuilding == still:
             rank.rebuilding = 0
             rank.evidence["failed"] += 1
-            self.tell(rank, from_rank.RankFailed, generation, "RuntimeError: it did not work")
+            self.tell(rank, from_rank.RankFailed, generation, f"RuntimeError: {why}")
 
     def restore(self, rank: Rank, command: to_rank.Restore) -> None:
         if rank.mode != HELD or rank.interrupted > command.interruption:
@@ -274,6 +290,9 @@ class Agents(Part):
             self.fail(rank, command.generation, rank.rebuilding)
         elif self.likely(0.005):
             rank.mode = HUNG
+        elif self.world.elastic and (why := self.world.chains.restore(rank, command.plan.step)):
+            self.counts["record missing"] += 1
+            self.fail(rank, command.generation, rank.rebuilding, why)
         else:
             rank.step, rank.stage = command.plan.step, COMPUTING
             rank.clean, rank.stateless, rank.spoiled = True, False, False

@@ -7,6 +7,7 @@ from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import FaultCount, Position
 from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
+from tests.core.chains import left_behind
 
 
 class Cluster(Part):
@@ -17,6 +18,7 @@ class Cluster(Part):
                 rank.number, rank.node, replica_set=rank.replica_set, immortal=self.likely(0.01)
             )
             rank.__dict__.update(fresh.__dict__)
+            self.world.chains.start(rank)
             self.world.invariants.newest[rank.number] = 0
             self.later(
                 rank, self.chance.uniform(0.5, 3), lambda r=rank: self.world.training.join(r)
@@ -24,6 +26,8 @@ class Cluster(Part):
         node.protected, node.generation, node.pause = False, 0, None
         node.between = False
         node.keepers, node.kept_by, node.unkept = (), (), None
+        node.stand_ins, node.resumed, node.building = (), 0, ()
+        node.files, node.taken, node.copies = {}, {}, {}
         self.world.electorate.connect(node.agent)
         self.announce(node)
 
@@ -37,13 +41,13 @@ class Cluster(Part):
         ended = [r for r in node.ranks if r.mode == ENDED]
         for rank in ended:  # its earlier reports may have been lost
             self.tell(rank, from_agent.RankEnded)
-        if len(ended) == len(node.ranks):
+        if ended and len(ended) == sum(not r.away for r in node.ranks):
             self.say(node, from_agent.AgentLeft(node.number, True))
 
     def announcement(self, node: Node) -> from_agent.AgentJoined:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
-        dead = [r for r in node.ranks if not r.alive and not r.quit]
-        new = [r for r in node.ranks if r.alive and r.stateless]
+        dead = [r for r in node.ranks if r.away or (not r.alive and not r.quit)]
+        new = [r for r in node.ranks if (r.alive or r.away) and r.stateless]
         living = [r for r in node.ranks if r.alive and not r.stateless]
         held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
         return from_agent.AgentJoined(
@@ -63,11 +67,14 @@ class Cluster(Part):
             node.agent,
             (node.agent, 8000),
             node.keepers,
+            self.world.chains.keeps(node),
             moves_to=node.moves_to,
             former=node.former,
             moving=node.moving,
             switches=node.switches,
             faults=self._faults(node),
+            resumed=node.resumed,
+            stand_ins=node.stand_ins,
         )
 
     def _faults(self, node: Node) -> FaultCount:
@@ -106,7 +113,9 @@ class Cluster(Part):
             n: f for n, f in self.world.formers.items() if f.node["agent"] != agent
         }
         for node in self.world.nodes:
-            if node.agent == agent:
+            if node.agent == agent and self.world.elastic and node.cut and not node.gone:
+                self.counts["fenced while it is cut off"] += 1
+            elif node.agent == agent:
                 self.vanish(node)
 
     def vanish(self, node: Node) -> None:
@@ -165,6 +174,9 @@ class Cluster(Part):
         if node.agent == agent and node.cut and not node.gone:
             self.counts["node comes back"] += 1
             node.cut, node.sent = False, self.world.now
+            if agent in self.world.fenced:  # the manager that knows it answers so
+                self.vanish(node)
+                return
             node.received = self.world.now
             self.world.wires[node.number].begin()
             if not self.world.over:
@@ -183,12 +195,16 @@ class Cluster(Part):
                     self.chance.uniform(0.0, 1.5),
                     lambda: self.world.handover.lose(order.node, former),
                 )
+        elif order.nested:
+            self.world.shrinking.grows(order)
         if order.agent not in self.world.standbys or self.likely(0.05):
             return  # it is gone, or silent
         manager, prepared = self.world.manager, self.world.prepared.pop(order.agent, None)
         asked = prepared and (prepared.node, prepared.incarnations)
         ready = asked == (order.node, order.incarnations)
-        assert ready or not order.former, "a node moves to a standby that is not ready for it"
+        assert ready or not (order.former or order.nested), (
+            "a node moves to a standby that is not ready for it"
+        )
         self.after(self.chance.uniform(0.01, 1.5), lambda: self.taken(order, manager))
 
     def prepare(self, order: to_agent.Prepare) -> None:
@@ -199,6 +215,8 @@ class Cluster(Part):
         self.world.ready.discard(order.agent)
         self.world.broken_off.pop(order.agent, None)
         why = "rank 0 left with exit code 1" if self.likely(0.2) else ""
+        if order.nested and not self.world.shrinking.nested(order):
+            why = "its records cannot be fetched"
 
         def done() -> None:
             if (
@@ -252,7 +270,7 @@ class Cluster(Part):
         if (
             order.agent not in self.world.standbys
             or manager != self.world.manager
-            or (order.former and not moves)
+            or ((order.former or order.nested) and not moves)
         ):
             return
         self.world.standbys.discard(order.agent)
@@ -261,7 +279,7 @@ class Cluster(Part):
             old.moves_to = order.agent
             former.keep(old)
             for rank in old.ranks:
-                at = rank.position()
+                at = self.world.training.position(rank)
                 found = Position(
                     at.step, None, at.final, at.provisional, replica_set=rank.replica_set
                 )
@@ -270,6 +288,9 @@ class Cluster(Part):
         fresh = Node(old.number, old.ranks, *at, agent=order.agent, joined=self.world.manager)
         whole = self.has_records(order, old)
         left = tuple(r.record if whole else None for r in old.ranks)
+        if self.world.elastic:
+            fresh.files = self.world.shrinking.fetched(order)
+            left = tuple(left_behind(fresh.files[r.number], r.replica_set) for r in old.ranks)
         self.world.wires[old.number].begin()
         old.__dict__.update({**fresh.__dict__, "sent": self.world.now, "received": self.world.now})
         for rank, incarnation in zip(old.ranks, order.incarnations, strict=True):
@@ -277,6 +298,8 @@ class Cluster(Part):
             gone = Rank(rank.number, rank.node, incarnation - 1, begun=True, alive=False)
             rank.__dict__.update({**gone.__dict__, "replica_set": rank.replica_set})
             rank.record = rank.left = kept if whole else None
+            if self.world.elastic:
+                rank.record = rank.left = left_behind(fresh.files[rank.number], rank.replica_set)
             self.world.agents.replace(rank, incarnation)
         self.say(
             old,

@@ -17,7 +17,9 @@ class Handover(Part):
             taken = node.agent == agent and not node.gone
             if taken and all(r.alive and not r.stateless for r in node.ranks):
                 world.counts["standby keeps the node"] += 1
-                node.former = former.node["agent"]
+                node.former = "" if former.grows else former.node["agent"]
+                if former.grows:
+                    del world.formers[number]
                 continue
             if taken or agent in world.standbys:
                 world.standbys.add(agent)
@@ -59,8 +61,9 @@ class Handover(Part):
         else:
             # what its agent has told meanwhile was ignored: it is asked to register again
             self.world.wires[number].since = self.world.now
-        for rank in node.ranks:
-            self.world.invariants.newest[rank.number] = rank.incarnation
+        known = former.grows or tuple(rank.incarnation for rank in node.ranks)
+        for rank, incarnation in zip(node.ranks, known, strict=True):
+            self.world.invariants.newest[rank.number] = incarnation
         if former.lost:
             self.world.cluster.vanish(node)
         elif taken:  # those that were interrupted meanwhile

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident.ladder import STRATEGIES
+from taskd.core.incident.ladder import KEEPING, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
@@ -55,20 +57,17 @@ class Invariants:
         job, incident = k.job, k.recovery.incident
         self._incident = incident
         # the node's orders may not have reached it
-        if isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost:
+        lost = isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost
+        if lost and event.agent not in job.fenced:
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
-        if rank is None or getattr(event, "incarnation", 0) != job.ranks[rank].incarnation:
+        known = job.ranks.get(rank) if rank is not None else None
+        if known is None or getattr(event, "incarnation", 0) != known.incarnation:
             return
         if isinstance(event, from_rank.RankRestored):
             self._restored.setdefault(event.generation, {})[event.rank] = event.digest
         ordered = incident is not None and event.rank in incident.killed
-        if (
-            isinstance(event, from_agent.RankDied)
-            and job.protected
-            and job.ranks[event.rank].alive
-            and not ordered
-        ):
+        if isinstance(event, from_agent.RankDied) and job.protected and known.alive and not ordered:
             self._tellings.append(event.cause)
 
     def after(self, commands: list[c.Command]) -> None:
@@ -91,13 +90,13 @@ class Invariants:
         assert incident.phase not in FINAL or k.job.over
         evicted, killed = set(incident.evicted), set(incident.killed)
         # `dump` goes on without one that does not die
-        saving = incident.strategy == "dump" and killed <= evicted
+        saving = incident.strategy in KEEPING and killed <= evicted
         assert killed == evicted or saving or k.job.over, "evicted, but not killed"
         assert not incident.killed or incident.phase is Phase.INTERRUPT or k.job.over, (
             "only INTERRUPT waits for evicted ranks"
         )
         if incident.strategy:
-            ladder = ("hot-switch", *STRATEGIES)
+            ladder = ("grow", "hot-switch", *STRATEGIES)
             if incident.trains_on:  # the dump comes first
                 ladder = ("dump", *(s for s in ladder if s != "dump"))
             known = (*incident.rungs, *self.world.settings.ladder)
@@ -121,6 +120,7 @@ class Invariants:
             for rank in wire.node.ranks:
                 if (
                     not rank.alive
+                    and rank.number in known
                     and rank.mode != "ended"
                     and not rank.quit
                     and world.now - max(rank.died, wire.since, world.woke) > SOON
@@ -154,7 +154,7 @@ class Invariants:
             living = sum(n.living for n in job.topology.nodes.values())
             known = job.topology.nodes.get(node.number)
             enough = (
-                "recover" not in job.settings.ladder
+                not job.settings.survives_nodes
                 or known is None
                 or not known.living
                 or len(node.kept_by) >= min(2, living - 1)
@@ -235,8 +235,13 @@ class Invariants:
         elif isinstance(command, to_rank.Resume) and incident is not None:
             told = self._restored.get(command.generation, {})
             assert set(told) == set(job.ranks), "resumed before all had restored"
-            right = {r.number: f"{r.replica_set}-{command.step}" for r in self.world.ranks}
-            assert told == right, f"resumed on different states {told}"
+            present = [r for r in self.world.ranks if r.number in job.ranks]
+            right = {r.number: f"{r.replica_set}-{command.step}" for r in present}
+            # one that has no replica left is not compared with any
+            of = Counter(r.replica_set for r in present)
+            alone = {r.number for r in present if of[r.replica_set] == 1 and self.world.elastic}
+            wrong = {n for n in told if told[n] != right[n]} - alone
+            assert not wrong, f"resumed on different states {told}"
             assert all(r.alive for r in job.ranks.values())
         elif isinstance(command, c.Closed):
             self._floor, self._tellings = max(self._floor, command.step), []
@@ -244,16 +249,18 @@ class Invariants:
             assert abs(sum(command.phases.values()) - command.seconds) < 1e-6
             assert command.tried[-1] == f"{command.strategy}: done"
             assert command.faults
-            moved = any(" moves: " in fault for fault in command.faults)
+            moved = any(re.search(" moves: | comes? back: ", fault) for fault in command.faults)
             assert command.strategy != "retry" or not command.ranks or moved, (
                 "retry keeps every process"
             )
         elif isinstance(command, to_rank.Release):
             self._floor = max(self._floor, command.step)
-            left = all(r.quit for r in self.world.ranks)  # all exited by themselves
+            # all exited by themselves
+            left = all(r.quit for r in self.world.ranks if r.number in job.ranks)
             assert left or command.step == self.world.total
         elif isinstance(command, to_agent.RestartAll):
             self._floor, self._tellings = 0, []  # the scripts begin anew
+            self._restored.clear()
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (
@@ -267,10 +274,20 @@ class Invariants:
             waited_for = any(
                 not r.alive or r.stateless or (r.mode == PAUSED and k.pause.step is None)
                 for r in self.world.ranks
+                if r.number in job.ranks
             )
             assert self.world.jam or waited_for, "this collective would have ended"
+        elif isinstance(command, c.Note) and ": elastic-training failed: " in command.text:
+            self._check_failed(command.text.split(" failed: ", 1)[1])
         elif isinstance(command, to_agent.GiveUp):
             self._check_paragraph(command.reason)
+
+    def _check_failed(self, why: str) -> None:
+        """What a strategy lacks is nowhere."""
+        if "left no record" in why:
+            without = [int(n) for n in re.findall(r"[0-9]+", why.split(" left")[0])]
+            kept = [r for r in without if self.world.chains.kept_somewhere(r)]
+            assert not kept, f"{why}, but there are records of ranks {kept}"
 
     def _check_take_over(self, command: to_agent.TakeOver) -> None:
         world = self.world
@@ -279,10 +296,21 @@ class Invariants:
             command.former and world.settings.sub_healthy == "move"
         )
         asked = asked or world.clusterd != "off"  # which may order it
+        asked = asked or bool(command.nested and "elastic-training" in world.settings.ladder)
         assert asked and node.lost and command.agent not in world.fenced
         assert command.agent.startswith("standby"), "the agent already has a node"
-        reachable, everybody = world.coordinator.job.topology.reachable()
-        assert 2 * reachable > everybody, "a takeover without a majority"
+        job = world.coordinator.job
+        if command.nested:  # half is enough: the others cannot have a manager of their own
+            reachable, everybody = job.reachable()
+            assert 2 * reachable >= everybody, "a node grows without half of the agents"
+        else:  # a node that moves is lost to the job, but its agent is reachable
+            former = bool(command.former)
+            reachable, everybody = job.topology.reachable()
+            if world.elastic:  # a roster changes with the same event, and has the newest standbys
+                reachable, everybody = job.reachable()
+                reachable += len(world.coordinator.admission._standbys)
+            half = former and bool(job.away)
+            assert 2 * (reachable + former) + half > everybody, "a takeover without a majority"
         if command.former:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1
@@ -312,8 +340,11 @@ class Invariants:
         """A killed rank has reported a fault, or is silent."""
         world, rank = self.world, self.world.ranks[command.rank]
         incident = world.coordinator.recovery.incident
+        if command.reason.startswith("its replica of the state has left"):
+            assert command.rank in world.coordinator.job.away
+            return
         assert incident is not None and command.rank in incident.evicted
-        allowed = {"recover-in-place", "dump"} & set(self._allowed(incident))
+        allowed = {"recover-in-place", "dump", "elastic-training"} & set(self._allowed(incident))
         assert allowed or world.clusterd != "off"
         said = rank.evidence
         world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
@@ -371,7 +402,8 @@ class Invariants:
         if command.ok:
             self.done.add(command.request)
         if command.ok and command.request.startswith("pause"):
-            living = [r for r in self.world.ranks if r.alive]
+            out = {n.number for n in self.world.nodes if n.agent in self.world.fenced}
+            living = [r for r in self.world.ranks if r.alive and r.node not in out]
             moving = [
                 r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
             ]

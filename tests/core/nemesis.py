@@ -26,9 +26,8 @@ PAGES = (0x1000, 0x2000, 0)
 class Nemesis:
     def __init__(self, world: World) -> None:
         self.world, self.chance = world, world.chance
-        self.left = (
-            world.chance.choice([0, 0, 0, 1, 2]) if world.moves else world.chance.randint(0, 5)
-        )
+        few = world.moves or world.elastic
+        self.left = world.chance.choice([0, 0, 0, 1, 2]) if few else world.chance.randint(0, 5)
         # how likely the manager is killed at an order of a move
         self.deadly = world.chance.choice([0.03, 0.1]) if world.moves else 0.01
         self.slow = world.chance.randint(0, 3)
@@ -98,16 +97,16 @@ class Nemesis:
         elif kind == "stuck" and not world.jam:
             world.jam, world.jammed = self.chance.randint(1, 3), node.generation
             world.jam_from = max(r.step for r in world.ranks) + 1
-        elif kind == "manager" and world.seed % 3 and "recover" in world.settings.ladder:
+        elif kind == "manager" and world.seed % 3 and world.settings.survives_nodes:
             self._lose_managers_node()
         elif kind == "manager":
-            self._new_manager()
+            self.new_manager()
         elif kind == "sleep":
             world.sleep()
         elif kind == "quit":
             for victim in some if self.chance.random() < 0.2 else others[:1]:
                 self._soon(victim, world.training.quit)
-        elif kind == "node" and "recover" in world.settings.ladder and node.protected:
+        elif kind == "node" and world.settings.survives_nodes and node.protected:
             for number in self.chance.sample(
                 range(len(world.nodes)),
                 self.chance.choice([1, 1, 1, 2, 3]) if len(world.nodes) > 2 else 1,
@@ -138,7 +137,7 @@ class Nemesis:
         if self.chance.random() < 0.5:
             world.after(
                 self.chance.choice([0.0, 0.001, 0.02, 0.3, 2.0]),
-                lambda: self._new_manager() if manager == world.manager else None,
+                lambda: self.new_manager() if manager == world.manager else None,
             )
             return False
         if not self._may_kill():
@@ -159,16 +158,17 @@ class Nemesis:
 
     def _may_kill(self) -> bool:
         world = self.world
-        able = not world.over and all(n.protected and not n.gone for n in world.nodes)
-        return able and all(r.mode != "ended" for r in world.ranks)
+        there = [n for n in world.nodes if not n.gone or not world.elastic]
+        able = not world.over and all(n.protected and not n.gone for n in there)
+        return able and all(r.mode != "ended" for n in there for r in n.ranks)
 
-    def _new_manager(self) -> bool:
+    def new_manager(self) -> bool:
         return self._may_kill() and self._kill_manager()
 
     def _lose_managers_node(self) -> None:
         """Kill the manager, and soon, perhaps only under its successor, the node that it was on."""
         node = self.world.nodes[self.world.manager % len(self.world.nodes)]
-        if self._new_manager():
+        if self.new_manager():
             self.world.counts["manager's node"] += 1
             self.world.after(
                 self.chance.choice([0.0, 0.0, 0.5]), lambda: self.world.cluster.lose_node(node)

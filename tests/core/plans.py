@@ -19,7 +19,7 @@ class Plans:
         plan = command.plan
         ranks = self.world.ranks
         assert sorted([*plan.keep, *plan.stripes, *(d for d, _ in plan.copies)]) == [
-            r.number for r in ranks
+            r.number for r in ranks if r.number in self.world.coordinator.job.ranks
         ]
         assert plan.step >= floor, f"step {plan.step} is repeated, but all ranks had passed {floor}"
         k = self.world.coordinator
@@ -29,7 +29,7 @@ class Plans:
             r.left if n in incident.new else incident.round.reports[n]
             for n, r in k.job.ranks.items()
         ]
-        known = [p for p in ends if p]
+        known = [p for p in (*ends, *incident.round.taken.values()) if p]
         assert plan.step <= min(max(p.final | p.provisional) for p in known)
         if final := [max(p.final) for p in known if p.final]:
             # of lost nodes only the provisional records are known
@@ -69,6 +69,7 @@ class Plans:
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True
         return any(
-            all((p := ends[r]) and step in p.stripes for r in node.ranks if r in ends)
+            any(r in ends for r in node.ranks)
+            and all((p := ends[r]) and step in p.stripes for r in node.ranks if r in ends)
             for node in k.job.topology.nodes.values()
         )

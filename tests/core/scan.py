@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "lead": {"trouble": 0.3, "clusterd": "lead"},
     "follow": {"trouble": 0.3, "clusterd": "follow"},
     "limited": {"trouble": 0.3, "limited": True},
+    "elastic": {"trouble": 0.3, "elastic": True},
     "quiet": {"trouble": 0.0},
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taskd.messages import from_agent, from_rank
+from taskd.messages.values import Position
 from tests.core.actors import (
     COMMITTED,
     COMPUTING,
@@ -34,6 +35,9 @@ class Training(Part):
 
         return act
 
+    def position(self, rank: Rank) -> Position:
+        return self.world.chains.position(rank) if self.world.elastic else rank.position()
+
     def join(self, rank: Rank) -> None:
         if self.likely(0.01):
             self.die(rank, "died while forming")
@@ -46,7 +50,7 @@ class Training(Part):
             return
         node = self.world.nodes[rank.node]
         if not rank.stateless:
-            at = rank.position() if node.protected else None
+            at = self.position(rank) if node.protected else None
             rank.left = at.but(clean=None) if at else None
             rank.record = self.world.cluster.kept(rank) if at else rank.record
         rank.alive, rank.died = False, self.world.now
@@ -60,7 +64,7 @@ class Training(Part):
         node = self.world.nodes[rank.node]
         if not rank.alive or rank.stateless or rank.mode != TRAINING or not node.protected:
             return
-        at = rank.position()
+        at = self.position(rank)
         rank.left, rank.record = at.but(clean=None), self.world.cluster.kept(rank)
         rank.alive, rank.quit = False, True
         self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
@@ -87,12 +91,18 @@ class Training(Part):
         if rank.step >= self.world.total:
             # the end of the pass is recorded like the start of a step
             rank.mode, rank.stage = FINISHED, COMPUTING
+            if self.world.elastic:
+                self.world.chains.begin(rank)
             self.tell(rank, from_rank.RankFinished, rank.step)
         elif node.pause is not None and rank.step >= node.pause:
             rank.mode, rank.recorded = PAUSED, rank.step
+            if self.world.elastic:
+                self.world.chains.pause(rank)
             self.tell(rank, from_rank.RankPaused, rank.step)
         else:
             self.world.invariants.begins(rank)
+            if self.world.elastic:
+                self.world.chains.begin(rank)
             rank.mode, rank.stage, rank.entered = TRAINING, COMPUTING, False
             rank.since = self.world.now
             self.world.nemesis.in_user_code(rank)
@@ -121,8 +131,10 @@ class Training(Part):
         return not (self.world.jam and rank.step >= self.world.jam_from) and all(
             o.alive
             and not o.stateless
+            and o.generation == rank.generation
             and (o.step > rank.step or (o.step == rank.step and o.stage != COMMITTED and o.entered))
             for o in self.world.ranks
+            if o.number not in rank.stand_ins
         )
 
     def train(self, rank: Rank) -> None:
@@ -138,6 +150,8 @@ class Training(Part):
                 self.world.nemesis.lose_page(rank, rank.bad)
                 return
             rank.entered = True
+            if self.world.elastic:
+                self.world.chains.compute(rank)
             self.move(rank)
             if self.arrived(rank):  # waiting ranks notice at once
                 for other in self.world.ranks:
@@ -155,6 +169,8 @@ class Training(Part):
                 return
             if self.arrived(rank):
                 rank.stage, rank.clean = UPDATED, False
+                if self.world.elastic:
+                    self.world.chains.check(rank)
             elif self.world.now - rank.since > (
                 3 * PATIENCE if self.world.jam else PATIENCE
             ) and all(o.slow <= self.world.now for o in self.world.ranks):
@@ -166,6 +182,8 @@ class Training(Part):
             rank.step, rank.steps = rank.step + 1, rank.steps + 1
             rank.stage, rank.clean = COMMITTED, True
             rank.beat = self.world.now
+            if self.world.elastic:
+                self.world.chains.commit(rank)
             if not rank.told:
                 rank.told = True
                 self.tell(rank, from_rank.StepCommitted, node.generation, rank.step - 1)
@@ -179,7 +197,8 @@ class Training(Part):
         self.next(rank, self.chance.uniform(0.2, 1.0) if long else self.chance.uniform(0.01, 0.2))
 
     def leave_well(self, node: Node) -> None:
-        if all(r.mode == ENDED or r.quit for r in node.ranks):
+        ranks = [r for r in node.ranks if not r.away]  # if all are, they may come back
+        if ranks and all(r.mode == ENDED or r.quit for r in ranks):
             self.say(node, from_agent.AgentLeft(node.number, True))
 
     def end(self, rank: Rank) -> None:

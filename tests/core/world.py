@@ -21,14 +21,18 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
+from taskd.messages.values import Spans
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
+from tests.core import shrinking
 from tests.core.actors import GUARDED, UNHEARD, Former, Node, Rank
 from tests.core.agents import Agents
+from tests.core.chains import Chains
 from tests.core.cluster import Cluster
 from tests.core.electorate import Electorate
 from tests.core.fault_center import FaultCenter
 from tests.core.handover import Handover
+from tests.core.harm import Harm
 from tests.core.invariants import Invariants
 from tests.core.nemesis import Nemesis
 from tests.core.operators import Operators
@@ -44,6 +48,7 @@ class World:
     moves: bool = False  # nodes move, and little else happens, but that managers are killed
     clusterd: str = "off"  # its role; in lead and follow it has a part
     limited: bool = False  # a container may have two faults, at most
+    elastic: bool = False  # nodes are lost and may not be replaced: replicas leave, and come back
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -60,17 +65,30 @@ class World:
         times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
         about = {"retries": retries, "advisor": self.clusterd, "advice": 20.0, **times}
         self.settings = Settings(nodes, per_node, ladder, sub_healthy, **about)
+        if self.elastic:
+            self.settings = shrinking.settings(chance, about)
+            nodes, per_node = self.settings.nodes, self.settings.ranks_per_node
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
         self.handover = Handover(self)
         self.fault_center = FaultCenter(self)
+        self.chains, self.shrinking = Chains(self), shrinking.Shrinking(self)
         self.training, self.agents, self.probes = Training(self), Agents(self), Probes(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election(), ClusterD)
         self._due: tuple[float | None] | None = None  # its deadline, if it is known
-        self.total = chance.randint(30, 60) if self.moves else chance.randint(3, 12)
+        long = self.moves or self.elastic
+        self.total = chance.randint(30, 60) if long else chance.randint(3, 12)
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
         self.sets = 2 if self.seed % 2 and per_node >= (4 if nodes == 1 else 2) else 1
+        if self.elastic:
+            self.sets = shrinking.sets(chance, self.settings)
+        numbers = range(nodes * per_node)
+        self.members = [Spans.of(numbers[of :: self.sets]) for of in range(self.sets)]
+        shards = self.elastic and chance.random() < 0.05
+        self.inelastic = "w exists on one rank only" if shards else ""
+        self.done: set[int] = set()  # steps that all shares of have been computed
+        self.dumped: dict[str, set[int]] = {}  # the data ranks whose records are in each dump
         self.ranks = [
             Rank(n, n // per_node, replica_set=n % self.sets) for n in range(nodes * per_node)
         ]
@@ -105,7 +123,7 @@ class World:
         self.woke = 0.0
         self.wires = [Wire(self, node) for node in self.nodes]
         self.invariants = Invariants(self)
-        self.nemesis = Nemesis(self)
+        self.nemesis, self.harm = Nemesis(self), Harm(self)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.order += 1
@@ -124,11 +142,14 @@ class World:
 
     def run(self) -> str:
         """Play the job to its end; return how it ended."""
+        if self.elastic:
+            self.harm.begin()
         for node in self.nodes:
             self.cluster.start(node)
         for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.pause)
-        for _ in range(self.chance.choice([0, 0, 1, 2]) if self.trouble else 0):
+        saves = [0, 0, 0, 0, 1] if self.elastic else [0, 0, 1, 2]
+        for _ in range(self.chance.choice(saves) if self.trouble else 0):
             self.after(self.chance.uniform(0.5, 20.0), self.operators.save)
         moves = [1, 2, 3] if self.moves else [0, 0, 1, 2]
         for _ in range(self.chance.choice(moves) if self.trouble else 0):
@@ -140,9 +161,11 @@ class World:
             self.after(self.chance.uniform(0.5, 20.0), self.operators.device)
         for _ in range(2 if self.clusterd != "off" else 0):
             self.after(self.chance.uniform(1.0, 30.0), self.fault_center.fault)
-        for number in range(self.chance.choice([1, 2, 3] if self.moves else [0, 1, 2, 3])):
+        several = self.moves or self.elastic
+        for number in range(self.chance.choice([1, 2, 3] if several else [0, 1, 2, 3])):
+            at = self.chance.uniform(1.0, 60.0)
             self.after(
-                self.chance.choice([0.1, 0.1, self.chance.uniform(1.0, 60.0)]),
+                at if self.elastic else self.chance.choice([0.1, 0.1, at]),
                 lambda n=number: self.cluster.standby(f"standby-{n}"),
             )
         for _ in range(60_000):
@@ -254,6 +277,8 @@ class World:
             if self.nemesis.kills_the_manager(command):
                 return
             self.carry_out(command)
+            if self.elastic:
+                self.harm.at(command)
         self.invariants.after(commands)
 
     def carry_out(self, command: c.Command) -> None:
@@ -303,7 +328,8 @@ class World:
         """Tell a manager which devices are being reset, before it learns of the node."""
         for rank in event.ranks:
             resetting = "it is being reset" if self.resets.get(rank) == event.agent else ""
-            if resetting != self.coordinator.job.ranks[rank].resetting:
+            known = self.coordinator.job.ranks.get(rank)
+            if known is not None and resetting != known.resetting:
                 self.deliver(levels.event(rank, None, "as its machine says", "", resetting))
 
     def node_of(self, agent: str) -> int:
@@ -345,6 +371,8 @@ class World:
 
     def new_manager(self) -> None:
         self.manager += 1
+        # who was cut off when it was fenced does not know, nor does the next manager
+        self.fenced -= {n.agent for n in self.nodes if n.cut and not n.gone}
         self.told_resets.clear()
         self.handover.new_manager()
         self.invariants.new_manager()

@@ -42,9 +42,19 @@ class Line:
     def __init__(self) -> None:
         self.orders: list[Any] = []
         self.said: list[Any] = []
+        self.releases = 100
 
     def receive(self) -> Any:
-        return self.orders.pop(0)
+        """Where a rank waits and no repair comes, all have ended their pass."""
+        if not self.orders:
+            self.releases -= 1
+            assert self.releases, "the rank waits for orders that do not come"
+            return to_rank.Release(1 << 40)
+        order = self.orders.pop(0)
+        if not callable(order):
+            return order
+        order()
+        return self.receive()
 
     def send(self, message: Any) -> None:
         self.said.append(message)
@@ -78,13 +88,17 @@ class Lab:
     def __init__(
         self,
         directory: Path,
-        page: Page,
+        page: Page | None,
         rank: int,
         world: int,
         incarnation: int = 0,
+        communicators: Communicators | None = None,
         **objects: Any,
     ) -> None:
+        """`page`: None where `communicators` are of a real job: then it is interrupted between two
+        steps, by `interrupt`."""
         self.directory, self.page, self.rank = directory, page, rank
+        self.store = "here", 1
         self.line = Line()
         agent = AgentClient(rank)
         agent.channel, agent.incarnation = self.line, incarnation  # type: ignore[assignment]
@@ -92,7 +106,7 @@ class Lab:
         self.session = RepairSession(
             rank=rank,
             agent=agent,
-            communicators=Alone(rank, world),
+            communicators=communicators or Alone(rank, world),
             state=self.state,
             stripes=None,
             entries=Entries(directory, rank, rank),
@@ -108,8 +122,13 @@ class Lab:
         self.job = Job(self.session)
         assert self.job.loop is not None
         self.loop = self.job.loop
-        if not incarnation:
+        if not incarnation and communicators is None:
             self.loop.recorder.formed()
+
+    def seed(self, number: int) -> None:
+        """Seed all generators, before the first step."""
+        self.session.random.put(seeded(number))
+        self.loop.recorder.formed()
 
     def entry(self, step: int, rank: int | None = None, name: int | str | None = None) -> Entry:
         """The record of a rank of that step, in the file `name`."""
@@ -126,12 +145,12 @@ class Lab:
 
     def orders(self, step: int, stand_ins: dict[int, int], plan: Plan | None = None) -> None:
         """The next repair, which resumes at `step` with these ranks away."""
-        number = slot.interruption() + 1
+        number = slot.interruption() + (self.page is not None)
         generation = self.session.communicators.generation + 1
         plan = plan or Plan(step, RankSet.of([self.rank]), RankSet(), (), "as it is")
         self.line.orders += [
             to_rank.Rebuild(
-                number, generation, ("here", 1), stand_ins=tuple(sorted(stand_ins.items()))
+                number, generation, self.store, stand_ins=tuple(sorted(stand_ins.items()))
             ),
             to_rank.Restore(number, generation, plan),
             to_rank.Resume(number, generation, step),
@@ -139,7 +158,10 @@ class Lab:
 
     def interrupt(self, step: int, stand_ins: dict[int, int]) -> None:
         self.orders(step, stand_ins)
-        self.page.interrupt(slot.interruption() + 1)
+        if self.page is not None:
+            self.page.interrupt(slot.interruption() + 1)
+        else:
+            self.session.built_at = self.session.answered = -1
 
     def shrink_at_the_start(self, others: dict[int, Callable[[Entry], Entry]]) -> None:
         """Before the first step, the ranks of `others` are away; their records are made of ours."""
@@ -147,10 +169,6 @@ class Lab:
         for rank, made in others.items():
             self.leave(rank, 0, PASS_END, made(own))
         self.interrupt(0, dict.fromkeys(others, self.rank))
-
-    def release_at(self, step: int) -> None:
-        """The pass that ends before `step` is over on every rank."""
-        self.line.orders.append(to_rank.Release(step))
 
     def failures(self) -> list[str]:
         return [m.reason for m in self.line.said if isinstance(m, from_rank.RankFailed)]
@@ -186,3 +204,14 @@ def alone(directory: Path) -> Iterator[Page]:
                 slot.detach()
     finally:
         dist.destroy_process_group()
+
+
+HOOKS: dict[int, Callable[[], Any]] = {}
+FOUND: list[Any] = []
+
+
+def reached(step: int) -> None:
+    """Call what a test has put into HOOKS, once. What it returns is in FOUND: neither is a variable
+    of the test's loop, which each rank would have for itself."""
+    if step in HOOKS:
+        FOUND.append(HOOKS.pop(step)())

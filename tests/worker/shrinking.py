@@ -22,6 +22,7 @@ from torch import nn
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.worker.communication.shrunk import NotInShrunkGroup
+from taskd.worker.set_up import functions as set_up
 from tests.lab import warm
 
 ROOT = Path(__file__).parents[2]
@@ -37,26 +38,29 @@ def ran(case: str, world: int = 4, **env: str) -> None:
 
 
 def main(case: str, world: int) -> None:
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("127.0.0.1", 0))
-        ports = one.getsockname()[1], two.getsockname()[1]
     with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
         tempfile.TemporaryDirectory(dir="/dev/shm") as folder,
         Page.create(f"{folder}/page", world) as page,
     ):
-        status = _run(case, world, ports, page.path)
+        status = _run(case, world, listening, page.path)
     sys.exit(status)
 
 
-def _run(case: str, world: int, ports: tuple[int, int], page: str) -> str | None:
-    ranks = set()
+def _run(case: str, world: int, listening: socket.socket, page: str) -> str | None:
+    port, ranks = listening.getsockname()[1], set()
     for rank in range(world):
         if (pid := os.fork()) == 0:
             slot.attach(page, rank)
-            _rank(case, rank, world, ports)
+            _rank(case, rank, world, port)
         ranks.add(pid)
-    store = dist.TCPStore("127.0.0.1", ports[1], is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),
+    )
     while ranks:
         pid, status = os.wait()
         ranks.remove(pid)
@@ -69,15 +73,23 @@ def _run(case: str, world: int, ports: tuple[int, int], page: str) -> str | None
     return None
 
 
-def _rank(case: str, rank: int, world: int, ports: tuple[int, int]) -> None:
+def _rank(case: str, rank: int, world: int, port: int) -> None:
     status = 1
     try:
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0])}
-        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), **where)
-        dist.init_process_group("gloo", timeout=timedelta(seconds=LIMIT))
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        os.environ.update(RANK=str(rank), WORLD_SIZE=str(world))
+        if os.environ.get("REPLACEMENT"):  # as one has it, whose peers are elsewhere
+            set_up.stand_in()
+        first = dist.PrefixStore("first", store)
+        limit = timedelta(seconds=LIMIT)
+        dist.init_process_group("gloo", store=first, rank=rank, world_size=world, timeout=limit)
         name, function = case.split(".")
         module = importlib.import_module(f"tests.worker.{name}")
-        getattr(module, function)(Rank(rank, ports[1]))
+        getattr(module, function)(Rank(rank, port))
+        # one that is away is still there when others connect the groups that they had with it
+        if store.add("ended", 1) == world:
+            store.set("all have ended", "")
+        store.wait(["all have ended"], limit)
         status = 0
     except BaseException:
         print(f"rank {rank}:\n{traceback.format_exc()}", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from taskd.worker.job import Job
 from taskd.worker.state.random_state import RandomState
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, seeded, with_seed
@@ -76,8 +77,13 @@ class Reference:
             buffer.copy_(value)
 
     def keep(self) -> None:
-        """What follows an update is this rank's."""
+        """What was drawn after an update, see Script.update, is drawn by all."""
         self.states[0] = self.random.snapshot()
+        for place in (1, 2):
+            self.random.put(self.states[place])
+            torch.rand(3)
+            self.states[place] = self.random.snapshot()
+        self.random.put(self.states[0])
 
 
 def values(model: DDP, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -141,6 +147,48 @@ def test_shares_by_hand(tmp_path: Path, page):
     assert same(values(model, optimizer), expected)
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_shares_of_calls(again, tmp_path: Path, page):
+    """And a call that is repeated."""
+    model, optimizer = net()
+    wanted = Reference(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    elastic_lab.HOOKS.clear()
+    if again:
+        elastic_lab.HOOKS[3] = lambda: lab.interrupt(3, {1: 0, 2: 0})
+
+    def call(step: int) -> int:
+        optimizer.zero_grad()
+        for place in lab.job.shares(step):
+            elastic_lab.reached(step)
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+        return step
+
+    for step in range(lab.job.step, STEPS):
+        assert lab.job.call(call, step) == step
+    lab.job.finish()
+    assert not lab.failures() and not elastic_lab.HOOKS
+    assert same(values(model, optimizer), expected)
+
+
+def test_an_unprotected_job_has_its_own_share_alone(page):
+    job = Job(None)
+    for attempt in job.steps(2):
+        with attempt as step:
+            assert list(job.shares(step)) == [0]
+
+
 class Noisy(TensorDataset):
     """Each sample is fetched with a random number."""
 
@@ -171,6 +219,9 @@ class Script:
 
     def update(self, step: int) -> None:
         self.optimizer.step()
+        self.draw()
+
+    def draw(self) -> None:
         torch.rand(3)
 
 
@@ -210,6 +261,7 @@ class Scales(Script):
         nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        self.draw()
 
 
 class TwoOptimizers(Script):
@@ -226,6 +278,7 @@ class TwoOptimizers(Script):
     def update(self, step: int) -> None:
         self.optimizer.step()
         self.second.step()
+        self.draw()
 
 
 class Schedules(ClearsAfterwards):
@@ -258,6 +311,8 @@ class AccumulatesOverSteps(Script):
     def update(self, step: int) -> None:
         if step % 3 == 2:
             self.optimizer.step()
+        if step % 3 == 2:
+            self.draw()
 
 
 class BucketViews(Script):
@@ -300,8 +355,10 @@ def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Ten
             for place in wanted.shares(step):
                 script.share(step, batches[place])
                 notes(step, batches[place].sum().item(), torch.rand(1).item())
+            before = wanted.random.snapshot()
             script.update(step)
-            wanted.keep()
+            if wanted.random.snapshot() != before:
+                wanted.keep()
             step += 1
     return values(script.model, script.optimizer)
 
@@ -316,7 +373,6 @@ def test_shares_by_themselves(kind: type[Script], tmp_path: Path, page):
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
     for number in range(2):
         data.sampler.set_epoch(number)
-        lab.release_at((number + 1) * len(data))
         for attempt in lab.job.batches(data):
             with attempt as (step, (x,)):
                 script.clear(step)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
 
+from taskd.cython_api import slot
 from taskd.worker.communication import methods, shrunk_operators
+from taskd.worker.state import replicas
+from taskd.worker.state.given import WouldDiverge
+from taskd.worker.training.agreement import Agreement
 from tests.worker import shrinking
 
 
@@ -34,6 +40,11 @@ def test_ranks_that_are_away_where_torch_makes_the_backends(case):
     shrinking.ran(case, TORCH_DISTRIBUTED_DEBUG="DETAIL")
 
 
+def test_groups_of_replacements_are_as_the_others():
+    """Their set-up has run without peers."""
+    shrinking.ran("shrunk_jobs.all_kinds", REPLACEMENT="1")
+
+
 def test_a_lane_of_hsdp_that_is_away():
     shrinking.ran("shrunk_training.hsdp", 6)
 
@@ -48,6 +59,23 @@ def test_this_torch_has_what_shrunk_groups_need(monkeypatch):
     assert shrunk_operators.obstacle() == f"torch {torch.__version__} lacks torch._C._no_such_name"
     with pytest.raises(RuntimeError, match="lacks torch._C._no_such_name, or leave elastic-train"):
         shrunk_operators.install()
+
+
+def test_ranks_that_begin_to_differ_while_others_are_away_end_the_job(monkeypatch):
+    """What is then kept per rank would be missing for those that are away."""
+    state = SimpleNamespace(replicated=[1, 2, 3], shards=[])
+    communicators = SimpleNamespace(present=(0, 2), away=frozenset({3, 1}), world_size=4)
+    session = SimpleNamespace(
+        rank=0, node=0, state=state, communicators=communicators, built_at=slot.interruption()
+    )
+    recorder = SimpleNamespace(refresh=lambda: None, pace=SimpleNamespace(chosen=False))
+    found = replicas.Difference([1], replicas.Replicas())
+    monkeypatch.setattr(replicas, "compare", lambda *given: found)
+    compared = Agreement(session, SimpleNamespace(index=1), recorder)
+    with pytest.raises(
+        WouldDiverge, match=r"1 of 3 tensors differ.*ranks \[1, 3\], which are away"
+    ):
+        compared.compare(1)
 
 
 class Holder:

@@ -203,6 +203,13 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     return [int(index) for index in found.tolist()]
 
 
+def broadcasts_from(ddps: Iterable[DistributedDataParallel]) -> list[tuple[int, int]]:
+    """For each DDP the rank whose buffers it broadcasts, and the one that has them: another if the
+    first is away, which must be its stand-in."""
+    groups = [home(ddp) for ddp in ddps]
+    return [(dist.get_global_rank(group, 0), shrunk.first(group)) for group in groups]
+
+
 _BUFFERS = ("modules_buffers", "named_module_buffers")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from taskd.worker.state import plain
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
+
 
 BATCHES = "job.batches"  # how the plan of a pass begins that hands out batches (training/loop.py)
 
@@ -31,12 +35,14 @@ class Small(NamedTuple):
 @dataclass
 class Pass:
     """Where the rank is in the current pass. `random`, `place`: generators' states and the loader's
-    counters when it began; `loader`, `iterator`: what its batches come from, None without one."""
+    counters when it began; `loader`, `iterator`: what its batches come from, None without one;
+    `next`: the step whose batch comes next, None for the pass's first."""
 
     random: bytes = b""
     place: bytes = b""
     loader: Any = None
     iterator: Iterator[Any] | None = None
+    next: int | None = None
 
 
 class Away:
@@ -49,7 +55,8 @@ class Away:
         self._state = state
         self.entry: Entry
         self.kind, self.step, self.found = FINAL, -1, True
-        self.random = private.of_random()
+        self.random = private.of_random(self._untold)
+        self._told: set[str] = set()
         self.settings = private.of_settings(lambda: common(state) | self._scripts)
         self.buffers = private.of_buffers(lambda: [row.numel() for row in state.buffers])
         self.at = Pass()
@@ -79,10 +86,10 @@ class Away:
         self.settings.settle(ours.settings, theirs.settings)
         self.buffers.settle(ours.buffers, theirs.buffers)
 
-    def now(self, ours: Small) -> Small:
-        """Its state while ours is `ours`."""
+    def now(self, ours: Small, random: bytes | None = None) -> Small:
+        """Its state while ours is `ours`; `random`: its generators' states, if known."""
         return Small(
-            self.random.now(ours.random),
+            self.random.now(ours.random) if random is None else random,
             self.settings.now(ours.settings),
             self.buffers.now(ours.buffers),
         )
@@ -92,6 +99,17 @@ class Away:
         if self.at.iterator is not None and step in self.batches:
             return self.batches.fetched(step)[1]
         return self.random.now(random)
+
+    def _untold(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "rank %d is away: %s was drawn from, or seeded, outside the shares of a step in a"
+                " way that cannot be done for this rank: its numbers will be others than in a full"
+                " job",
+                self.rank,
+                name,
+            )
 
     # -- its record --------------------------------------------------------------------------------
 

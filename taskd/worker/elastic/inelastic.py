@@ -11,7 +11,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.elastic import loaders
-from taskd.worker.elastic.standing import REMEDY
+from taskd.worker.elastic.standing import REMEDY, Standing
 from taskd.worker.elastic.synchronization import lacking
 from taskd.worker.state import fsdp2
 from taskd.worker.state.gradients import MAIN
@@ -25,7 +25,14 @@ HOOKS = tuple(
 
 
 class Carrier(Protocol):
-    state: TrainingState
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def state(self) -> TrainingState: ...
+
+    @property
+    def standing(self) -> Standing: ...
 
 
 class Inelastic:
@@ -69,7 +76,8 @@ class Inelastic:
             if self.loops and self.shares is False:
                 yield f"the loop's last step did not go through job.shares: {REMEDY}"
             return
-        if why := loaders.obstacle(self.loader):
+        ours = self._carrier.standing.passes.place(self._carrier.rank)
+        if why := loaders.obstacle(self.loader, ours):
             yield why
         if not state.ddps and not fsdp2.roots(state.modules.values()):
             yield (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
@@ -20,8 +21,23 @@ class NotCloned(WouldDiverge):
     """The loader cannot be read for another rank; the text says why, and the remedy."""
 
 
-def clone(loader: Any, ours: int, theirs: int) -> Any:
-    """`loader` for data rank `theirs`; it belongs to data rank `ours`. Raises NotCloned."""
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is among others. `rank` of `world`: in the job; `data_rank` of `lanes`: among
+    those with the same parameters."""
+
+    rank: int
+    world: int
+    data_rank: int
+    lanes: int
+
+    def of(self, replicas: int) -> int | None:
+        """Its number among so many that share a data set; None: not known."""
+        return {self.world: self.rank, self.lanes: self.data_rank}.get(replicas)
+
+
+def clone(loader: Any, ours: Place, theirs: Place) -> Any:
+    """`loader`, which is that of the rank at `ours`, for the one at `theirs`. Raises NotCloned."""
     name = type(loader).__name__
     found = samplers(loader)
     if found:
@@ -33,15 +49,16 @@ def clone(loader: Any, ours: int, theirs: int) -> Any:
                 inside = copies.setdefault(id(holder), copy.copy(getattr(loader, holder)))
                 _set(made, holder, inside)
             sampler = getattr(inside, attribute)
-            place = sampler.rank - ours + theirs
-            if not 0 <= place < sampler.num_replicas:
+            if id(sampler) not in copies and ours.of(sampler.num_replicas) != sampler.rank:
                 raise NotCloned(
-                    f"the sampler of {name} has rank {sampler.rank} of {sampler.num_replicas} on"
-                    f" data rank {ours}, so it has none for data rank {theirs}: {REMEDY}"
+                    f"the DistributedSampler of {name} has rank {sampler.rank} of"
+                    f" {sampler.num_replicas} on rank {ours.rank} of {ours.world} (data rank"
+                    f" {ours.data_rank} of {ours.lanes}), so what it is on others is not known:"
+                    " give it one of these two pairs"
                 )
             if id(sampler) not in copies:
                 copies[id(sampler)] = copy.copy(sampler)
-                copies[id(sampler)].rank = place
+                copies[id(sampler)].rank = theirs.of(sampler.num_replicas)
             _set(inside, attribute, copies[id(sampler)])
         return made
     if not moves(loader):
@@ -56,10 +73,10 @@ def clone(loader: Any, ours: int, theirs: int) -> Any:
         ) from None
 
 
-def obstacle(loader: Any) -> str:
+def obstacle(loader: Any, ours: Place) -> str:
     """Why `clone` would fail, "" if it would not."""
     try:
-        clone(loader, 0, 0)
+        clone(loader, ours, ours)
     except NotCloned as error:
         return str(error)
     return ""

@@ -16,10 +16,19 @@ from taskd.worker.state.resuming import END, Resuming
 from taskd.worker.state.training_state import TrainingState
 
 
+class Communicators(Protocol):
+    world_size: int
+
+
 class Carrier(Protocol):
-    rank: int
     state: TrainingState
     random: RandomState
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def communicators(self) -> Communicators: ...
 
 
 class Passes:
@@ -103,6 +112,7 @@ class Passes:
             made = self._clone(away, loader)
             places = _ranks(made)
             away.at.loader, away.at.iterator = made, self._resumed(away, made)
+            away.at.next = away.step + (away.step in away.batches)
             if _ranks(made) != places:
                 raise RuntimeError(
                     f"the sampler of rank {away.rank} had rank {_ranks(made)}, not {places}, its"
@@ -117,8 +127,17 @@ class Passes:
         return iterator
 
     def _clone(self, away: Away, loader: Iterable[Any]) -> Any:
-        state = self._carrier.state
-        return loaders.clone(loader, state.replicas.place(self._carrier.rank), away.place)
+        return loaders.clone(loader, self.place(self._carrier.rank), self.place(away.rank))
+
+    def place(self, rank: int) -> loaders.Place:
+        """Where a rank of our replica set is."""
+        replicas, world = self._carrier.state.replicas, self._carrier.communicators.world_size
+        lanes = world if replicas.members is None else len(replicas.members)
+        return loaders.Place(rank, world, replicas.place(rank), lanes)
+
+    def iterators(self) -> list[Iterator[Any]]:
+        """Those of the other ranks' batches."""
+        return [a.at.iterator for a in self._mine.values() if a.at.iterator is not None]
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -130,6 +149,11 @@ class Passes:
         due = [away for away in due if step not in away.batches]
         ours = random.snapshot()
         for away in due:
+            if away.at.next not in (None, step):
+                raise RuntimeError(
+                    f"step {step} must be repeated, but the loader of rank {away.rank}, which is"
+                    f" away, is at step {away.at.next} here: this process is replaced"
+                )
             start = away.random.now(before)
             random.put(start)
             state = loading.state(away.at.loader)
@@ -137,6 +161,7 @@ class Passes:
             if batch is END:
                 raise self._uneven(away, "fewer")
             away.batches.keep(step, batch, start, random.snapshot(), oldest, state)
+            away.at.next = step + 1
         if due:
             random.put(ours)
 

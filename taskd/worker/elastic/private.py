@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from taskd.worker.elastic import advancing
 from taskd.worker.state import plain, random_state
 
 _GONE = object()  # the rank does not have it
@@ -17,48 +18,56 @@ _GONE = object()  # the rank does not have it
 
 class Apart:
     """One kind of state as bytes, of which the rank has a part of its own. `of`: (ours, theirs) ->
-    the difference, None for none; `over`: (ours, the difference) -> theirs."""
+    the difference, None for none; `over`: (ours, what it was when the two differed so, the
+    difference) -> theirs."""
 
     def __init__(
-        self, of: Callable[[bytes, bytes], Any], over: Callable[[bytes, Any], bytes]
+        self, of: Callable[[bytes, bytes], Any], over: Callable[[bytes, bytes, Any], bytes]
     ) -> None:
         self._of, self._over = of, over
         self._own: Any = None
+        self._settled = b"", b""  # both, of the same moment
         self._made = b"", b""  # ours, and the rank's from it
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is the rank's own."""
-        return self._own is not None
 
     def settle(self, ours: bytes, theirs: bytes) -> None:
         """Both are of the same moment: what differs is the rank's own from now on."""
         self._own = self._of(ours, theirs) if theirs is not ours and theirs != ours else None
-        self._made = ours, theirs
+        self._settled = self._made = ours, theirs
 
     def now(self, ours: bytes) -> bytes:
         """The rank's state, while ours is `ours`; the same object if nothing has changed."""
         if self._own is None:
             return ours
-        if self._made[0] is not ours:
-            if self._made[0] != ours:
-                self._made = ours, self._over(ours, self._own)
-            else:
-                self._made = ours, self._made[1]
+        for known, theirs in (self._made, self._settled):
+            if known is ours or known == ours:
+                self._made = ours, theirs
+                return theirs
+        self._made = ours, self._over(ours, self._settled[0], self._own)
         return self._made[1]
 
 
 # -- generators' states ----------------------------------------------------------------------------
 
+GENERATORS = ("torch's generator", "python's generator", "numpy's generator")
 
-def of_random() -> Apart:
-    """By generator: those seeded alike stay alike."""
+
+def of_random(untold: Callable[[str], None]) -> Apart:
+    """By generator: those seeded alike stay alike; from others the rank draws what we draw between
+    two shares. `untold`: called with the name of one for which that is not possible."""
 
     def of(ours: bytes, theirs: bytes) -> Any:
-        return _pieces(random_state.split(ours), random_state.split(theirs))
+        return _pieces(random_state.split(ours), random_state.split(theirs)) or None
 
-    def over(ours: bytes, own: Any) -> bytes:
-        return random_state.join(_laid(random_state.split(ours), own))
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        found, was = random_state.split(ours), random_state.split(before)
+        for place, piece in own.items():
+            here, found[place] = found[place], piece
+            if here != was[place]:
+                try:
+                    found[place] = advancing.advanced(place, piece, was[place], here)
+                except advancing.Unknown:
+                    untold(GENERATORS[place] if place < len(GENERATORS) else "a generator")
+        return random_state.join(found)
 
     return Apart(of, over)
 
@@ -81,10 +90,10 @@ def of_buffers(sizes: Callable[[], Sequence[int]]) -> Apart:
         return parts
 
     def of(ours: bytes, theirs: bytes) -> Any:
-        return _pieces(split(ours), split(theirs))
+        return _pieces(split(ours), split(theirs)) or None
 
-    def over(ours: bytes, own: Any) -> bytes:
-        return b"".join(_laid(split(ours), own))
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        return b"".join([own.get(i, our) for i, our in enumerate(split(ours))])
 
     return Apart(of, over)
 
@@ -96,10 +105,6 @@ def _pieces(ours: list[bytes], theirs: list[bytes]) -> dict[int, bytes]:
     return {i: their for i, (our, their) in both if our != their}
 
 
-def _laid(ours: list[bytes], own: dict[int, bytes]) -> list[bytes]:
-    return [own.get(i, our) for i, our in enumerate(ours)]
-
-
 # -- settings: see state/small_state.py ------------------------------------------------------------
 
 
@@ -109,7 +114,7 @@ def of_settings(common: Callable[[], set[str]]) -> Apart:
     def of(ours: bytes, theirs: bytes) -> Any:
         return _difference(_tree(ours, set()), _tree(theirs, common()))
 
-    def over(ours: bytes, own: Any) -> bytes:
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
         groups, *rest = _apply(_tree(ours, set()), own).values()
         lists = {name: list(each.values()) for name, each in groups.items()}
         return plain.encode((lists, *rest))

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 
-from taskd.records import nested, store
-from taskd.records.sealed import BadRecord
+from taskd.records import nested
 from taskd.records.store import Entries
 from taskd.worker.discovery.loop_variables import NAME as VARIABLES
-from taskd.worker.elastic import private
+from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small
-from taskd.worker.elastic.passes import Passes
+from taskd.worker.elastic.passes import Communicators, Passes
+from taskd.worker.elastic.records import Found
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
-from taskd.worker.state import entry as entries
 from taskd.worker.state import fsdp2
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
@@ -32,7 +30,7 @@ from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
-REMEDY = "loop over job.shares(step), see docs/elastic.md"
+REMEDY = "loop over job.steps, and in each step over job.shares(step)"
 
 
 class ShareOver(BaseException):
@@ -49,6 +47,9 @@ class Carrier(Protocol):
     random: RandomState
     gradients: Gradients
     stand_ins: dict[int, int]
+
+    @property
+    def communicators(self) -> Communicators: ...
 
 
 class Standing:
@@ -92,32 +93,17 @@ class Standing:
 
     # -- taking others up --------------------------------------------------------------------------
 
-    def find(self, step: int, inside: bytes) -> dict[int, tuple[int | None, Entry]]:
-        """(kind, record) for `step` of each rank that this one stands in for; kind None: as ours.
-        `inside`: those nested in our own record. Raises RuntimeError if one is missing."""
+    def find(self, step: int, inside: bytes) -> dict[int, Found]:
+        """The record for `step` of each rank that this one stands in for. `inside`: those nested in
+        our own record. Raises RuntimeError if one is missing."""
         carrier = self._carrier
-        found: dict[int, tuple[int | None, Entry]] = {}
-        kept = nested.unpack(inside) if carrier.stand_ins else {}
-        for rank in sorted(r for r, by in carrier.stand_ins.items() if by == carrier.rank):
-            entry = _decoded(carrier.entries, rank, step, kept.get(rank))
-            if entry is not None:
-                found[rank] = None, entry
-                continue
-            file = Entries(carrier.entries.directory, store.away(rank), rank)
-            record = file.read(step)
-            entry = _decoded(file, rank, step, record[1]) if record is not None else None
-            if record is None or entry is None:
-                raise RuntimeError(
-                    f"rank {carrier.rank} stands in for rank {rank} and has no record of its step"
-                    f" {step}"
-                )
-            found[rank] = record[0], entry
-        return found
+        wanted = sorted(r for r, by in carrier.stand_ins.items() if by == carrier.rank)
+        return records.find(carrier.entries, wanted, step, inside)
 
     def take_up(
         self,
         step: int,
-        found: dict[int, tuple[int | None, Entry]],
+        found: dict[int, Found],
         kind: int,
         own: Entry,
         rewound: bool,
@@ -226,7 +212,7 @@ class Standing:
         self._open = True
         ours = self._take()
         self._present = [
-            ours if a is None else a.now(ours)._replace(random=a.fetched(step, before))
+            ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
             for a in self._order
         ]
 
@@ -384,12 +370,3 @@ class Standing:
             state.exchange_settings(here.settings, settings)
         if wanted.buffers != here.buffers:
             scatter(wanted.buffers, state.buffers)
-
-
-def _decoded(file: Entries, rank: int, step: int, payload: bytes | None) -> Entry | None:
-    if payload is None:
-        return None
-    try:
-        return entries.decode(payload, replace(file.seal, rank=rank), step)
-    except BadRecord:
-        return None

@@ -111,11 +111,12 @@ class Sums:
     def left(self, left: Left) -> None:
         """An attempt was committed; `left`: gradients that wait."""
         rows = {row.index for row in left.rows if row.name == GRAD}
-        self.averaged = {
-            index
-            for index in rows
-            if self._is_average.get(id(self._parameters[index]), index in self.averaged)
-        }
+        was, self.averaged = self.averaged, set()
+        for index in rows:
+            key = id(self._parameters[index])
+            # what FSDP2 has put into .grad is reduced
+            if key not in self._hooks or self._is_average.get(key, index in was):
+                self.averaged.add(index)
         self._is_average = {}
 
     def _note_average(self, parameter: torch.nn.Parameter) -> None:

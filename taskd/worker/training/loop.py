@@ -90,8 +90,6 @@ class Loop:
         set_up.stop(cursor.calls)
         known, watch = self.attempts.inelastic, self.attempts.watch
         known.loops, known.loader = True, loader
-        if loader is not None and (self._elastic or session.standing.shrunk):
-            watch.install()
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
@@ -102,8 +100,9 @@ class Loop:
             session.random.snapshot(), loading.place(loader) if loader is not None else b""
         )
         if not self._begin_pass(loader):
-            watch.remove()
             return True
+        if loader is not None and (self._elastic or session.standing.shrunk):
+            watch.install()
         try:
             return (yield from self._attempts())
         finally:
@@ -275,6 +274,7 @@ class Loop:
             self._carried.committed(
                 [
                     self._iterator,
+                    *self.session.standing.passes.iterators(),
                     *self.draws.iterators(),
                     *self.session.variables.drawn(),
                 ]

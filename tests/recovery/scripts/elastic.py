@@ -165,13 +165,16 @@ class ByHand:
         everything = [None] * world
         mine = (self.states, net.state_dict(), optimizer.state_dict(), scheduler.state_dict())
         waiting = [p.grad for p in net.parameters()]
-        dist.all_gather_object(everything, (*mine, waiting), self.everybody)
+        # whether DDP sends the buffers in the next forward
+        more = waiting, model.require_forward_param_sync
+        dist.all_gather_object(everything, (*mine, *more), self.everybody)
         source = everything[self.present[0]]
         states = {r: s for found in everything for r, s in found[0].items()}
         if rank not in self.present:
             net.load_state_dict(source[1])
             optimizer.load_state_dict(source[2])
             scheduler.load_state_dict(source[3])
+            model.require_forward_param_sync = source[5]
         self.states = {r: states[r] for r in range(world) if stand_ins.get(r, r) == rank}
         if rank not in self.present:
             optimizer.zero_grad()
