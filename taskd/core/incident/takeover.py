@@ -146,6 +146,8 @@ class Takeover:
         moving, job = incident.moving, self._job
         assert moving is not None
         moving.stand_ins, moving.held = dict(job.stand_ins), dict(job.held)
+        nodes = job.topology.nodes.items()
+        moving.keepers = {i: (node.keepers, node.kept_by) for i, node in nodes}
         self._tell(moving, "begun", moving.why)
         for leg in moving.legs:
             node = job.topology.nodes[leg.node]
@@ -181,6 +183,9 @@ class Takeover:
         for leg in moving.legs:
             if leg.before is not None:
                 self._put_back(incident, moving, leg, leg.before, why)
+        for number, node in self._job.topology.nodes.items():
+            if node.lost:  # perhaps meanwhile: no record has been made since
+                node.keepers, node.kept_by = moving.keepers[number]
         self.keep_records()
 
     def _put_back(
