@@ -39,7 +39,8 @@ class Succession(Part):
         self._waiting: set[int] = set()  # ranks that wait for orders
         # the newest generation that ranks have resumed in, and who stood in for whom then
         self._resumed, self._stand_ins = 0, dict[int, int]()
-        self._present: set[int] = set()  # ranks that have a process
+        # ranks that have a process -> the generation that it is of
+        self._present: dict[int, int] = {}
         self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
@@ -48,21 +49,23 @@ class Succession(Part):
 
     def learn(self, event: from_agent.AgentJoined) -> None:
         """Learn from an agent about its ranks' processes, which are new to this manager."""
-        ranks = set(event.ranks)
+        ranks, dead = set(event.ranks), set(event.dead)
         for known, told in (
             (self._new, event.new),
             (self._ready, event.ready),
             (self._waiting, event.waiting),
         ):
             known -= ranks  # in place: all ranks may wait
-            known |= set(told)
-        self._present = self._present - ranks | (ranks - set(event.dead))
+            known |= set(told) - dead  # one that is away had perhaps been replaced before
+        self._present |= {r: -1 if r in dead else event.generation for r in ranks}
         if event.resumed > self._resumed:
             self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
         if self._stand_ins or self._job.away:
-            # those that have come back meanwhile have a process
-            away = {r: s for r, s in self._stand_ins.items() if r not in self._present}
-            self._learn_away(away)
+            # those that have come back meanwhile have a newer process; one that was cut off when
+            # it left has not
+            there = self._present
+            left = self._stand_ins.items()
+            self._learn_away({r: s for r, s in left if there.get(r, -1) < self._resumed})
 
     def _learn_away(self, stand_ins: dict[int, int]) -> None:
         """Learn which ranks are away. A node whose ranks all are may never register."""
