@@ -74,6 +74,8 @@ class Admission:
             (job.election.stranger(event.agent) and not ours and not asks)
             or (known is not None and known.assignee)
             or (another and job.protected)
+            # the job goes on without it: it may come back as a standby
+            or (known is not None and known.lost and job.protected and topology.gone(known))
         ):
             self._turn_away(event, known)
             return []
@@ -212,10 +214,6 @@ class Admission:
                 rank.alive = number not in event.dead
             else:
                 job.away[number].incarnation = incarnation
-        if job.topology.gone(job.topology.nodes[event.node]):
-            job.note(f"node {event.node}, whose ranks are away, is reachable again")
-            self._recovery.nodes.keep_records()
-            return
         self._pause.remind()
         dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
         incident = self._recovery.join(f"node {event.node} is reachable again{dead}", now=now)
