@@ -38,6 +38,8 @@ class Invariants:
         self._rungs: dict[int, int] = {}  # incident -> its current rung
         self._standing = False  # all ranks are paused, and the coordinator knows it
         self._incident: object = None
+        self._dumps_all = False  # the records of all ranks are to be in the dump
+        self._returns: from_agent.AgentJoined | None = None  # of a lost node
 
     def new_manager(self) -> None:
         """Forget what the previous manager knew; replacements it ordered that have not started are
@@ -58,8 +60,7 @@ class Invariants:
         self._incident = incident
         # the node's orders may not have reached it
         lost = isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost
-        if lost and event.agent not in job.fenced:
-            self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
+        self._returns = event if lost else None
         rank = getattr(event, "rank", None)
         known = job.ranks.get(rank) if rank is not None else None
         if known is None or getattr(event, "incarnation", 0) != known.incarnation:
@@ -143,7 +144,10 @@ class Invariants:
         if not job.protected or job.over:
             return
         for number, former in world.formers.items():
-            assert former.manager == world.manager or former.lost, f"two agents have node {number}"
+            decided = former.manager == world.manager or former.lost
+            # or none: each is turned away when it registers
+            decided = decided or job.topology.gone(job.topology.nodes[number])
+            assert decided, f"two agents have node {number}"
         for agent in world.prepared:
             known = agent not in job.topology.standbys or agent in job.topology.reserved
             assert known, f"{agent} prepares for nothing"
@@ -205,6 +209,9 @@ class Invariants:
             assert incident is None or not incident.evicted, (
                 "an evicted rank takes part in the rebuild"
             )
+        if isinstance(command, to_rank.Rebuild):
+            self._check_stand_ins(dict(command.stand_ins))
+            self._restored.pop(command.generation, None)  # of before all ranks were restarted
         if isinstance(command, to_rank.RecordState | to_rank.SaveState):
             rank = self.world.ranks[command.rank]
             assert incident is not None
@@ -218,8 +225,18 @@ class Invariants:
                 assert rank.position().clean == command.step, (
                     "its memory does not hold the state of that step"
                 )
+        if isinstance(command, c.Admit) and self._returns is not None:
+            self.newest |= dict(
+                zip(self._returns.ranks, self._returns.incarnations, strict=True)
+            )
         if isinstance(command, to_agent.Seal):
             self.world.counts["sealed"] += 1
+            without = {r.number for r in self.world.ranks} - self.world.dumped[command.name]
+            assert not (without and self._dumps_all), f"no records of {without}"
+        if isinstance(command, to_agent.SaveRecords):
+            whole = all(r.alive for r in job.ranks.values()) and not job.topology.lost
+            whole = whole and job.stand_ins.keys() == job.away.keys()
+            self._dumps_all = whole and self.world.elastic
         if isinstance(command, to_agent.TakeOver):
             self._check_take_over(command)
         if isinstance(command, to_agent.Replace):
@@ -265,7 +282,6 @@ class Invariants:
             assert left or command.step == self.world.total
         elif isinstance(command, to_agent.RestartAll):
             self._floor, self._tellings = 0, []  # the scripts begin anew
-            self._restored.clear()
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (
@@ -286,6 +302,17 @@ class Invariants:
             self._check_failed(command.text.split(" failed: ", 1)[1])
         elif isinstance(command, to_agent.GiveUp):
             self._check_paragraph(command.reason)
+
+    def _check_stand_ins(self, stand_ins: dict[int, int]) -> None:
+        """Each rank that is away has a stand-in of its replica set that is not, and of each set the
+        first present one stands in for the first."""
+        job, ranks = self.world.coordinator.job, self.world.ranks
+        assert stand_ins.keys() == job.away.keys(), f"{stand_ins}, but away are {set(job.away)}"
+        assert job.ranks.keys() >= set(stand_ins.values())
+        assert all(ranks[a].replica_set == ranks[s].replica_set for a, s in stand_ins.items())
+        for of in range(self.world.sets):
+            present = [r.number for r in ranks if r.replica_set == of and r.number in job.ranks]
+            assert stand_ins.get(of, of) == present[0], f"{stand_ins.get(of)} stands in for {of}"
 
     def _check_failed(self, why: str) -> None:
         """What a strategy lacks is nowhere."""
@@ -407,7 +434,9 @@ class Invariants:
         if command.ok:
             self.done.add(command.request)
         if command.ok and command.request.startswith("pause"):
-            out = {n.number for n in self.world.nodes if n.agent in self.world.fenced}
+            fenced = self.world.fenced
+            out = {n.number for n in self.world.nodes if n.cut or n.agent in fenced}
+            out = out if self.world.elastic else set()
             living = [r for r in self.world.ranks if r.alive and r.node not in out]
             moving = [
                 r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
@@ -427,6 +456,8 @@ class Invariants:
         if incident is not None and incident.leaving and incident.saved:
             assert "The state at the start of step " in reason and "--resume auto" in reason
             return
+        if self.world.elastic and incident is not None and not incident.rungs:
+            assert "elastic-training: " in reason or incident.hopeless, reason
         parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
         for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"

@@ -250,6 +250,8 @@ class World:
             self.deliver(event)
 
     def deliver(self, event: e.Event) -> None:
+        if self.over and not self.coordinator.job.over:
+            return  # there was no majority
         if self.asleep is not None:
             self.asleep.append(
                 lambda m=self.manager: self.deliver(event) if m == self.manager else None
@@ -258,7 +260,6 @@ class World:
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
         if isinstance(event, from_agent.AgentJoined):
-            self.nodes[event.node].joined = self.manager
             self.publish(event)
         lost = self.coordinator.job.topology.is_lost
         if isinstance(event, e.DeviceLevel) and not lost(event.rank):  # of a lost node it is void
