@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from taskd.control import Control
     from taskd.history.status.model import Model
-    from taskd.messages.to_operator import IncidentSeen
+    from taskd.messages.to_operator import IncidentSeen, ShrunkSeen
 
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
 EVERY = 1.0  # seconds between two polls
@@ -112,7 +112,9 @@ class _Sight:
     damaged: int = 0
     _control: Control | None = None
     _term: int = -1  # of the manager that answered last
-    _before: tuple[IncidentSeen, ...] = ()  # incidents that the journal knew then
+    # what the journal knew then: incidents, and how many ranks trained
+    _before: tuple[IncidentSeen, ...] = ()
+    _shrunk: ShrunkSeen | None = None
     _size: tuple[Path, int] | None = None  # of the journal that was read last
     _read: Model | None = None
 
@@ -137,8 +139,9 @@ class _Sight:
                 self._term = seen.term
                 known = self._journal(files.path(self.directory, seen.job))
                 self._before = known.incidents if known is not None else ()
+                self._shrunk = known.seen.shrunk if known is not None else None
             where = addresses.text(self._control.address)
-            return of_manager(where, seen, self._before)
+            return of_manager(where, seen, self._before, self._shrunk)
         except SeveralJobs as error:
             raise click.ClickException(str(error)) from None
         except (ControlError, BadSecret):

@@ -11,6 +11,7 @@ from taskd.core.incident import ladder
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.state import JobState, Part
+from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results
 
 if TYPE_CHECKING:
@@ -109,18 +110,24 @@ class Advice:
         self._recovery.again(now)
 
     def faulty(self) -> tuple[tuple[int, int], ...]:
-        """The ranks at fault and the documented types of their faults."""
-        incident = self._recovery.incident
-        return self._recovery.rounds.faulty(incident) if incident is not None else ()
+        """The ranks at fault and the documented types of their faults; also of those that have left
+        for it."""
+        recovery, incident = self._recovery, self._recovery.incident
+        if incident is None:
+            return ()
+        left = dict.fromkeys(recovery.elastic.lost(incident), OTHER)
+        return tuple(sorted({**dict(recovery.rounds.faulty(incident)), **left}.items()))
 
     def able(self) -> tuple[str, ...]:
         """The strategies that fit the damage, in order of cost."""
         incident, rungs = self._recovery.incident, self._job.settings.ladder
-        if incident is None:
-            return rungs
-        damage = self._recovery.rounds.damage(incident)
-        return tuple(
-            s
-            for s in incident.rungs or rungs
-            if s not in incident.failed and ladder.unfit(s, damage) is None
-        )
+        if incident is not None:
+            damage = self._recovery.rounds.damage(incident)
+            rungs = tuple(
+                s
+                for s in incident.rungs or rungs
+                if s not in incident.failed and ladder.unfit(s, damage) is None
+            )
+        if ladder.ELASTIC in rungs and self._recovery.elastic.refusal(incident):
+            return tuple(s for s in rungs if s != ladder.ELASTIC)
+        return rungs

@@ -62,8 +62,8 @@ class Coordinator:
         self.pause = Pause(self.job)
         self.recovery = Recovery(self.job, self.pause)
         self.faults = Faults(self.job, self.recovery, self.pause)
-        self.switch = Switch(self.job, self.recovery, self.pause)
         self.growth = Growth(self.job, self.recovery, self.pause)
+        self.switch = Switch(self.job, self.recovery, self.pause, self.growth)
         self.hangs = HangDetector(self.job, self.recovery, self.faults)
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
@@ -138,8 +138,8 @@ class Coordinator:
             from_agent.RecordsTaken: self.recovery.took,
             from_operator.NodeSubHealthy: self.switch.reported,
             e.SubHealthyStrategySet: self.switch.strategy_set,
-            from_agent.NodePrepared: self._node_prepared,
-            from_agent.PreparationFailed: self._preparation_failed,
+            from_agent.NodePrepared: self.switch.prepared,
+            from_agent.PreparationFailed: self.switch.failed,
             e.AdvisorConnected: self._advisor_connected,
             e.AdvisorSignal: self.advisor.signal,
             e.AdvisorTask: self._advisor_task,
@@ -220,9 +220,7 @@ class Coordinator:
         job, number = self.job, getattr(event, "rank", None)
         if number is None:
             return True
-        if job.closing:  # by an event that this one follows from
-            return False
-        if number in job.away:
+        if job.closing or number in job.away:  # closing: by an event that this one follows from
             return False
         if number not in job.ranks:
             what = f"{type(event).__name__} of rank {number}"
@@ -240,19 +238,16 @@ class Coordinator:
         self.restarts.decide()
         for part in self._following:
             part.follow_up(now)
-        under_way = self.recovery.incident is not None
         if job.over:
             said, job.out = job.out, []
             self.pause.drop(OVER)
-            self.switch.end()
-            self.growth.end()
-            self.leaving.end()
-            self.admission.end()
+            for ends in (self.switch, self.leaving, self.admission):
+                ends.end()
             job.out += said  # answers first: the manager may exit after the rest
-        elif job.interruption > interruption and under_way:
+        elif job.interruption > interruption and self.recovery.incident is not None:
             self.hangs.stop()
             self.pause.again()
-        elif incident and not under_way:
+        elif incident and self.recovery.incident is None:
             self.hangs.stop()
             self.finishing.check(now)
 
@@ -308,18 +303,8 @@ class Coordinator:
         self.admission.taken(event, now)
         self.restarts.taken(event)
 
-    def _node_prepared(self, event: from_agent.NodePrepared, now: float) -> None:
-        self.switch.prepared(event, now)
-        self.growth.prepared(event, now)
-
-    def _preparation_failed(self, event: from_agent.PreparationFailed, now: float) -> None:
-        self.switch.failed(event, now)
-        self.growth.failed(event, now)
-
     def _standby_joined(self, event: from_agent.StandbyJoined, now: float) -> list[e.Event]:
-        if not self.growth.has(event.agent):
-            self.switch.inherit(event)
-        self.growth.joined()
+        self.switch.inherit(event)
         following = self.admission.standby_joined(event, now)
         self.pods.assign(now)
         return following
@@ -335,8 +320,7 @@ class Coordinator:
     # -- ranks -------------------------------------------------------------------------------------
 
     def _rank_died(self, event: from_agent.RankDied, now: float) -> None:
-        job = self.job
-        rank = job.ranks[event.rank]
+        job, rank = self.job, self.job.ranks[event.rank]
         if not rank.alive:
             return
         rank.alive, rank.left = False, event.position or rank.left
@@ -347,7 +331,7 @@ class Coordinator:
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
         if event.refused and self.job.protected and not self.job.over:
-            self.job.give_up(f"rank {event.rank}: {event.text}")
+            self.faults.refused(event, now)
 
     def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
@@ -367,12 +351,11 @@ class Coordinator:
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
-        if event.demand is not Demand.MOVE_NODE or node is None:
-            self.faults.levelled(event, now)
-            return
-        self.faults.levelled(event, now, self.switch.refusal(node))
-        why = f"device of rank {event.rank}: {event.text}"
-        self.switch.reported(from_operator.NodeSubHealthy("", node, why), now)
+        moves = node if event.demand is Demand.MOVE_NODE else None
+        self.faults.levelled(event, now, self.switch.refusal(moves) if moves is not None else "")
+        if moves is not None:
+            why = f"device of rank {event.rank}: {event.text}"
+            self.switch.reported(from_operator.NodeSubHealthy("", moves, why), now)
 
     def _rank_interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
         self.job.ask(event.position.load)

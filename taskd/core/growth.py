@@ -4,7 +4,8 @@ A standby that comes starts the node's ranks, which run the user's script up to 
 while the others train. When they are ready, all ranks are paused before the same step, and the
 standby gets the node in an incident of its own (strategy grow): its ranks take the records that
 their stand-ins have carried on, and the replicated state from replicas. No step is repeated. A
-fault before they have it leaves the job as it was, and growth begins anew.
+fault before they have it leaves the job as it was, and growth begins anew. An advisor may hold
+growth: standbys are prepared meanwhile, and the ranks train on until it says when.
 
 Nodes come back together whose ranks make whole lanes (core/elastic.py), the lowest first.
 """
@@ -42,17 +43,32 @@ class _Plan:
     ready: set[int] = field(default_factory=set)
     moving: Moving | None = None
 
+    @property
+    def prepared(self) -> bool:
+        return self.ready == self.standbys.keys()
+
 
 class Growth(Part):
     def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
         self._job, self._recovery, self._pause = job, recovery, pause
         self._plan: _Plan | None = None
         self._failed = 0  # times in a row
+        self.held = False  # by an advisor (core/advice.py), which will say when
 
     @property
     def deadline(self) -> float | None:
         plan = self._plan
-        return plan.deadline if plan is not None and plan.stage is not Stage.MOVING else None
+        waits = plan is None or plan.stage is Stage.MOVING or self._holds(plan)
+        return plan.deadline if plan is not None and not waits else None
+
+    def _holds(self, plan: _Plan) -> bool:
+        """Whether it waits for the advisor's word alone."""
+        return self.held and plan.stage is Stage.PREPARING and plan.prepared
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is not tried again until another standby comes."""
+        return self._failed >= TRIES
 
     def joined(self) -> None:
         """A standby has come."""
@@ -69,10 +85,8 @@ class Growth(Part):
         if plan is None or plan.standbys.get(event.node) != event.agent:
             return
         plan.ready.add(event.node)
-        self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
-        if plan.stage is Stage.PREPARING and plan.ready == plan.standbys.keys():
-            plan.stage, plan.deadline = Stage.PAUSING, now + self._job.settings.pause_all
-            self._pause.begin_move()
+        waits = ", which waits for the advisor's word" if self.held else ""
+        self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}{waits}")
 
     def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
         plan = self._plan
@@ -89,18 +103,20 @@ class Growth(Part):
     def follow_up(self, now: float) -> None:
         if self._job.over:
             return
-        if self._plan is None:
-            self._begin(now)
-        elif self._plan.stage is Stage.MOVING:
+        if self._job.protected and self._recovery.incident is None:
+            self._recovery.elastic.take_over()
+        if self._plan is not None and self._plan.stage is Stage.MOVING:
             self._look(self._plan)
-        else:
+        elif self._plan is not None:
             self._advance(self._plan, now)
+        if self._plan is None:  # also for what is still away
+            self._begin(now)
 
     def _begin(self, now: float) -> None:
         """Have standbys prepare for as many whole lanes as they suffice for."""
         job, topology = self._job, self._job.topology
         quiet = job.protected and self._recovery.incident is None and not self._pause.wanted
-        if not job.away or not topology.standbys or not quiet or self._failed >= TRIES:
+        if not job.away or not topology.standbys or not quiet or self.given_up:
             return
         if any(rank.ended for rank in job.ranks.values()) or job.outnumbered:
             return
@@ -171,6 +187,9 @@ class Growth(Part):
         if any(rank.ended for rank in job.ranks.values()):
             self._break_off("the job is at its end")
             return
+        if plan.stage is Stage.PREPARING and plan.prepared and not self.held:
+            plan.stage, plan.deadline = Stage.PAUSING, now + job.settings.pause_all
+            self._pause.begin_move()
         free = self._recovery.incident is None and not self._pause.busy
         if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
             back = {r for n in plan.standbys for r in topology.nodes[n].ranks}
@@ -216,7 +235,7 @@ class Growth(Part):
 
     def tick(self, now: float) -> None:
         plan = self._plan
-        if plan is None or plan.stage is Stage.MOVING or now < plan.deadline:
+        if plan is None or self.deadline is None or now < plan.deadline:
             return
         waits = self._recovery.incident is not None or self._pause.busy
         if plan.stage is Stage.PAUSING and waits:

@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 from taskd.core.abbreviate import abbreviate
 from taskd.core.progress import Seen
 from taskd.messages.to_operator import (
+    AWAY,
     WORST,
     NodeSeen,
     Overview,
+    ShrunkSeen,
     incident_seen,
 )
+from taskd.messages.values import Spans
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
-    from taskd.core.topology import Node
+    from taskd.core.topology import Node, Topology
 
 NODES = 40  # listed one by one
 # "silent": by the journal alone, there is no manager, and how the job ended is not known
@@ -25,8 +28,10 @@ STATES = ("starting", "training", "repairing", "paused", "voting", "over", "sile
 
 def overview(job: Coordinator) -> str:
     state = job.job
+    topology = state.topology
     counts = (
-        f"{len(state.ranks)} ranks on {state.settings.nodes} node{'s' * (state.settings.nodes > 1)}"
+        f"{topology.world_size} ranks on {state.settings.nodes}"
+        f" node{'s' * (state.settings.nodes > 1)}"
     )
     lines = [
         f"{status(job)[1]}; {counts}, generation {state.generation}, {job.recovery.incidents}"
@@ -34,14 +39,17 @@ def overview(job: Coordinator) -> str:
     ]
     if not state.repairs:
         lines.append("recovery is paused (process-recover-enable): the next fault ends the job")
-    for number, node in sorted(state.topology.nodes.items())[:NODES]:
-        lines.append(f"node {number}: ranks {node.ranks[0]}-{node.ranks[-1]}, {_of(node)}")
-    if len(state.topology.nodes) > NODES:
+    if state.away:
+        lines.append(f"shrunk: {job.recovery.elastic.words}")
+    for number, node in sorted(topology.nodes.items())[:NODES]:
+        ranks = f"ranks {node.ranks[0]}-{node.ranks[-1]}"
+        lines.append(f"node {number}: {ranks}, {_of(topology, node)}")
+    if len(topology.nodes) > NODES:
         lines.append(
-            f"and {len(state.topology.nodes) - NODES} more nodes; {len(state.topology.lost)} of all"
+            f"and {len(topology.nodes) - NODES} more nodes; {len(topology.lost)} of all"
             " nodes are lost"
         )
-    waiting = state.topology.standbys
+    waiting = topology.standbys
     if waiting:
         lines.append(f"standbys: {abbreviate(agent[:8] for agent in waiting)}")
     return "\n".join(lines)
@@ -62,7 +70,11 @@ def answer(
     state, incident = job.job, job.recovery.incident
     word, detail = status(job)
     topology = state.topology
-    troubled = [(n, _of(node)) for n, node in sorted(topology.nodes.items()) if not _runs(node)]
+    troubled = [
+        (n, _of(topology, node))
+        for n, node in sorted(topology.nodes.items())
+        if not _runs(topology, node)
+    ]
     missing = [n for n in range(state.settings.nodes) if n not in topology.nodes]
     troubled += [(n, "has not joined") for n in missing]
     incidents = [incident_seen(past) for past in recent]
@@ -91,7 +103,7 @@ def answer(
         state=word,
         detail=detail,
         nodes=state.settings.nodes,
-        ranks=len(state.ranks),
+        ranks=topology.world_size,
         generation=state.generation,
         term=job.election.candidate.term,
         repairs=state.repairs,
@@ -108,6 +120,30 @@ def answer(
         standbys=len(topology.standbys),
         incidents=tuple(incidents[-WORST:]),
         incidents_seen=job.recovery.incidents,
+        shrunk=_shrunk(job, now, unix),
+    )
+
+
+def _shrunk(job: Coordinator, now: float, unix: float) -> ShrunkSeen | None:
+    state, topology, elastic = job.job, job.job.topology, job.recovery.elastic
+    if not state.away:
+        return None
+    absent = {
+        number
+        for number, node in topology.nodes.items()
+        if node.lost and not node.assignee and topology.gone(node)
+    }
+    preparing = sorted((n, agent) for agent, n in topology.reserved.items() if n in absent)
+    waiting = sorted(absent - {number for number, _ in preparing})
+    return ShrunkSeen(
+        ranks=len(state.ranks),
+        of=topology.world_size,
+        since=0.0 if elastic.since is None else max(unix - (now - elastic.since), 0.0),
+        shares=elastic.shares,
+        away=Spans.of(sorted(state.away)).spans[:WORST],
+        waiting=tuple(waiting[:WORST]),
+        waits=len(waiting),
+        preparing=tuple(preparing[:WORST]),
     )
 
 
@@ -144,13 +180,15 @@ def status(job: Coordinator) -> tuple[str, str]:
     return word, "training, protected" if word == "training" else word
 
 
-def _runs(node: Node) -> bool:
-    return node.living and not node.assignee
+def _runs(topology: Topology, node: Node) -> bool:
+    return node.living and not node.assignee and not topology.gone(node)
 
 
-def _of(node: Node) -> str:
+def _of(topology: Topology, node: Node) -> str:
     if node.assignee:
         return f"being taken over by standby {node.assignee[:8]}"
+    if topology.gone(node):
+        return AWAY
     if node.lost:
         return "lost, waiting for a standby"
     return "running" if node.ended is None else "ended"

@@ -82,7 +82,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
                 f"step {step} is the last {'before' if tried else 'that every rank has recorded'}",
             ]
         )
-        found = _sources(step, present, why)
+        found = _sources(step, present, ranks.values(), why)
         if isinstance(found, Plan):
             return found
         tried.append(found)
@@ -100,8 +100,11 @@ def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, froz
     }
 
 
-def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
-    """Return a plan for `step`, which was chosen because of `why`, or why there is none."""
+def _sources(
+    step: int, ranks: Mapping[int, Member], everybody: Iterable[Member], why: str
+) -> Plan | str:
+    """Return a plan for `step`, which was chosen because of `why`, or why there is none.
+    `everybody`: with the ranks that leave, of which each has a stripe of its node's copy."""
     clean = [
         r
         for r, m in ranks.items()
@@ -113,7 +116,7 @@ def _sources(step: int, ranks: Mapping[int, Member], why: str) -> Plan | str:
     keep = [r for r in clean if r not in doubted or ranks[r].replica_set not in sure]
     keeping = frozenset(keep)
     near: dict[tuple[int, int], list[Member]] = {}  # replicas of a node
-    for m in ranks.values():
+    for m in everybody:
         near.setdefault((m.node, m.replica_set), []).append(m)
     whole = {
         (node, of)

@@ -9,7 +9,7 @@ exists once must be recorded with each rank's private state.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -24,37 +24,36 @@ class Holding:
     present: int = 0
 
 
-def hold(holdings: Sequence[Holding]) -> bool:
-    """Whether all ranks of each present replica set still have the same. `holdings`: by rank."""
+def hold(holdings: Mapping[int, Holding]) -> bool:
+    """Whether all ranks of each present replica set still have the same. `holdings`: of the ranks
+    that are not away, which the rank that names a set may be."""
+    held: dict[int, tuple[int, int]] = {}
     return all(
-        (h.layout, h.content) == (holdings[h.present].layout, holdings[h.present].content)
-        for h in holdings
+        held.setdefault(h.present, (h.layout, h.content)) == (h.layout, h.content)
+        for h in holdings.values()
     )
 
 
-def find(holdings: Sequence[Holding]) -> list[int] | None:
+def find(holdings: Mapping[int, Holding]) -> dict[int, int] | None:
     """Return each rank's replica set. None if some rank has no replica on another node (where there
-    is one node: on any rank): its state is lost with the node."""
+    is one node: on any rank): its state is lost with the node. `holdings`: by rank, lowest
+    first."""
     first: dict[tuple[int, int], int] = {}
-    found = [first.setdefault((h.layout, h.content), r) for r, h in enumerate(holdings)]
+    found = {r: first.setdefault((h.layout, h.content), r) for r, h in holdings.items()}
     nodes: dict[int, set[int]] = {}
     sizes: dict[int, int] = {}
-    for of, h in zip(found, holdings, strict=True):
-        nodes.setdefault(of, set()).add(h.node)
+    for r, of in found.items():
+        nodes.setdefault(of, set()).add(holdings[r].node)
         sizes[of] = sizes.get(of, 0) + 1
-    one = len({h.node for h in holdings}) == 1
+    one = len({h.node for h in holdings.values()}) == 1
     if any(sizes[of] < 2 or (not one and len(nodes[of]) < 2) for of in sizes):
         return None
     return found
 
 
-def same_node(rank: int, sets: Sequence[int], nodes: Sequence[int]) -> list[int]:
+def same_node(rank: int, sets: Mapping[int, int], nodes: Mapping[int, int]) -> list[int]:
     """The ranks of `rank`'s replica set on its node, lowest first."""
-    return [
-        r
-        for r, (of, node) in enumerate(zip(sets, nodes, strict=True))
-        if (of, node) == (sets[rank], nodes[rank])
-    ]
+    return [r for r, of in sets.items() if (of, nodes[r]) == (sets[rank], nodes[rank])]
 
 
 def equal(digests: Mapping[int, str], sets: Mapping[int, int]) -> bool:

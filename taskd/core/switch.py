@@ -14,6 +14,7 @@ from enum import Enum
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.growth import Growth
 from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.state import Leg, Moving
@@ -55,8 +56,10 @@ NO_RECORDS = (
 
 
 class Switch(Part):
-    def __init__(self, job: JobState, recovery: Recovery, pause: Pause) -> None:
+    def __init__(self, job: JobState, recovery: Recovery, pause: Pause, growth: Growth) -> None:
+        """`growth`: standbys prepare for it, too."""
         self._job, self._recovery, self._pause = job, recovery, pause
+        self._growth = growth
         self._plans: list[_Plan] = []  # the first one is under way
         # moves that an earlier manager began, by standby
         self._inherited: dict[str, from_agent.Preparation] = {}
@@ -136,6 +139,7 @@ class Switch(Part):
         return next((why for holds, why in reasons if holds), "")
 
     def prepared(self, event: from_agent.NodePrepared, now: float) -> None:
+        self._growth.prepared(event, now)
         plan = self._with(event.node, event.agent)
         if plan is not None and plan.stage is Stage.PREPARING:
             self._job.note(f"standby {event.agent[:8]} is ready to be node {event.node}")
@@ -143,6 +147,7 @@ class Switch(Part):
             self._pause.begin_move()
 
     def failed(self, event: from_agent.PreparationFailed, now: float) -> None:
+        self._growth.failed(event, now)
         plan, why = (
             self._with(event.node, event.agent),
             f"standby {event.agent[:8]} cannot be node {event.node}: {event.why}",
@@ -156,6 +161,9 @@ class Switch(Part):
 
     def inherit(self, event: from_agent.StandbyJoined) -> None:
         """A standby prepares for a node. A manager takes that up if an earlier one ordered it."""
+        self._growth.joined()
+        if self._growth.has(event.agent):
+            return
         if event.prepares is None:
             self._inherited.pop(event.agent, None)
         elif event.agent not in self._ordered:
@@ -306,6 +314,7 @@ class Switch(Part):
 
     def end(self) -> None:
         """The job is over."""
+        self._growth.end()
         for plan in self._plans:
             self._answer(plan.requests, False, "the job is over")
         self._plans.clear()

@@ -11,7 +11,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_PAUSE, TASKD_NO_RANK, TASKD_RECORDS,
     TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, taskd_damage, taskd_damages,
-    taskd_page, taskd_page_away, taskd_page_bell, taskd_page_copied, taskd_page_copying, taskd_page_create,
+    taskd_page, taskd_page_away, taskd_page_bell, taskd_page_copied, taskd_page_copying,
+    taskd_page_create,
     taskd_page_ending,
     taskd_page_pause, taskd_page_interrupt, taskd_page_unmap, taskd_page_wait_bell, taskd_read,
     taskd_record, taskd_records, taskd_slot_reset, taskd_view, taskd_wait_death,

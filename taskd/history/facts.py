@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
+SPANS = 10  # of ranks that are named
+RANKS = 1_000_000  # more, or more shares of a step, is a journal that is wrong
+
+Span = tuple[int, int, int]  # ranks: the first, the last, the distance between two
 
 
 @dataclass(frozen=True)
@@ -128,6 +133,55 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Shrunk:
+    """Only `ranks` of `of` ranks train: those in `away` are away, and others stand in for them, so
+    that a step takes up to `shares` times as long. `until`: Unix time, None while it is so."""
+
+    since: float
+    ranks: int
+    of: int
+    shares: int
+    away: tuple[Span, ...] = ()
+    until: float | None = None
+
+    @classmethod
+    def of_record(cls, record: Record) -> Shrunk | None:
+        """By an entry `elastic`; None for all ranks."""
+        ranks, of = record.count("ranks"), record.count("of")
+        if not 0 < ranks < of:
+            return None
+        shares = min(max(record.count("shares"), 1), RANKS)
+        return cls(record.time, ranks, of, shares, tuple(_spans(record.several("away"))))
+
+    def same(self, other: Shrunk) -> bool:
+        """Whether it is so at another time."""
+        return (self.ranks, self.of, self.shares, self.away) == (
+            other.ranks,
+            other.of,
+            other.shares,
+            other.away,
+        )
+
+    @property
+    def missing(self) -> set[int]:
+        """The ranks that are away."""
+        every = chain.from_iterable(range(a, b + 1, apart) for a, b, apart in self.away)
+        return set(islice(every, RANKS))
+
+    @property
+    def who(self) -> str:
+        return named(self.away, self.of - self.ranks)
+
+    @property
+    def words(self) -> str:
+        return f"{self.ranks} of {self.of} ranks train, a step takes up to {self.times} as long"
+
+    @property
+    def times(self) -> str:
+        return f"{self.shares} time{'s' * (self.shares != 1)}"
+
+
+@dataclass(frozen=True)
 class End:
     """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "hopeless"; "" if `ok`,
     and in journals of earlier versions."""
@@ -146,6 +200,9 @@ def sentence(record: Record) -> str:
     if record.kind == "start":
         took = record.data.get("successor") is True
         return "the next manager takes the job over" if took else "the job starts"
+    if record.kind == "elastic":
+        shrunk = Shrunk.of_record(record)
+        return f"{shrunk.words}; away: {shrunk.who}" if shrunk is not None else "all ranks train"
     named = [
         f"{name} {value}"
         for name in ("node", "rank", "device", "code", "term", "state", "strategy", "by")
@@ -163,6 +220,25 @@ def _slow(record: Record) -> Iterator[tuple[int, int, float]]:
             known = type(seconds) in (int, float) and 0 <= seconds < FAR
             if is_count(rank) and is_count(node) and known:
                 yield rank, node, float(seconds)
+
+
+def _spans(told: list[Any]) -> Iterator[Span]:
+    for row in told:
+        if isinstance(row, list | tuple) and len(row) == 3 and all(map(is_count, row)):
+            first, last, apart = row
+            if first <= last and apart > 0:
+                yield first, last, apart
+
+
+def named(spans: Sequence[Span], count: int) -> str:
+    """The ranks of the first spans, and how many of `count` others there are."""
+    said, listed = [], 0
+    for first, last, apart in spans[:SPANS]:
+        step = f" by {apart}" if apart > 1 else ""
+        said.append(str(first) if first == last else f"{first}-{last}{step}")
+        listed += (last - first) // apart + 1
+    more = f" and {count - listed} more" if count > listed else ""
+    return f"rank{'s' * (count != 1)} {', '.join(said)}{more}" if said else f"{count} ranks"
 
 
 def is_count(value: Any) -> bool:

@@ -8,6 +8,8 @@ starting   from the start of the job, or a restart of all ranks, until every ran
 incident   from the fault until every rank has committed the interrupted step
 paused     from a pause until the ranks continue
 repeating  doing again what a repair or a restart has taken back
+shrunk     while some ranks are away and a step takes `shares` times as long, all but one of so many
+           parts of the time
 training   all the rest
 
 The attempt that a fault interrupts counts as training, and its repetition as incident. A committed
@@ -20,11 +22,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-STARTING, INCIDENT, PAUSED, REPEATING, TRAINING = KINDS = (
+STARTING, INCIDENT, PAUSED, REPEATING, SHRUNK, TRAINING = KINDS = (
     "starting",
     "incident",
     "paused",
     "repeating",
+    "shrunk",
     "training",
 )
 MOST_REPEATED = 7 * 86_400.0  # seconds; more is a journal that is wrong
@@ -32,10 +35,12 @@ MOST_REPEATED = 7 * 86_400.0  # seconds; more is a journal that is wrong
 
 @dataclass
 class Spent:
-    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time."""
+    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time. `shares`: a step takes
+    up to so many times as long as in a full job."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     time: float = 0.0
+    shares: int = 1
     _before: float = 0.0  # seconds until every rank was in its loop for the first time
     _again: float = 0.0  # seconds of training that are repetition
     _step: int = -1  # the highest that all ranks had come to
@@ -49,7 +54,8 @@ class Spent:
         return self.seconds[TRAINING] / total if total > 0 else 0.0
 
     def until(self, time: float, kind: str) -> None:
-        """Account all time until then to `kind`; some of the apparent training is repetition."""
+        """Account all time until then to `kind`; some of the apparent training is repetition, or
+        takes longer because ranks are away."""
         passed = max(time - self.time, 0.0)
         self.time += passed
         if kind == TRAINING and self._step < self._peak:
@@ -59,6 +65,8 @@ class Spent:
             self._again -= again
             self.seconds[REPEATING] += again
             passed -= again
+            self.seconds[SHRUNK] += passed - passed / self.shares
+            passed /= self.shares
         self.seconds[kind] += passed
 
     def begin(self) -> None:
@@ -70,10 +78,17 @@ class Spent:
         before."""
         if kind == TRAINING and (self._step < self._peak or self._again > 0):
             kind = REPEATING
+        seconds = max(seconds, 0.0)
+        if kind == TRAINING:
+            self._move(SHRUNK, seconds - seconds / self.shares)
+            seconds /= self.shares
         if kind != STARTING:
-            seconds = min(max(seconds, 0.0), self.seconds[kind])
-            self.seconds[kind] -= seconds
-            self.seconds[INCIDENT] += seconds
+            self._move(kind, seconds)
+
+    def _move(self, kind: str, seconds: float) -> None:
+        seconds = min(seconds, self.seconds[kind])
+        self.seconds[kind] -= seconds
+        self.seconds[INCIDENT] += seconds
 
     def repeat(self, step: int, reached: int) -> None:
         """A repair has rolled the job back from `reached` to `step`; -1 if unknown."""

@@ -9,8 +9,9 @@ skipped.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from taskd.history.facts import (
@@ -22,6 +23,7 @@ from taskd.history.facts import (
     Pause,
     Places,
     Sample,
+    Shrunk,
     is_count,
     sentence,
 )
@@ -34,7 +36,7 @@ FAULTS, ENTERED = 100, 1000  # of an incident
 SAID = {  # what is a line of its own
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
-    "leave", "join", "pause", "continue", "gap", "fault", "end",
+    "leave", "join", "pause", "continue", "gap", "fault", "end", "elastic",
 }  # fmt: skip
 
 
@@ -46,9 +48,10 @@ class Job:
     a round of an incident, as written, to the form kept; None is dropped.
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
-    its loop, after each start; `in_loop`: they are. `paused`: from, to. `separated`: device ->
-    fault code. `left`: why the last manager left. `closed`: incidents that are over, also those
-    that are not kept."""
+    its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
+    away; `shrunken`: when that has been so. `preparing`: node -> the standby that prepares for it.
+    `separated`: device -> fault code. `left`: why the last manager left. `closed`: incidents that
+    are over, also those that are not kept."""
 
     most: int = sys.maxsize
     read_round: Callable[[Any], Any] = lambda told: None
@@ -70,6 +73,8 @@ class Job:
     protected: list[float] = field(default_factory=list)
     pause: Pause | None = None
     paused: list[tuple[float, float]] = field(default_factory=list)
+    shrunk: Shrunk | None = None
+    shrunken: list[Shrunk] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     open: Incident | None = None
     incidents: list[Incident] = field(default_factory=list)
@@ -79,6 +84,7 @@ class Job:
     joined: dict[int, tuple[int, int]] = field(default_factory=dict)  # node -> first rank, count
     hosts: dict[int, str] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
+    preparing: dict[int, str] = field(default_factory=dict)
     separated: dict[str, str] = field(default_factory=dict)
     end: End | None = None
     spent: Spent = field(default_factory=Spent)
@@ -114,6 +120,8 @@ class Job:
         """The journal ends here: whatever is under way has lasted until its last entry."""
         self._cut(self.last)
         self._end_pause(self.last)
+        if self.shrunk is not None:
+            self._keep(self.shrunken, replace(self.shrunk, until=self.last))
 
     @property
     def ranks(self) -> int:
@@ -135,6 +143,19 @@ class Job:
             firsts, nodes, counts = zip(*rows, strict=True) if rows else ((), (), ())
             self._places = Places(firsts, nodes, counts, self.per_node)
         return self._places
+
+    @property
+    def away(self) -> set[int]:
+        """The nodes of which all ranks are away."""
+        if self.shrunk is None:
+            return set()
+        places = self.places
+        found = Counter(places.of(rank)[0] for rank in self.shrunk.missing)
+        return {
+            node
+            for node, count in found.items()
+            if node >= 0 and count == (self.joined.get(node, (0, 0))[1] or self.per_node)
+        }
 
     def _keep(self, kept: list[T], item: T) -> None:
         kept.append(item)
@@ -171,11 +192,19 @@ class Job:
                     self.hosts = dict(self.hosts)  # theirs stays as it was
                 self.hosts[node] = address
             self.lost.pop(node, None)
+            self.preparing.pop(node, None)
 
     def _lose(self, record: Record) -> None:
         if (node := record.step("node")) >= 0:
             self.lost[node] = record.text("why")[:TEXT]
             self._gone.add(node)
+
+    def _prepare(self, record: Record) -> None:
+        if (node := record.step("node")) >= 0:
+            self.preparing[node] = record.text("agent")[:100]
+
+    def _stand_down(self, record: Record) -> None:
+        self.preparing.pop(record.step("node"), None)
 
     def _protect(self, record: Record) -> None:
         if not self.protected and not self.missing_start:
@@ -186,7 +215,9 @@ class Job:
     def _restart(self, record: Record) -> None:
         self._cut(record.time)
         self._end_pause(record.time)
+        self._resize(None, record.time)
         self.in_loop = False
+        self.preparing.clear()
         self.spent.restart()
 
     def _pause(self, record: Record) -> None:
@@ -203,6 +234,18 @@ class Job:
             self._keep(self.paused, (self.pause.since, now))
         self.pause = None
 
+    def _elastic(self, record: Record) -> None:
+        self._resize(Shrunk.of_record(record), record.time)
+
+    def _resize(self, shrunk: Shrunk | None, now: float) -> None:
+        """So many ranks train from now on. The next manager may say once more what is known."""
+        before = self.shrunk
+        if before is not None and (shrunk is None or not shrunk.same(before)):
+            self._keep(self.shrunken, replace(before, until=max(now, before.since)))
+            before = None
+        self.shrunk = before or shrunk
+        self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
+
     def _recovery(self, record: Record) -> None:
         self.repairs = record.data.get("on") is not False
 
@@ -218,6 +261,7 @@ class Job:
 
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
+        self._resize(None, record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
@@ -323,10 +367,13 @@ _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "gap": Job._gap,
     "join": Job._join,
     "lost": Job._lose,
+    "prepare": Job._prepare,
+    "stand-down": Job._stand_down,
     "protected": Job._protect,
     "restart": Job._restart,
     "pause": Job._pause,
     "continue": Job._continue,
+    "elastic": Job._elastic,
     "recovery": Job._recovery,
     "progress": Job._progress,
     "separated": Job._separate,

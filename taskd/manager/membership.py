@@ -26,6 +26,7 @@ from taskd.manager.peers import (
 )
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
+from taskd.messages.values import DeviceState
 from taskd.mindcluster.faults.names import BadCode
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
@@ -195,9 +196,7 @@ class Membership:
         except BadCode as error:
             raise Dropped("device-info", str(error)) from None
 
-    def follow_devices(
-        self, peer: Peer, found: Sequence[from_agent.DeviceState], now: float
-    ) -> None:
+    def follow_devices(self, peer: Peer, found: Sequence[DeviceState], now: float) -> None:
         """Apply device-info for an agent's devices."""
         before = self._devices.against(peer, now)
         self._devices.follow(peer, found, now)

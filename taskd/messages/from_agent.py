@@ -4,7 +4,7 @@ The first one, AgentJoined or StandbyJoined, holds its state for a manager that 
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -15,6 +15,7 @@ from taskd.messages.values import (
     ROOM,
     Address,
     Count,
+    DeviceState,
     Dumps,
     FaultCount,
     File,
@@ -328,23 +329,6 @@ class Sealed(Message, frozen=True):
     interruption: Number
     path: Text
     why: Text = ""
-
-
-class Present(NamedTuple):
-    """A fault code that is present. `time`: when it came, in the device plugin's unit; 0: not
-    known. `minor`: the plugin does not handle it, which counts for a code that no table has."""
-
-    time: Number = 0
-    minor: bool = False
-
-
-class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
-    """device-info of one device. `separated`: its name is in ManuallySeparateNPU. `recovering`: it
-    is being reset. See mindcluster/faults/device_info.py."""
-
-    codes: Annotated[dict[Name, Present], Meta(max_length=128)] = {}
-    separated: bool = False
-    recovering: bool = False
 
 
 class DevicesFound(Message, frozen=True):

@@ -12,6 +12,7 @@ from taskd.messages.values import (
     Job,
     Message,
     Name,
+    Node,
     NodeOrNone,
     Number,
     Rank,
@@ -24,6 +25,7 @@ from taskd.messages.values import (
 LISTED = 32  # most ranks of a job that are all listed; of a larger one, the worst
 WORST = 10  # ranks, nodes and incidents that are listed where there may be many
 FAULTS = 5  # of an incident
+AWAY = "away: others stand in for its ranks"  # state of a node
 
 
 class Answer(Message, frozen=True):
@@ -51,6 +53,23 @@ class NodeSeen(Struct, frozen=True, forbid_unknown_fields=True):
 
     node: NodeOrNone
     state: Report
+
+
+class ShrunkSeen(Struct, frozen=True, forbid_unknown_fields=True):
+    """Some ranks are away, and others stand in for them: `ranks` of `of` train. `since`: Unix time,
+    0 if an earlier manager knew it. `shares`: a step takes up to so many times as long, 0 if not
+    known. `away`: the first of these ranks, as spans of a first and a last one and the distance
+    between two. `waiting`: nodes that come back with a standby, the first of `waits`. `preparing`:
+    the first nodes whose standby is being prepared, and that standby."""
+
+    ranks: Count
+    of: Count
+    since: Seconds
+    shares: Count
+    away: Annotated[tuple[tuple[Rank, Rank, Count], ...], Meta(max_length=WORST)]
+    waiting: Annotated[tuple[Node, ...], Meta(max_length=WORST)]
+    waits: Count
+    preparing: Annotated[tuple[tuple[Node, Name], ...], Meta(max_length=WORST)]
 
 
 class IncidentSeen(Struct, frozen=True, forbid_unknown_fields=True):
@@ -101,7 +120,8 @@ class Overview(Message, frozen=True):
     `highest`, -1 if not known; `total`: before which step the loop ends, 0 if not known. `rate`:
     steps a minute lately, 0 if not known. `usual`: seconds that an attempt usually takes the
     median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, the worst
-    of a large one. `time`: Unix time. `heard`: seconds since the oldest heartbeat of a node."""
+    of a large one. `time`: Unix time. `heard`: seconds since the oldest heartbeat of a node.
+    `ranks`: also those that are away; `shrunk`: None if there are none."""
 
     request: Name
     job: Job
@@ -126,6 +146,7 @@ class Overview(Message, frozen=True):
     standbys: Count
     incidents: Annotated[tuple[IncidentSeen, ...], Meta(max_length=WORST)]  # the newest last
     incidents_seen: Count  # by this manager
+    shrunk: ShrunkSeen | None = None
 
 
 class NotInCharge(Message, frozen=True):

@@ -134,6 +134,23 @@ class Spans(Struct, frozen=True, array_like=True):
         return bool(self.spans)
 
 
+class Present(NamedTuple):
+    """A fault code that is present. `time`: when it came, in the device plugin's unit; 0: not
+    known. `minor`: the plugin does not handle it, which counts for a code that no table has."""
+
+    time: Number = 0
+    minor: bool = False
+
+
+class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
+    """device-info of one device. `separated`: its name is in ManuallySeparateNPU. `recovering`: it
+    is being reset. See mindcluster/faults/device_info.py."""
+
+    codes: Annotated[dict[Name, Present], Meta(max_length=128)] = {}
+    separated: bool = False
+    recovering: bool = False
+
+
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages: encoded with its name; unknown fields are refused."""
 

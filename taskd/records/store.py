@@ -173,8 +173,9 @@ class Entries:
     is used."""
 
     def __init__(self, directory: Path, local_rank: int | str, rank: int) -> None:
-        """`local_rank`: or `away(rank)`. `rank`: the global one, named in the records. Raises
-        FileNotFoundError if the agent has left no key."""
+        """`local_rank`, or another name of the file: `away(rank)`. `rank`: the global one, named in
+        the records. Raises FileNotFoundError if the agent has left no key."""
+        self.directory = directory
         self._path = directory / f"entries-{local_rank}"
         self._marks = directory / f"marked-{local_rank}"
         self.seal = sealed.seal_of(directory, rank)

@@ -50,6 +50,7 @@ from taskd.settings.reading import (
     FALLBACK_JOB,
     PORT,
     bind_address,
+    elastic,
     enabled,
     ends_gracefully,
     fault_config,

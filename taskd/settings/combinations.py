@@ -172,6 +172,15 @@ def _both_frameworks(given: Given) -> str | None:
     )
 
 
+def _elastic_mindspore(given: Given) -> str | None:
+    """The variable that has a job of MindSpore shrink."""
+    if d.MS_ENABLE_TFT.text(given) is None or injected.off(given):
+        return None
+    own = variables.TASKD_RECOVER_STRATEGY
+    elastic = "elastic-training" in (own.read(given) or ())
+    return own.name if elastic else None
+
+
 def _insecure(given: Given) -> str | None:
     named = variables.TASKD_SECRET.text(given) or variables.TASKD_SECRET_FILE.text(given)
     insecure = variables.TASKD_INSECURE.read(given) and named is None
@@ -194,6 +203,12 @@ NOTICES = (
         "MS_ENABLE_TFT is set",
         "it is ignored: HIGH_AVAILABILITY takes precedence",
         _both_frameworks,
+    ),
+    Notice(
+        "elastic-training is a strategy, and MS_ENABLE_TFT is set",
+        "MindSpore has no elastic training: the strategy fails, and the next one is tried;"
+        " leave it out",
+        _elastic_mindspore,
     ),
     Notice(
         "TASKD_INSECURE is 1 and there is no secret",

@@ -159,6 +159,11 @@ def refuses_carried(environ: Mapping[str, str]) -> bool:
     return v.TASKD_CARRIED.read(environ) == "refuse"
 
 
+def elastic(environ: Mapping[str, str]) -> bool:
+    """Whether elastic-training is a strategy of the job, as far as variables say."""
+    return "elastic-training" in injected.ladder_from(environ)
+
+
 def verify(environ: Mapping[str, str]) -> bool:
     """Whether the state restored by a repair is compared with the records and between replicas."""
     return v.TASKD_VERIFY.read(environ)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+import torch.distributed as dist
 
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
@@ -262,6 +263,48 @@ class Job:
         for call in repeated:
             call()
             self._step += 1
+
+    def shares(self, step: int) -> Iterator[int]:
+        """Iterate over the data ranks whose samples of `step` this process computes: its own and,
+        where elastic training has taken nodes out of the job, those of ranks that it stands in for.
+
+        A data rank is the number of a rank among those with the same parameters: the rank itself
+        under data parallelism alone. Each is given with its own random numbers, module buffers and
+        private objects in place; gradients are averaged after the last one. Clear them before the
+        loop, update after it.
+
+        Use it in loops over `job.steps` and in functions given to `job.call`. In loops over
+        `job.batches` taskd runs the loop's body once for each data rank.
+
+        Args:
+            step: The number of the present step, as the attempt gave it.
+
+        Returns:
+            An iterator over whole numbers, in ascending order; in a full job this rank's own.
+
+        Raises:
+            RuntimeError: It is called outside an attempt.
+            ValueError: `step` is not the present step.
+
+        Example:
+            import taskd
+            import torch
+
+            model = torch.nn.Linear(1, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            job = taskd.protect(model=model, optimizer=optimizer)
+            samples = torch.arange(12.0).view(3, 4, 1)  # of each step, one for each data rank
+            for attempt in job.steps(3):
+                with attempt as step:
+                    optimizer.zero_grad()
+                    for data_rank in job.shares(step):
+                        model(samples[step, data_rank]).square().mean().backward()
+                    optimizer.step()
+        """
+        if self.loop is not None:
+            yield from self.loop.sharing.shares(step, self._start or 0)
+        else:
+            yield dist.get_rank() if dist.is_initialized() else 0
 
     # -- what the script may call ------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ def _compare(session: RepairSession) -> None:
     difference = (
         replicas.Difference(list(range(len(state.replicated))), replicas.Replicas())
         if comm_hooks.diverging(state.ddps)
-        else replicas.compare(state, session.rank, session.node, session.communicators.world_size)
+        else replicas.compare(state, session.rank, session.node, session.communicators.present)
     )
     if difference is not None:
         log.info("rank %d: %s", session.rank, difference.says(len(state.replicated)))

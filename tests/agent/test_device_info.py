@@ -12,7 +12,8 @@ import pytest
 from taskd.agent import device_info
 from taskd.agent.device_info import DUMP, DeviceInfo
 from taskd.messages.envelope import STANDBY
-from taskd.messages.from_agent import DevicesAt, DevicesFound, DeviceState, Present
+from taskd.messages.from_agent import DevicesAt, DevicesFound
+from taskd.messages.values import DeviceState, Present
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 NOTHING = DeviceState()

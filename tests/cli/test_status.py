@@ -71,6 +71,18 @@ def test_lines(tmp_path):
         assert words in done.output
 
 
+def test_ranks_that_are_away(tmp_path):
+    """By the journal; tests/manager/test_elastic.py has what a manager answers."""
+    shrunk = {"time": 2.5, "kind": "elastic", "ranks": 3, "of": 4, "away": [[3, 3, 1]], "shares": 2}
+    path = str(write(tmp_path, START, {"time": 1.5, "kind": "protected", "generation": 1}, shrunk))
+    assert "shrunk: 3 of 4 ranks train since " in status(tmp_path, "--once", path).stdout
+    told = json.loads(status(tmp_path, "--json", path).stdout)["shrunk"]
+    assert (told["ranks"], told["since"], told["away"]) == (3, 2.5, [[3, 3, 1]])
+    write(tmp_path, START, shrunk, END)
+    assert "shrunk" not in status(tmp_path, "--once", path).stdout
+    assert json.loads(status(tmp_path, "--json", path).stdout)["shrunk"] is None
+
+
 def test_the_job_that_is_named_and_otherwise_the_last_one(tmp_path):
     write(tmp_path, {**START, "job": "a"}, END, job="a")
     later = write(tmp_path, {**START, "job": "b"}, END, job="b")

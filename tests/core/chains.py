@@ -1,6 +1,6 @@
-"""The private state of each data rank, and where a `World` has it: in the memory of the process that
-computes the rank's share, in records on its node, nested in those of a stand-in, at keepers, and in
-the files that an agent has put in place for a stand-in.
+"""The private state of each data rank, and where a `World` has it: in the memory of the process
+that computes the rank's share, in records on its node, nested in those of a stand-in, at keepers,
+and in the files that an agent has put in place for a stand-in.
 
 The state is a number that says whose it is and how many steps it has seen, so a state that is lost,
 repeated or another rank's is found in the step that uses it.

@@ -18,7 +18,22 @@ KINDS = (
     *("faultNodesExit", "pauseStartAgent", "continueStartAgent", "keep-alive", "selfDestruct"),
 )
 ACTIONS = ("stop_train", "pause_train", "on_global_rank", "fault_nodes_exit", "hot switch", "x")
-WORDS = ("retry", "recover", "recover", "recover", "continue", "downgrade", "dump", "exit")
+WORDS = (
+    "retry",
+    "recover",
+    "recover",
+    "recover",
+    "continue",
+    "downgrade",
+    "upgrade",
+    "dump",
+    "exit",
+)
+EXTRA = {
+    "recover": ("", "recover-in-place"),
+    "downgrade": ('{"scale-in-strategy": "DP"}', '{"scale-in-strategy": "DP"}', "x"),
+    "upgrade": ('{"scale-out-strategy": "DP"}', '{"scale-out-strategy": "DP"}', "x"),
+}
 
 
 class FaultCenter:
@@ -137,5 +152,5 @@ class FaultCenter:
                 self.world.deliver(e.AdvisorConnected(True))
         elif report.call == "ReportRecoverStrategy" or report.code:
             word = self.chance.choice(WORDS)
-            extra = self.chance.choice(["", "recover-in-place"]) if word == "recover" else ""
+            extra = self.chance.choice(EXTRA.get(word, ("",)))
             self.send("changeStrategy", strategy=word, extra=extra)

@@ -1,5 +1,5 @@
-"""Faults of a `World` whose replicas may leave: nodes are lost, again and again, and anything at the
-orders with which the job shrinks and grows."""
+"""Faults of a `World` whose replicas may leave: nodes are lost, again and again, and anything at
+the orders with which the job shrinks and grows."""
 
 from __future__ import annotations
 

@@ -68,12 +68,7 @@ class Invariants:
         if isinstance(event, from_rank.RankRestored):
             self._restored.setdefault(event.generation, {})[event.rank] = event.digest
         ordered = incident is not None and event.rank in incident.killed
-        if (
-            isinstance(event, from_agent.RankDied)
-            and job.protected
-            and known.alive
-            and not ordered
-        ):
+        if isinstance(event, from_agent.RankDied) and job.protected and known.alive and not ordered:
             self._tellings.append(event.cause)
 
     def after(self, commands: list[c.Command]) -> None:
@@ -282,6 +277,7 @@ class Invariants:
             assert left or command.step == self.world.total
         elif isinstance(command, to_agent.RestartAll):
             self._floor, self._tellings = 0, []  # the scripts begin anew
+            self._restored.clear()
         elif isinstance(command, to_operator.Answer):
             self._check_answer(command)
         elif (

@@ -1,5 +1,5 @@
-"""How the agents of a `World` take part in elastic training: they take the records of ranks that are
-away, leave these ranks alone, and are given their nodes back."""
+"""How the agents of a `World` take part in elastic training: they take the records of ranks that
+are away, leave these ranks alone, and are given their nodes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent
 from tests.core.actors import ENDED, Former, Node, Part, Rank
 from tests.core.chains import File, left_behind
-
 
 LADDERS = (
     *["elastic-training", "recover-in-place,elastic-training"],
@@ -55,7 +54,9 @@ class Shrinking(Part):
             if node.gone or node.agent != agent:
                 return
             chains = self.world.chains
-            wanted = {r for source, ranks, _ in order.sources if source == node.number for r in ranks}
+            wanted = {
+                r for source, ranks, _ in order.sources if source == node.number for r in ranks
+            }
             here = {r: file for r, file in node.files.items() if r in wanted}
             there = {r: node.taken[r] for r in order.away if r in node.taken}
             others = [source for source in order.sources if source[0] != node.number]

@@ -50,7 +50,8 @@ ALLOWED = {
 FLOORS = {
     # "": job, protection, control_thread, injection
     "worker": (
-        "state", "communication", "discovery", "set_up", "dump", "repair", "training", "process", ""
+        "state", "communication", "discovery", "set_up", "dump", "elastic", "repair", "training",
+        "process", "",
     ),
     "agent": ("ranks", "copies", "manager", ""),
     "history": ("", "status", "report", "metrics", "notices"),

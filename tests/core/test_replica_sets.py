@@ -13,9 +13,13 @@ holdings = st.lists(
 )
 
 
+def by_rank(ranks):
+    return dict(enumerate(ranks))
+
+
 @given(holdings)
 def test_replicas_have_the_same(ranks):
-    found = find(ranks)
+    found = find(by_rank(ranks))
     same = [[o for o in ranks if (o.layout, o.content) == (r.layout, r.content)] for r in ranks]
     one = len({r.node for r in ranks}) == 1
     safe = all(
@@ -23,8 +27,9 @@ def test_replicas_have_the_same(ranks):
     )
     assert (found is not None) == safe
     if found is not None:
-        for rank, of in enumerate(found):
-            members = [r for r, other in enumerate(found) if other == of]
+        assert list(found) == list(range(len(ranks)))
+        for rank, of in found.items():
+            members = [r for r, other in found.items() if other == of]
             assert of == min(members)
             assert [ranks[r] in same[rank] for r in members] == [True] * len(members)
             assert len(members) == len(same[rank])
@@ -32,31 +37,48 @@ def test_replicas_have_the_same(ranks):
 
 @given(holdings)
 def test_what_was_found_holds_until_a_rank_changes(ranks):
-    found = find(ranks)
+    found = find(by_rank(ranks))
     if found is None:
         return
-    now = [Holding(r.node, r.layout, r.content, of) for r, of in zip(ranks, found, strict=True)]
+    now = {r: Holding(h.node, h.layout, h.content, found[r]) for r, h in enumerate(ranks)}
     assert hold(now)
-    now[-1] = Holding(now[-1].node, now[-1].layout, 7, now[-1].present)
+    last = max(now)
+    now[last] = Holding(now[last].node, now[last].layout, 7, now[last].present)
     assert not hold(now)
 
 
+@given(holdings, st.sets(st.integers(0, 8)))
+def test_a_set_holds_without_the_rank_that_it_is_named_by(ranks, away):
+    found = find(by_rank(ranks))
+    if found is None:
+        return
+    now = {r: Holding(h.node, h.layout, h.content, found[r]) for r, h in enumerate(ranks)}
+    here = {r: h for r, h in now.items() if r not in away}
+    assert hold(here)
+    for rank, of in [(r, of) for r, of in found.items() if r in here]:
+        changed = {**here, rank: Holding(here[rank].node, here[rank].layout, 7, of)}
+        assert hold(changed) == (sum(h.present == of for h in here.values()) == 1)
+
+
 def test_the_job_is_one_set_at_first():
-    assert hold([Holding(0, 1, 1)] * 3)
-    assert not hold([Holding(0, 1, 1), Holding(0, 1, 2)])
-    assert find([Holding(n, 1, 1) for n in (0, 0, 1, 1)]) == [0, 0, 0, 0]
+    assert hold(by_rank([Holding(0, 1, 1)] * 3))
+    assert not hold(by_rank([Holding(0, 1, 1), Holding(0, 1, 2)]))
+    found = find(by_rank([Holding(n, 1, 1) for n in (0, 0, 1, 1)]))
+    assert found == by_rank([0, 0, 0, 0])
 
 
 def test_hsdp_on_one_node_and_on_two():
-    ranks = [Holding(0, 1, content) for content in (5, 6, 5, 6)]
-    assert find(ranks) == [0, 1, 0, 1]
-    assert find([Holding(n, 1, c) for n, c in ((0, 5), (0, 6), (1, 5), (1, 6))]) == [0, 1, 0, 1]
+    def sets(*ranks):
+        return find(by_rank([Holding(node, 1, content) for node, content in ranks]))
+
+    assert sets((0, 5), (0, 6), (0, 5), (0, 6)) == by_rank([0, 1, 0, 1])
+    assert sets((0, 5), (0, 6), (1, 5), (1, 6)) == by_rank([0, 1, 0, 1])
     # a replica on the same node is lost with it
-    assert find([Holding(n, 1, c) for n, c in ((0, 5), (0, 5), (1, 6), (1, 6))]) is None
+    assert sets((0, 5), (0, 5), (1, 6), (1, 6)) is None
 
 
 def test_replicas_of_a_node():
-    sets, nodes = [0, 1, 0, 1, 0, 1], [0, 0, 0, 1, 1, 1]
+    sets, nodes = by_rank([0, 1, 0, 1, 0, 1]), by_rank([0, 0, 0, 1, 1, 1])
     assert [same_node(r, sets, nodes) for r in range(6)] == [
         [0, 2],
         [1],

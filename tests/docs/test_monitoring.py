@@ -168,6 +168,7 @@ def test_the_examples_of_notices_are_what_is_told():
             },
         ),
         ("lost", {"node": 1, "why": "x"}),
+        ("elastic", {"ranks": 6, "of": 8, "away": [[6, 7, 1]], "shares": 2, "successor": False}),
         *[("progress", {"slow": [[1, 0, 2.0]], "usual": 1.0, "step": 3})] * BEGINS,
         ("slow", {"rank": 1, "state": "begun", "since": 1, "late": 0.1, "step": 0.5}),
         ("end", {"ok": True, "reason": "x"}),

@@ -39,6 +39,11 @@ def incident(number: int, began: float, seconds: float, *faults: str, **changes:
     return record("incident", began + seconds, **{**data, **changes})
 
 
+def elastic(time: float, ranks: int = 6, away: Any = (), shares: int = 1) -> Record:
+    data = {"away": list(away), "shares": shares, "successor": False}
+    return record("elastic", time, ranks=ranks, of=6, **data)
+
+
 KILLED = "rank 3: killed by SIGKILL"
 BEGIN = [
     start(),
@@ -119,6 +124,20 @@ STORY = [
     progress(660.0, 210),
     progress(1100.0, 430),
 ]
+# 4 of 6 ranks from 300 on, 2 from 400 on, and all from 600 on
+SHRUNK = [
+    *BEGIN,
+    record("lost", 290.0, node=1, why="its process has ended"),
+    incident(1, 290.0, 10.0, "node 1 (ranks 2-3): its process has ended",
+             strategy="elastic-training"),
+    elastic(300.0, 4, [[2, 3, 1]], 2),
+    record("pause", 340.0, step=70, moving=False),
+    record("continue", 350.0),
+    elastic(400.0, 2, [[2, 5, 1]], 3),
+    incident(2, 590.0, 10.0, "node 1 comes back: it was away", strategy="grow",
+             ranks=[2, 3, 4, 5]),
+    elastic(600.0),
+]  # fmt: skip
 END = record("end", 1100.0, ok=True, reason="every node ended well")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.history.goodput import KINDS, Spent
 from taskd.history.model import Job
 from taskd.history.reading import Record
+from taskd.history.report import account
 
 
 def after(*entries: tuple[float, str, dict], until: float) -> Spent:
@@ -94,12 +95,93 @@ def test_the_next_manager_goes_on_and_one_that_knows_nothing_before_begins_in_tr
     assert seconds(after(START, LOOP, again, until=50.0)) == {"starting": 10.0}
 
 
-KNOWN = st.sampled_from(
-    ["start", "protected", "fault", "incident", "restart", "pause", "continue", "progress", "end"]
+def elastic(time: float, ranks: int, shares: int) -> tuple[float, str, dict]:
+    return time, "elastic", {"ranks": ranks, "of": 8, "shares": shares, "away": []}
+
+
+def test_while_ranks_are_away_a_step_takes_longer():
+    spent = after(
+        START,
+        LOOP,
+        elastic(20.0, 6, 2),
+        elastic(30.0, 4, 4),
+        # an incident, a pause and repetition are what they are in a full job
+        (50.0, "progress", {"step": 5, "usual": 2.0}),
+        (50.0, "fault", {"incident": 1, "began": 50.0}),
+        (55.0, "incident", {"incident": 1, "step": 5, "reached": 7}),  # 4 s
+        (79.0, "pause", {"step": 9}),
+        (89.0, "continue", {}),
+        elastic(99.0, 8, 1),
+        until=109.0,
+    )
+    assert seconds(spent) == {
+        "starting": 10.0,
+        "incident": 5.0,
+        "paused": 10.0,
+        "repeating": 4.0,
+        "shrunk": 5.0 + 15.0 + 15.0 + 7.5,
+        "training": 10.0 + 5.0 + 5.0 + 5.0 + 2.5 + 10.0,
+    }
+    assert spent.goodput == 37.5 / 99.0
+
+
+def test_a_fault_that_is_older_than_its_entry_while_ranks_are_away():
+    late = (40.0, "fault", {"incident": 1, "began": 36.0})
+    spent = after(START, LOOP, elastic(20.0, 4, 4), late, until=50.0)
+    assert seconds(spent) == {"starting": 10.0, "incident": 14.0, "shrunk": 12.0, "training": 14.0}
+
+
+@pytest.mark.parametrize("kind", ["restart", "end", "start"])
+def test_all_ranks_train_again_after(kind):
+    spent = after(START, LOOP, elastic(20.0, 4, 2), (30.0, kind, {}), until=30.0)
+    assert spent.shares == 1 and spent.seconds["shrunk"] == (0.0 if kind == "start" else 5.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(1.0, 30.0), st.sampled_from(["shrink", "grow", "pause", "repair"])),
+        max_size=8,
+    )
 )
+def test_the_report_says_the_same(changes):
+    """The manager counts as it goes; the report has the journal as a whole."""
+    entries, now, number = [START, LOOP], 20.0, 0
+    for seconds_, what in changes:
+        now += seconds_
+        if what == "pause":
+            entries += [(now, "pause", {"step": 5}), (now + 3.0, "continue", {})]
+        elif what == "repair":
+            number += 1
+            over = {"incident": number, "began": now, "seconds": 3.0, "result": "repaired"}
+            fault = (now, "fault", {"incident": number, "began": now})
+            entries += [fault, (now + 3.0, "incident", {**over, "step": 5, "reached": 5})]
+        else:
+            entries.append(elastic(now, 8, 1) if what == "grow" else elastic(now, 5, 3))
+        now += 4.0
+    entries.append((now, "end", {"ok": True}))
+    spent = after(*entries, until=now)
+    job = account.read(Record(kind, time, data) for time, kind, data in entries)
+    assert job is not None
+    told = account.of_job(job, account.assumptions(job, None, False, None))
+    assert told.goodput == pytest.approx(spent.goodput)
+    assert told.shrunk_seconds == pytest.approx(spent.seconds["shrunk"])
+    assert told.lost_seconds == pytest.approx(spent.seconds["incident"])
+    assert told.paused_seconds == pytest.approx(spent.seconds["paused"])
+
+
+KNOWN = st.sampled_from(
+    [
+        "start", "protected", "fault", "incident", "restart", "pause", "continue", "progress",
+        "elastic", "end",
+    ]
+)  # fmt: skip
 VALUES = st.one_of(st.integers(-5, 50), st.floats(-10, 2000), st.text(max_size=3), st.booleans())
 FIELDS = st.dictionaries(
-    st.sampled_from(["successor", "repeated", "began", "step", "reached", "usual"]), VALUES
+    st.sampled_from(
+        ["successor", "repeated", "began", "step", "reached", "usual", "ranks", "of", "shares"]
+    ),
+    VALUES,
 )
 
 

@@ -91,7 +91,13 @@ def test_the_incident_under_way():
     left = ("taskd_ladder_strategies_left",)
     assert made.samples[("taskd_incident_began_timestamp_seconds",)] == 9.0
     assert made.samples[left] == 3
-    for strategy, strategies in (("retry", 2), ("recover", 0), ("dump", 0), ("hot-switch", 3)):
+    for strategy, strategies in (
+        ("retry", 2),
+        ("recover", 0),
+        ("dump", 0),
+        ("hot-switch", 3),
+        ("grow", 3),
+    ):
         made.add("decision", 11.0, strategy=strategy)
         assert made.samples[left] == strategies
     made.add("incident", 12.0, **INCIDENT)
@@ -112,6 +118,42 @@ def test_ranks_by_state_are_all_ranks():
     assert values == [3, 4, 9, 0.5, 1.0, 1.0]
     made.add("progress", 20.0, **said, slow=[[8, 1, 0.7]])
     assert made.of("taskd_slow_rank_seconds") == {("8", "1"): 0.7}
+
+
+def test_ranks_that_are_away():
+    made = Counted(ranks=8)
+    sizes = ("taskd_training_ranks", "taskd_away_ranks", "taskd_step_shares")
+    assert [made.samples[(name,)] for name in sizes] == [8, 0, 1]
+    made.add("elastic", 10.0, ranks=5, of=8, away=[[5, 7, 1]], shares=2)
+    assert [made.samples[(name,)] for name in sizes] == [5, 3, 2]
+    made.add("progress", 20.0, step=3, phases={"computing": 3, "gone": 1})
+    assert made.of("taskd_ranks") == {
+        ("computing",): 3,
+        ("gone",): 1,
+        ("away",): 3,
+        ("unseen",): 1,
+    }
+    made.add("elastic", 30.0, ranks=8, of=8, away=[], shares=1)
+    assert [made.samples[(name,)] for name in sizes] == [8, 0, 1]
+    made.add("elastic", 40.0, ranks=5, of=8, away=[[5, 7, 1]], shares=2)
+    made.add("restart", 50.0, why="x")
+    assert [made.samples[(name,)] for name in sizes] == [8, 0, 1]
+    made.add("progress", 60.0, step=3, phases={"computing": 4})
+    assert made.of("taskd_ranks") == {("computing",): 4, ("unseen",): 4}
+
+
+@pytest.mark.parametrize("strategy", ["elastic-training", "grow", "hot-switch"])
+def test_an_incident_of_each_strategy_is_counted_under_its_name(strategy):
+    made = Counted(("incident", {**INCIDENT, "strategy": strategy}))
+    assert made.of("taskd_incidents_total") == {(strategy, "repaired"): 1}
+
+
+def test_time_lost_because_ranks_are_away():
+    made = Counted(("protected", {}))
+    made.add("elastic", 20.0, ranks=2, of=4, away=[[2, 3, 1]], shares=2)
+    made.update(30.0, "training", {})
+    assert made.samples["taskd_spent_seconds_total", "training"] == 15.0
+    assert made.samples["taskd_spent_seconds_total", "shrunk"] == 5.0
 
 
 def test_what_the_manager_looks_up():
@@ -178,16 +220,16 @@ ENTRIES = st.one_of(
     ),
 )
 MOST = (
-    40  # metrics
+    43  # metrics
     + (NODES + 1)
     + (KINDS + 1)
     + len(STATES)
     + len(PHASES)
-    + 2
+    + 3
     + 10  # slow ranks
-    + 9 * 4  # strategies, results
+    + 10 * 4  # strategies, results
     + (len(Phase) + 1 + 4) * (len(REPAIR) + 3)
-    + 20  # the manager's loop, agents, what time goes to, notices
+    + 22  # the manager's loop, agents, what time goes to, notices
 )
 
 
@@ -200,7 +242,7 @@ def test_the_number_of_series_is_bounded(entries, dropped):
         made.add(kind, 10.0, **data)
     made.update(20.0, "training", dropped)
     made.figures.agents(
-        dict.fromkeys(("running", "missing", "moving", "lost", "ended", "standby"), 1)
+        dict.fromkeys(("running", "missing", "moving", "away", "lost", "ended", "standby"), 1)
     )
     made.figures.notices({"failed": 1})
     names = [name for name, *_ in made.samples]

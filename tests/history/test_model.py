@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from taskd.history.facts import OPEN
+from taskd.history.facts import OPEN, RANKS
 from taskd.history.model import Job, of_records
-from tests.history.journals import BEGIN, KILLED, STORY, incident, join, progress, record, start
+from tests.history.journals import (
+    BEGIN,
+    KILLED,
+    STORY,
+    elastic,
+    incident,
+    join,
+    progress,
+    record,
+    start,
+)
 
 
 def job(*records, **made):
@@ -69,3 +79,38 @@ def test_only_a_start_from_nothing_forgets():
     assert follows.closed == 3 and follows.managers == 2
     follows.add(start(3000.0))
     assert (follows.closed, follows.managers, follows.began, follows.most) == (0, 1, 3000.0, 5)
+
+
+def test_how_many_ranks_train():
+    found = job(*BEGIN, elastic(200.0, 4, [[2, 3, 1]], 2), elastic(250.0, 4, [[2, 3, 1]], 2))
+    assert found.shrunk is not None and found.shrunk.since == 200.0  # a manager says it once more
+    assert found.away == {1} and found.shrunken == [] and found.spent.shares == 2
+    found = job(*BEGIN, elastic(200.0, 4, [[2, 3, 1]], 2), elastic(260.0, 2, [[2, 5, 1]], 3))
+    assert found.shrunk is not None
+    assert (found.shrunk.since, found.away, found.spent.shares) == (260.0, {1, 2}, 3)
+    for last in (elastic(300.0), record("restart", 300.0), record("end", 300.0, ok=True)):
+        found = job(*BEGIN, elastic(200.0, 4, [[2, 3, 1]], 2), last)
+        (was,) = found.shrunken
+        assert (found.shrunk, found.away, found.spent.shares) == (None, set(), 1)
+        assert (was.since, was.until, was.ranks) == (200.0, 300.0, 4)
+    found.finish()
+    assert len(found.shrunken) == 1
+
+
+def test_the_ranks_that_are_away_may_be_anything():
+    for away in (None, [1], [[5]], [["a", 2, 1]], [[3, 2, 1]], [[0, 3, 0]], [[-1, 3, 1]]):
+        found = job(*BEGIN, record("elastic", 200.0, ranks=4, of=6, shares=-3, away=away))
+        assert found.shrunk is not None and found.shrunk.missing == found.away == set()
+        assert found.shrunk.who == "2 ranks" and found.spent.shares == 1
+    endless = job(*BEGIN, elastic(200.0, 4, [[0, 9_999_999_999, 1]], 2))
+    assert endless.shrunk is not None and len(endless.shrunk.missing) == RANKS
+    for of in (4, 3, 0, None):  # all of them
+        assert job(*BEGIN, record("elastic", 200.0, ranks=4, of=of)).shrunk is None
+
+
+def test_growth_in_the_log():
+    found = job(*BEGIN, elastic(200.0, 4, [[2, 3, 1]], 2), elastic(300.0))
+    assert [line.text for line in found.lines if line.kind == "elastic"] == [
+        "4 of 6 ranks train, a step takes up to 2 times as long; away: ranks 2-3",
+        "all ranks train",
+    ]

@@ -64,6 +64,17 @@ def test_a_lost_node_the_end_and_a_slow_rank():
     assert (slow["event"], slow["rank"], slow["node"], slow["seconds"]) == ("slow-rank", 7, 0, 1.62)
 
 
+def test_how_many_ranks_train():
+    notices = Told()
+    entry = {"ranks": 6, "of": 8, "away": [[6, 7, 1]], "shares": 2, "successor": False}
+    (told,) = notices.add("elastic", **entry)
+    found = {name: told[name] for name in ("event", "ranks", "of", "shares", "away")}
+    assert found == {"event": "elastic", "ranks": 6, "of": 8, "shares": 2, "away": "ranks 6-7"}
+    assert notices.add("elastic", **{**entry, "successor": True}) == []
+    (told,) = notices.add("elastic", **{**entry, "ranks": 8, "away": [], "shares": 1})
+    assert (told["ranks"], told["shares"], told["away"]) == (8, 1, "")
+
+
 def test_a_rank_that_makes_the_others_wait():
     notices = Told("job")
     entry = {"rank": 2, "since": 91, "late": 0.029, "step": 0.1}
@@ -85,3 +96,6 @@ def test_notices_are_small():
     assert len(notice["faults"]) == len(notice["ranks"]) == LISTED
     assert notice["replaced"] == 100_000
     assert len(json.dumps(notice)) < LISTED * (TEXT + 10) + 1000
+    spread = [[rank, rank, 1] for rank in range(0, 100_000, 2)]
+    (notice,) = notices.add("elastic", ranks=50_000, of=100_000, away=spread, shares=2)
+    assert notice["away"].endswith("18 and 49990 more") and len(notice["away"]) < 60

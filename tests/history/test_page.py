@@ -19,7 +19,7 @@ from scripts import chromium
 from taskd.history.reading import Record
 from taskd.history.report.page import ALL, SCRIPTS, STYLES, WEB, data, embedded, page
 from taskd.history.report.rounds import WORST
-from tests.history.journals import BEGIN, END, STORY, incident, record, start, told
+from tests.history.journals import BEGIN, END, SHRUNK, STORY, incident, record, start, told
 
 HOSTILE = (
     "rank 1: </script><script>document.title='broken out'</script>",
@@ -126,6 +126,12 @@ def test_of_a_job_too_large_to_tell_all_what_the_journal_has_is_shown():
     assert shown["folded"] == [[90.0, None, None], None, None, None, None]
 
 
+def test_the_times_of_a_job_whose_ranks_were_away():
+    (first, second) = data(told([*SHRUNK, END]))["shrunk"]
+    assert (first["began"], first["seconds"], first["shares"]) == (300.0, 100.0, 2)
+    assert (first["who"], second["who"]) == ("ranks 2-3", "ranks 2-5")
+
+
 def test_few_ranks_are_all_shown():
     account = told([*STORY, END])
     (shown,) = data(account)["incidents"][0]["rounds"]
@@ -178,6 +184,15 @@ def test_a_browser_draws_it(browser, tmp_path):
     assert "30 min" in text_of(browser, "#assumed")
     assert browser.said == []
     assert [r for r in browser.requests if r.startswith("http")] == []
+
+
+@needs_chromium
+def test_a_browser_draws_when_ranks_were_away(browser, tmp_path):
+    show(browser, tmp_path, told([*SHRUNK, END]))
+    assert count(browser, "#timeline rect.shrunk") == 2
+    assert "ranks were away" in text_of(browser, "#timeline-legend")
+    assert "4 of 6up to 2 ×ranks 2-3" in text_of(browser, "#tables")
+    assert browser.said == []
 
 
 @needs_chromium

@@ -24,6 +24,7 @@ from tests.history.journals import (
     BEGIN,
     END,
     KILLED,
+    SHRUNK,
     STORY,
     incident,
     join,
@@ -231,7 +232,9 @@ def test_another_machine_in_the_place_of_a_node_counts_on_its_own():
 
 
 # every field of every record above, and some that only other journals have
-FIELDS = sorted({name for r in [*STORY, END] for name in r.data} | {"lost", "device", "code", "by"})
+FIELDS = sorted(
+    {name for r in [*STORY, *SHRUNK, END] for name in r.data} | {"lost", "device", "code", "by"}
+)
 values = st.one_of(
     st.none(),
     st.booleans(),
@@ -250,7 +253,9 @@ entries = st.builds(
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.one_of(entries, st.sampled_from([*STORY, END])), min_size=1, max_size=20))
+@given(
+    st.lists(st.one_of(entries, st.sampled_from([*STORY, *SHRUNK, END])), min_size=1, max_size=20)
+)
 def test_any_journal_has_figures(records):
     job = read(records)
     if job is None:  # of no time that there is
@@ -259,7 +264,8 @@ def test_any_journal_has_figures(records):
     whole = account.span[1] - account.span[0]
     assert all(c.lost_seconds >= 0 and c.steps_repeated >= 0 for c in account.costs)
     assert all((c.restart_from_checkpoint_seconds or 0.0) >= 0 for c in account.costs)
-    assert 0 <= account.lost_seconds + account.paused_seconds <= whole * (1 + 1e-9) + 1e-6
+    away = account.shrunk_seconds
+    assert 0 <= account.lost_seconds + account.paused_seconds + away <= whole * (1 + 1e-9) + 1e-6
     assert account.goodput is None or 0 <= account.goodput <= 1
     assert all(good is None or 0 <= good <= 1 for _, good in account.bins)
     for data in (plain(account), page_data(account), trace(account)):
@@ -306,6 +312,9 @@ def _of(job):
         ("rank 1: its device is RestartNPU: 0x80e18005", "device: RestartNPU", "80E18005", 1, -1),
         ("rank 4: no progress for 3.1 s in step 9", "hung", "", 4, -1),
         ("rank 4: silent in REBUILD for 20 s", "silent in a repair", "", 4, -1),
+        ("node 3 comes back: it was away", "came back", "", -1, 3),
+        ("nodes 2,3 come back: they were away", "came back", "", -1, -1),
+        ("node 3 cannot come back: its process has ended", "could not come back", "", -1, 3),
         ("node 12: its process has ended (ECONNREFUSED)", "node lost", "", -1, 12),
         ("something else entirely 12345678 happened", "something else entirely N", "", -1, -1),
         ("", "unknown", "", -1, -1),

@@ -22,7 +22,16 @@ from taskd.history.status.model import SHOWN, of_manager
 from taskd.history.status.rendering import printable, render
 from taskd.messages import codec
 from taskd.messages.from_agent import NodeProgress
-from taskd.messages.to_operator import LISTED, WORST, IncidentSeen, NodeSeen, Overview, RankSeen
+from taskd.messages.to_operator import (
+    AWAY,
+    LISTED,
+    WORST,
+    IncidentSeen,
+    NodeSeen,
+    Overview,
+    RankSeen,
+    ShrunkSeen,
+)
 
 
 def seen(**changes):
@@ -213,6 +222,84 @@ def test_nodes_that_are_lost_or_missing_by_the_journal():
     assert of_journal("x", [*STORY[:3], lost, back], 60.0).seen.troubles == 0
 
 
+def shrunk(**changes):
+    fields = {
+        "ranks": 6, "of": 8, "since": 500.0, "shares": 2, "away": ((6, 7, 1),), "waiting": (3,),
+        "waits": 1, "preparing": (),
+    }  # fmt: skip
+    return ShrunkSeen(**{**fields, **changes})
+
+
+ELASTIC = {"ranks": 2, "of": 4, "away": [[2, 3, 1]], "shares": 2, "successor": False}
+LOST = Record("lost", 38.0, {"node": 1, "why": "its process has ended"})
+ALONE = [*STORY[:6], LOST, Record("elastic", 42.0, ELASTIC)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (
+            {},
+            "shrunk: 6 of 8 ranks train since [500], a step takes up to 2 times as long;"
+            " ranks 6-7 are away; waiting for a standby for node 3",
+        ),
+        # what only an earlier manager knows; a lane of ranks that are far apart
+        (
+            {"since": 0.0, "shares": 0, "away": ((3, 7, 4),), "waiting": (1, 3), "waits": 12},
+            "shrunk: 6 of 8 ranks train; ranks 3-7 by 4 are away;"
+            " waiting for standbys for nodes 1, 3 and 10 more",
+        ),
+        (
+            {"ranks": 7, "away": ((7, 7, 1),), "waits": 0, "waiting": (), "shares": 1,
+             "preparing": ((3, "9b2e6a10ffff"),)},
+            "shrunk: 7 of 8 ranks train since [500], a step takes up to 1 time as long;"
+            " rank 7 is away; standby 9b2e6a10 is being prepared for node 3",
+        ),
+    ],
+)  # fmt: skip
+def test_a_job_whose_ranks_are_away(changes, line):
+    away = (NodeSeen(3, AWAY),)
+    model = of_manager("x", seen(shrunk=shrunk(**changes), troubled=away, troubles=1))
+    lines = text(model).splitlines()
+    assert line in lines and f"node 3: {AWAY}" in lines
+    assert line not in text(of_manager("x", seen(state="over", shrunk=shrunk(**changes))))
+    assert json.loads(json.dumps(model.plain))["shrunk"]["ranks"] == shrunk(**changes).ranks
+
+
+def test_a_job_whose_ranks_are_away_by_the_journal():
+    model = of_journal("x", ALONE, 60.0)
+    assert (
+        "shrunk: 2 of 4 ranks train since [42], a step takes up to 2 times as long;"
+        " ranks 2-3 are away; waiting for a standby for node 1\n" in text(model)
+    )
+    assert [(n.node, n.state) for n in model.seen.troubled] == [(1, AWAY)]
+    assert model.seen.ranks == 4
+    prepare = Record("prepare", 43.0, {"node": 1, "agent": "9b2e6a10", "why": "it comes back"})
+    preparing = of_journal("x", [*ALONE, prepare], 60.0).seen.shrunk
+    assert (preparing.waits, preparing.preparing) == (0, ((1, "9b2e6a10"),))
+    down = Record("stand-down", 44.0, {"node": 1, "agent": "9b2e6a10", "why": "rank 0 died"})
+    assert of_journal("x", [*ALONE, prepare, down], 60.0).seen.shrunk.waiting == (1,)
+    back = Record("elastic", 50.0, {**ELASTIC, "ranks": 4, "away": [], "shares": 1})
+    again = [*ALONE, prepare, Record("join", 49.0, {"node": 1}), back]
+    assert of_journal("x", again, 60.0).seen.shrunk is None
+    assert of_journal("x", again, 60.0).seen.troubles == 0
+
+
+def test_a_rank_that_is_away_leaves_its_node_in_the_job():
+    one = Record("elastic", 42.0, {**ELASTIC, "ranks": 3, "away": [[3, 3, 1]]})
+    assert of_journal("x", [*STORY[:6], one], 60.0).seen.troubles == 0
+
+
+def test_since_when_is_known_by_the_journal_where_the_manager_is_new():
+    known = shrunk(since=400.0)
+    since = of_manager("x", seen(shrunk=shrunk(since=0.0)), (), known).seen.shrunk.since
+    assert since == 400.0
+    # fewer train by now, or the manager knows itself
+    fewer = shrunk(since=0.0, ranks=4, away=((4, 7, 1),))
+    assert of_manager("x", seen(shrunk=fewer), (), known).seen.shrunk.since == 0.0
+    assert of_manager("x", seen(shrunk=shrunk()), (), known).seen.shrunk.since == 500.0
+
+
 WRONG = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just([1]),
     st.just({"a": "b"}),
@@ -224,7 +311,7 @@ WRONG = st.one_of(
 def test_no_field_of_another_type_stops_the_reader(data):
     """A journal of a newer taskd, or one that was edited."""
     records = []
-    for record in [*STORY, OVER, END]:
+    for record in [*STORY, *ALONE[-2:], OVER, END]:
         fields = dict(record.data)
         for name in data.draw(st.sets(st.sampled_from(sorted(fields)))) if fields else ():
             fields[name] = data.draw(WRONG)

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from taskd.history.report import trace as traces
 from taskd.history.report.trace import trace
-from tests.history.journals import BEGIN, END, STORY, incident, told
+from tests.history.journals import BEGIN, END, SHRUNK, STORY, incident, told
 
 
 def of(events, phase, **fields):
@@ -76,6 +76,19 @@ def test_the_trace_of_a_large_job_has_the_last_ranks(monkeypatch):
     assert told_["otherData"]["ranks"] == "the last of each round"
     names = {e["args"]["name"] for e in of(events, "M", name="thread_name")}
     assert {"rank 1234", "rank 5"} <= names and len(names) < 50
+
+
+def test_when_ranks_were_away():
+    events = check(trace(told(SHRUNK)))
+    (thread,) = of(events, "M", name="thread_name", tid=traces.SHRUNK)
+    assert thread["args"]["name"] == "ranks that train"
+    spans = of(events, "X", cat="shrunk")
+    assert [(e["name"], e["ts"], e["dur"]) for e in spans] == [
+        ("4 of 6 ranks train", 210_000_000, 100_000_000),
+        ("2 of 6 ranks train", 310_000_000, 200_000_000),
+    ]
+    assert spans[0]["args"] == {"shares": 2, "away": "ranks 2-3"}
+    assert not of(trace(told(STORY))["traceEvents"], "M", tid=traces.SHRUNK)
 
 
 def test_a_job_without_incidents():

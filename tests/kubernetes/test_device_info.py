@@ -17,6 +17,7 @@ from taskd.manager.history.continuity import Continuity
 from taskd.manager.operators import Accepted
 from taskd.messages import from_agent, from_operator, to_rank
 from taskd.messages.envelope import STANDBY
+from taskd.messages.values import DeviceState, Present
 from tests.mindcluster.device_info_stand_in import configmap, fault
 
 NAME = configmaps.PREFIX + "node-1"
@@ -222,9 +223,9 @@ def test_what_ends_the_job_is_written(cluster, manage):
     cluster.config_map(NAME, configmap())
     manager, agent = manage("api-write")
     cluster.wait("it watches", lambda: watched(cluster))
-    states = [from_agent.DeviceState({"80E01801": from_agent.Present(time)}) for time in (1, 2)]
+    states = [DeviceState({"80E01801": Present(time)}) for time in (1, 2)]
     for state in states:
-        agent.send(from_agent.DevicesFound(0, (from_agent.DeviceState(), state)))
+        agent.send(from_agent.DevicesFound(0, (DeviceState(), state)))
     manager.outcome()
     assert names(cluster) == "Ascend910-5"
 

@@ -8,29 +8,30 @@ from taskd.manager.history.continuity import Continuity
 from taskd.manager.operators import Accepted
 from taskd.messages import from_agent, from_operator, to_agent, to_rank
 from taskd.messages.envelope import STANDBY
+from taskd.messages.values import DeviceState, Present
 from taskd.mindcluster.faults import configuration
 from taskd.mindcluster.faults.device import Device
 
-PRESENT = from_agent.Present()
+PRESENT = Present()
 
 
 def told(agent, *states, node=None):
     """`states`: of its devices, in their order; a text with codes is one."""
     devices = tuple(
         state
-        if isinstance(state, from_agent.DeviceState)
-        else from_agent.DeviceState(dict.fromkeys(state.split(), PRESENT))
+        if isinstance(state, DeviceState)
+        else DeviceState(dict.fromkeys(state.split(), PRESENT))
         for state in states
     )
     agent.send(from_agent.DevicesFound(agent.node if node is None else node, devices))
 
 
 def state(codes="", **more):
-    return from_agent.DeviceState(dict.fromkeys(codes.split(), PRESENT), **more)
+    return DeviceState(dict.fromkeys(codes.split(), PRESENT), **more)
 
 
 def at(code, time):
-    return from_agent.DeviceState({code: from_agent.Present(time)})
+    return DeviceState({code: Present(time)})
 
 
 def devices_at(tmp_path, kept=None, **more):

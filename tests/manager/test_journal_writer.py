@@ -7,8 +7,12 @@ import logging
 
 import pytest
 
+from taskd.core.coordinator import Coordinator
+from taskd.core.settings import Settings
 from taskd.history import files
 from taskd.history.reading import Reader
+from taskd.manager.history.journal import Journal
+from taskd.manager.history.writer import JournalWriter
 from taskd.messages import (
     codec,
     from_agent,
@@ -89,6 +93,25 @@ def test_a_job_that_has_not_formed_says_who_is_missing(start):
         (1, "has not joined"),
         (2, "has not joined"),
     ]
+
+
+def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
+    """Their processes have ended, and their nodes may live."""
+    state = Coordinator(Settings(2, 2)).job
+    writer = JournalWriter(Journal(str(tmp_path), "job"), state)
+
+    def beats(away):
+        state.topology.away = frozenset(away)
+        writer.heard(0, (0, 1), from_agent.NodeProgress((5, 9), b"\x08\x01", (90, 20), 100), 1.0)
+        writer.heard(1, (2, 3), from_agent.NodeProgress((9, 9), b"\x01\x01", (20, 20), 100), 1.0)
+        return writer.progress.seen()
+
+    assert (seen := beats(())).step == 5 and seen.phases == {"computing": 3, "gone": 1}
+    seen = beats({0})
+    assert (seen.step, seen.total, seen.phases) == (9, 100, {"computing": 3})
+    assert [r.rank for r in seen.listed] == [1, 2, 3] and seen.slow == ()
+    assert [r.rank for r in beats({0, 1}).listed] == [2, 3]
+    assert [r.rank for r in beats(()).listed] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("progress", [(1,), (1, 2, 3)])

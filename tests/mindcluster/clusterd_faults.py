@@ -1,4 +1,9 @@
-"""What ClusterD does about faults, in the states of FAULT in clusterd_states.py."""
+"""What ClusterD does about faults, in the states of FAULT and ELASTIC in clusterd_states.py.
+
+Of elastic training this is left out: where pods are rescheduled by a label, too, it waits up to
+20 s for a new pod before it chooses `downgrade` (MINDIO_WAIT_MINDX_TIME less 10 s, if that is set);
+and a pod that has been replaced is not named to the job again.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,12 @@ RELEASE = 0.2  # 10 s; after that, 15 s for faults that may vanish and 9 s for r
 CONVERGE = 0.1  # 3 s
 INITIAL = 0.2  # 10 s, as long as it is in its first state, before it ends processes
 RESTART = 0.3  # 60 s
-ORDER = ("retry", "recover-in-place", "recover", "dump", "exit")
-NOT_READY, NEXT, ALL_FAILED = 404, 405, 499
+POLL = 0.1  # 5 s
+ORDER = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
+ISOLATE, NOT_READY, NEXT, ALL_FAILED = 201, 404, 405, 499
+SHRINK, GROW = '{"scale-in-strategy": "DP"}', '{"scale-out-strategy": "DP"}'
+# a result of these: the event that follows
+SCALED = {"downgrade": "ScaleInSuccess", "upgrade": "ScaleOutSuccess"}
 
 
 class Faults(Machine):
@@ -28,6 +37,7 @@ class Faults(Machine):
         self.strategies = tuple(s for s in ORDER if s in strategies or s == "exit")
         self.per_node = per_node
         self.schedules = True  # pods that exit are replaced, and run
+        self.run_again = False  # all pods run, those of a shrunk job too
         # in platform mode: whether the platform answers in time; it takes as long as it likes
         self.platform: Callable[[], bool] | None = None
         self._seen: set[tuple[int, int]] = set()  # hardware faults that are there
@@ -41,6 +51,7 @@ class Faults(Machine):
         self._restarts = False  # faulty processes are to be restarted in their pods
         self._tried: list[str] = []
         self._results: list[tuple[str, int]] = []
+        self.isolated: list[int] = []  # ranks that leave, as last reported
         self.able: list[str] = []
 
     def reported(self, ranks: dict[int, int]) -> None:
@@ -179,9 +190,15 @@ class Faults(Machine):
                 return "recover-in-place"
             if "recover" in self.able and "recover" in self.strategies:
                 return "recover"
-        elif self._results[-1][0] != "recover":
+            if self._may_shrink and 0 not in self._exits:
+                return "downgrade"
+        elif self._results[-1][0] not in ("recover", "downgrade", "upgrade"):
             return "exit"
         return "dump" if {"dump"} <= set(self.able) & set(self.strategies) else "exit"
+
+    @property
+    def _may_shrink(self) -> bool:
+        return "downgrade" in self.able and "elastic-training" in self.strategies
 
     def _NotifyDecidedStrategy(self, life: Life) -> str:
         word = self._choose()
@@ -203,6 +220,8 @@ class Faults(Machine):
             self._restarts, self._exits = False, dict.fromkeys(self._exits, True)
             ranks, nodes = self._update(), self._exiting(True)
             actions.append("fault_nodes_exit")
+        elif word == "downgrade":
+            extra = SHRINK
         return self.send(
             "changeStrategy",
             life,
@@ -218,13 +237,17 @@ class Faults(Machine):
         if (report := self._wait(life, "ReportRecoverStatus")) is None:
             return "ReportTimeout"
         self._results.append((report.strategy, report.status.code))
+        self.isolated = [int(rank) for rank in report.isolateRankIds]
         return "ReceiveReport"
 
     def _WaitReportStepRetryStatus(self, life: Life) -> str:
         return self._result(life, "retry")
 
     def _WaitReportProcessRecoverStatus(self, life: Life) -> str:
-        return self._result(life, "recover") if self.schedules else "ScheduleTimeout"
+        if self.schedules:
+            return self._result(life, "recover")
+        self._tried.append("recover")
+        return "NeedTryScaleInStrategy" if self._may_shrink else "ScheduleTimeout"
 
     def _NotifyDump(self, life: Life) -> str:
         self.uuid = self.uuid or uuid.uuid4().hex
@@ -241,18 +264,69 @@ class Faults(Machine):
         if word == "dump":
             self._dump_exit(life)
             return "CheckResultFinish"
-        if word not in ("retry", "recover"):
+        if word == "downgrade" and code == ISOLATE:
+            return self._end_isolated(life)
+        if word not in ("retry", "recover", *SCALED):
             self.begin()
             return ""
         if code == 0:
-            return "RecoverSuccess"
-        if word == "recover":
+            return SCALED.get(word, "RecoverSuccess")
+        if word != "retry":
             return "RecoverFail"
         if code == NEXT:
             return "RecoverableRetryError"
         gone = {"recover", "dump"} if code == ALL_FAILED else {"recover"}
         self.able = [s for s in self.able if s not in gone]
         return "UnRecoverableRetryError"
+
+    # -- elastic training --------------------------------------------------------------------------
+
+    def _NotifyScaleInStrategy(self, life: Life) -> str:
+        return self._scale(life, "downgrade", SHRINK)
+
+    def _scale(self, life: Life, word: str, extra: str) -> str:
+        return self.send(
+            "changeStrategy",
+            life,
+            changeStrategy=word,
+            extraParams=extra,
+            actions=["change_strategy"],
+            ranks=self.normal,
+            nodes=self._nodes(self.normal),
+        )
+
+    def _WaitReportScaleInIsolateRanks(self, life: Life) -> str:
+        return self._result(life, "downgrade")
+
+    def _CheckReportScaleInIsolateRanks(self, life: Life) -> str:
+        return self._CheckRecoverResult(life)
+
+    def _end_isolated(self, life: Life) -> str:
+        """End the pods of ranks that leave, unless they are among the faulty ones already."""
+        nodes = [n for n in self._nodes(self.isolated) if n not in self._exits]
+        self._exits |= dict.fromkeys(nodes, True)
+        return self.send("faultNodesExit", life, actions=["fault_nodes_exit"], nodes=nodes)
+
+    def _WaitReportScaleInStatus(self, life: Life) -> str:
+        return self._result(life, "downgrade")
+
+    def _ScaleInRunning(self, life: Life) -> str:
+        threading.Thread(target=self._await_pods, args=(life,), daemon=True).start()
+        return ""
+
+    def _await_pods(self, life: Life) -> None:
+        with self.changed:
+            while not life.over and self.state == "ScaleInRunning":
+                if self.run_again:
+                    self.run_again = False
+                    self.add(self._scale(life, "upgrade", GROW))
+                    return
+                self.changed.wait(POLL)
+
+    def _WaitReportScaleOutStatus(self, life: Life) -> str:
+        return self._result(life, "upgrade")
+
+    # -- what follows ------------------------------------------------------------------------------
 
     def _KillPodForUnrecoverableRetry(self, life: Life) -> str:
         self._take()

@@ -181,8 +181,13 @@ class Machine:
             return "Finish"
         if signal.extraParams == "dump_exit":
             return ""
-        word = signal.changeStrategy
-        return f"Notify{word.capitalize()}Success" if word in WORDS else "NotifySuccess"
+        word = signal.changeStrategy or (kind if kind == "faultNodesExit" else "")
+        return f"Notify{WORDS[word]}Success" if word in WORDS else "NotifySuccess"
 
 
-WORDS = ("retry", "recover", "dump", "exit", "continue")
+WORDS = {
+    **{word: word.capitalize() for word in ("retry", "recover", "dump", "exit", "continue")},
+    "downgrade": "ScaleInStrategy",
+    "upgrade": "ScaleOutStrategy",
+    "faultNodesExit": "FaultNodesExit",
+}

@@ -5,8 +5,8 @@
 It prints its port, a free one unless it is given one.
 
 Lines on stdin: `fault 1:0,2:1` (of hardware: ranks and types), `node 1` (all of its hardware),
-`dump`, `kill`, `break` (ends the stream of signals). What it is told goes to stdout, one line of
-JSON each.
+`pods` (those of a shrunk job run again), `dump`, `kill`, `break` (ends the stream of signals). What
+it is told goes to stdout, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -199,6 +199,8 @@ def main() -> None:
             first = int(rest) * cluster.per_node
             ranks = range(first, first + cluster.per_node)
             cluster.hardware(dict.fromkeys(ranks, 1), (int(rest),))
+        elif word == "pods":
+            cluster.run_again = True
         elif word == "dump":
             cluster.send("saveAndExit", actions=["save_and_exit"])
         elif word == "kill":

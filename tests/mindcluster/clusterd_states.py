@@ -1,7 +1,7 @@
 """ClusterD's state machine as a table: state -> event -> next state, with its names of both (less
 "State" and "Event"). Its own is in Ascend/mind-cluster, component/clusterd/pkg/application/recover,
-rules.go; this is that of commit 22bb3d9 (2026-08), without its rules for elastic training, which
-taskd does not offer.
+rules.go; this is that of commit 22bb3d9 (2026-08). Its rows for elastic training are young: an
+earlier one chose the next strategy for a shrunk job's fault at once, without stopping it first.
 
 An event that has no row in the present state is dropped when it is added, and resets the machine
 if the state has changed between that and its turn. What a state does when it is entered, and which
@@ -74,6 +74,21 @@ WaitNotifyRestartTrainResult: NotifySuccess WaitReportRestartTrainResult, Notify
 WaitReportRestartTrainResult: RestartSuccess Init, RestartFaild NotifyStopJob,
   ReportTimeout NotifyStopJob
 """
+ELASTIC = """
+NotifyDecidedStrategy: NotifyScaleInStrategySuccess WaitReportScaleInIsolateRanks
+WaitReportProcessRecoverStatus: NeedTryScaleInStrategy NotifyScaleInStrategy
+NotifyScaleInStrategy: NotifyScaleInStrategySuccess WaitReportScaleInIsolateRanks,
+  NotifyFail FaultClear
+WaitReportScaleInIsolateRanks: ReceiveReport CheckReportScaleInIsolateRanks,
+  ReportTimeout NotifyDecidedStrategy
+CheckReportScaleInIsolateRanks: NotifyFail NotifyDecidedStrategy,
+  NotifyFaultNodesExitSuccess WaitReportScaleInStatus, RecoverFail NotifyDecidedStrategy
+WaitReportScaleInStatus: ReceiveReport CheckRecoverResult, ReportTimeout FaultClear
+CheckRecoverResult: ScaleInSuccess ScaleInRunning, ScaleOutSuccess Init
+ScaleInRunning: NotifyScaleOutStrategySuccess WaitReportScaleOutStatus,
+  FaultOccur NotifyStopTrain, Finish Init, NotifyFail ScaleInRunning
+WaitReportScaleOutStatus: ReceiveReport CheckRecoverResult, ReportTimeout FaultClear
+"""
 
 
 def _read(*texts: str) -> dict[str, dict[str, str]]:
@@ -88,4 +103,4 @@ def _read(*texts: str) -> dict[str, dict[str, str]]:
     return table
 
 
-TABLE = _read(FAULT, TASKS, HOT_SWITCH)
+TABLE = _read(FAULT, TASKS, HOT_SWITCH, ELASTIC)

@@ -3,83 +3,27 @@ reports and signals are handed over directly."""
 
 from __future__ import annotations
 
-import queue
 import threading
 
 import pytest
 
-from taskd.core import commands as c
-from taskd.mindcluster.clusterd import interface
-from taskd.mindcluster.clusterd.translation import event_of, request_of
-from tests.mindcluster import clusterd_faults, clusterd_machine, clusterd_operations
+from tests.mindcluster import clusterd_machine
+from tests.mindcluster.clusterd_job import (
+    NAMED,
+    PATIENCE,
+    PREFIX,
+    RESTART,
+    RETRIED,
+    Job,
+    hurry,
+)
 from tests.mindcluster.clusterd_operations import Operations
 from tests.mindcluster.clusterd_states import INIT, TABLE
-
-PATIENCE = 30.0  # a guard against hanging, never a measure
-ALL = ("retry", "recover-in-place", "recover", "dump")
-PREFIX = "Init NotifyWaitFaultFlushing NotifyStopTrain WaitReportStopComplete"
-ASKED = f"{PREFIX} WaitFaultFlushFinished NotifyGlobalFault WaitReportRecoverStrategy"
-NAMED = f"{ASKED} NotifyDecidedStrategy"
-RESTART = "CheckRecoverResult ListenScheduleResult NotifyRestartAllProcess WaitRestartAllProcess"
-RETRIED = "FaultClear FaultRetry"
 
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    for name in ("FLUSH", "RELEASE", "CONVERGE", "INITIAL", "RESTART"):
-        monkeypatch.setattr(clusterd_faults, name, 0.01)
-    monkeypatch.setattr(clusterd_operations, "POD", 0.01)
-
-
-class Job:
-    """A machine, and the job's side of it: two nodes of two ranks."""
-
-    def __init__(self, *strategies):
-        self.machine = Operations(strategies or ALL, 2, "job", threading.Condition())
-        self.subscribe()
-
-    def subscribe(self):
-        self.stream = queue.Queue()
-        self.machine.begin(self.stream)
-
-    def tell(self, call, code=0, ranks=(), strategies=(), strategy="", patience=PATIENCE):
-        report = c.TellAdvisor(call, code, "", tuple(ranks), tuple(strategies), strategy)
-        request = request_of(report, "job", interface.CLASSES)
-        if call == "ReportProcessFault":
-            self.machine.reported(dict(ranks))
-            return 0
-        return self.machine.report(call, request, patience)
-
-    def hears(self, kind):
-        """The next signal, which is of this kind."""
-        while True:
-            signal = event_of(self.stream.get(timeout=PATIENCE), "job")
-            if signal.kind != "keep-alive":
-                assert signal.kind == kind, signal
-                return signal
-
-    def ends(self):
-        while self.stream.get(timeout=PATIENCE) is not None:
-            pass
-
-    def stopped(self):
-        """As far as the question which strategies fit."""
-        self.hears("stopTrain")
-        self.tell("ReportStopComplete")
-        return self.hears("globalFault")
-
-    def named(self, *able):
-        self.stopped()
-        self.tell("ReportRecoverStrategy", strategies=able or ("recover", "dump", "exit"))
-        return self.hears("changeStrategy")
-
-    def result(self, strategy, code=0):
-        self.tell("ReportRecoverStatus", code, strategy=strategy)
-
-    def path(self):
-        """The states of the last life that has ended; waits for its end."""
-        self.ends()
-        return " ".join(self.machine.paths[-2])
+    hurry(monkeypatch)
 
 
 def test_each_state_is_reached_and_does_something():
@@ -274,10 +218,7 @@ def test_a_report_waits_in_its_box():
     job.subscribe()
     job.tell("ReportProcessFault", ranks=((3, 1),))
     job.hears("stopTrain")
-    with job.machine.changed:
-        assert job.machine.changed.wait_for(
-            lambda: job.machine.state == "WaitReportStopComplete", PATIENCE
-        )
+    job.until("WaitReportStopComplete")
 
 
 def test_a_stream_ends_with_the_next_and_with_a_late_end_of_an_earlier_one():
@@ -290,10 +231,7 @@ def test_a_stream_ends_with_the_next_and_with_a_late_end_of_an_earlier_one():
     job.machine.ended(second)
     job.ends()
     job.tell("ReportProcessFault", ranks=((3, 1),))  # nobody hears the signal
-    with job.machine.changed:
-        assert job.machine.changed.wait_for(
-            lambda: job.machine.state == "NotifyStopTrain", PATIENCE
-        )
+    job.until("NotifyStopTrain")
     job.subscribe()
     assert job.machine.state == INIT and job.stream.empty()
 

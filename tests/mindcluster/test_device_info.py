@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.messages.from_agent import DeviceState, Present
+from taskd.messages.values import DeviceState, Present
 from taskd.mindcluster.faults import device_info
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.device import MOST_CODES, NOTHING, OCCUR, RECOVER, Device, changes

@@ -83,7 +83,10 @@ def test_every_rule_refuses_something():
             {"HIGH_AVAILABILITY": "retry", "MS_ENABLE_TFT": "{UCE:1}"},
             "MS_ENABLE_TFT='{UCE:1}': it is ignored",
         ),
-        ({"HIGH_AVAILABILITY": "elastic-training"}, "passed over"),
+        (
+            {"TASKD_RECOVER_STRATEGY": "elastic-training", "MS_ENABLE_TFT": "{TTP:1}"},
+            "TASKD_RECOVER_STRATEGY='elastic-training': MindSpore has no elastic training",
+        ),
         ({"TASKD_INSECURE": "1"}, "anyone who knows the job's id"),
     ],
 )
@@ -98,6 +101,7 @@ def test_nothing_to_say_about_an_ordinary_environment():
         == ()
     )
     assert settings.check({**OPERATOR, "HIGH_AVAILABILITY": "recover"}) == ()
+    assert settings.check({"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"}) == ()
     for columns in (["recover-in-place"], ["recover", "recover-in-place"], ["exit"]):
         for framework in settings.FRAMEWORKS:
             assert settings.check(settings.environment(framework, columns)) == ()

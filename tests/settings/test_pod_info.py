@@ -76,6 +76,7 @@ def test_they_set_what_no_variable_sets(pod):
         ("recover-in-place,retry", "off", ("retry", "exit")),
         ("recover-in-place", "true", ("exit",)),
         ("recover", "off", ("recover", "exit")),
+        ("elastic-training", "", ("elastic-training", "exit")),
     ],
 )
 def test_the_switch_of_recover_in_place_counts_beside_the_annotation(pod, strategy, switch, rungs):

@@ -45,6 +45,15 @@ def test_nothing_set():
         ({"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}, ("exit",)),
         ({"HIGH_AVAILABILITY": ""}, ("exit",)),
         ({"HIGH_AVAILABILITY": "recover"}, ("recover", "exit")),
+        # what the operator injects for recover-strategy: elastic-training
+        (
+            {
+                "PROCESS_RECOVER": "on",
+                "HCCL_ASYNC_ERROR_HANDLING": "0",
+                "HIGH_AVAILABILITY": "elastic-training",
+            },
+            ("elastic-training", "exit"),
+        ),
         (
             {"HIGH_AVAILABILITY": "recover", "ENABLE_RESTART_FAULT_PROCESS": "on"},
             ("recover-in-place", "recover", "exit"),

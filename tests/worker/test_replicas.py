@@ -49,15 +49,15 @@ def test_a_page_that_was_just_lost_is_no_difference(monkeypatch, lost_on):
     )
     monkeypatch.setattr(replicas.damage, "spoiled", lambda: 2 if lost_on == 0 else 0)
 
-    def gathered(values, world_size):
+    def gathered(values, present):
         other = values.clone()
         other[2 if len(values) == 7 else 1] += 1  # another content; another checksum of row 1
         if len(values) == 7:
             other[-1] = lost_on == 1
-        return [values, other]
+        return {0: values, 1: other}
 
-    monkeypatch.setattr(replicas, "_gathered", gathered)
-    found = replicas.compare(mine, 0, 0, 2)
+    monkeypatch.setattr(replicas, "gather", gathered)
+    found = replicas.compare(mine, 0, 0, (0, 1))
     assert (found is None) == (lost_on is not None)
     if found is not None:
         assert found.apart == [1]

@@ -13,7 +13,7 @@ log = logging.getLogger("taskd.worker")
 STOP, CLEAN, REBUILD = "stop", "clean", "rebuild_group"
 REPAIR, ROLLBACK = "repair", "rollback"
 SAVE, RENAME, EXIT, SYNC = "save_ckpt", "rename", "exit", "stream_sync"
-# elastic training changes the number of ranks, which taskd never does: kept, and never called
+# of elastic training, which a framework with copies of its own cannot have yet: kept, never called
 ELASTIC = (
     "zit_downgrade_rebuild",
     "zit_upgrade_rebuild",

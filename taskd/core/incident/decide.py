@@ -9,6 +9,7 @@ from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank
+from taskd.messages.values import Position
 
 
 class Decide(Work):
@@ -18,9 +19,7 @@ class Decide(Work):
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         members = [self._member(incident, number) for number in self._job.ranks]
-        members += [
-            repair.Member(r, -1, False, left, away=True) for r, left in incident.round.taken.items()
-        ]
+        members += [self._away(number, left) for number, left in incident.round.taken.items()]
         job = self._job
         steps = (m.position.step for m in members if m.position is not None)
         incident.round.reached = max(steps, default=-1)
@@ -49,6 +48,14 @@ class Decide(Work):
         incident.round.members = members
         self._job.note(f"repair: {plan.reason}")
         return Move.PLANNED, ""
+
+    def _away(self, number: int, left: Position | None) -> repair.Member:
+        """A rank that leaves: its record, and its stripes if its node stays."""
+        node, rank = self._job.topology.node_of(number), self._job.away[number]
+        stays = node is not None and self._job.topology.nodes[node].living
+        if left is not None and stays and rank.left is not None:
+            left = left.but(stripes=rank.left.stripes)
+        return repair.Member(number, -1 if node is None else node, False, left, away=True)
 
     def _member(self, incident: Incident, number: int) -> repair.Member:
         rank, node = self._job.ranks[number], self._job.topology.node_of(number)

@@ -16,37 +16,77 @@ from collections.abc import Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
+from taskd.core.incident.ladder import ELASTIC
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
 from taskd.core.state import JobState
 from taskd.messages import from_agent, to_agent
+from taskd.messages.values import Spans
+
+SPANS = 1000  # of ranks in an entry of the journal: a lane is a few spans in any known layout
 
 
 class Elastic:
     def __init__(self, job: JobState, nodes: Takeover) -> None:
         self._job, self._nodes = job, nodes
+        self._told = False
+        # since when so many ranks train, by the clock of the job; None: since an earlier manager
+        self.since: float | None = None
+        self.shares = 0  # of a step that one rank computes, at most; 0: not known yet
+        # the number of the last incident in which ranks left, and of these the ones at fault
+        self._lost: tuple[int, frozenset[int]] = (0, frozenset())
+
+    def lost(self, incident: Incident) -> frozenset[int]:
+        """The ranks at fault that have left in this incident."""
+        number, ranks = self._lost
+        return ranks if number == incident.number else frozenset()
+
+    def refusal(self, incident: Incident | None) -> str:
+        """Why the job cannot go on without the ranks that it lacks, as far as that is known before
+        all ranks have stopped; "" if it can."""
+        try:
+            if incident is None:
+                self._refuse(set())
+            else:
+                self._split(incident)
+        except NotElastic as why:
+            return str(why)
+        return ""
 
     def leave(self, incident: Incident) -> Next:
         """All ranks have stopped: the lanes without one leave, and the others stand in for them.
         Returns the move if that cannot be."""
         job, round_ = self._job, incident.round
-        gone = {r for r, s in job.ranks.items() if not s.alive}
-        gone |= incident.new | set(incident.evicted)
+        if not self._gone(incident):  # only connections have failed
+            return None
         try:
-            self._refuse(gone)
-            lanes = Lanes.of(round_.reports, job.topology.world_size)
-            away = {r for n in lanes.broken(gone | job.away.keys()) for r in lanes.lane(n)}
-            stand_ins = lanes.stand_ins(away, job.stand_ins)
+            lanes, gone, stand_ins = self._split(incident)
         except NotElastic as why:
             return Move.SPENT, str(why)
         job.lanes = lanes
+        away = stand_ins.keys()
+        self._lost = incident.number, self.lost(incident) | gone
         self._go_away(incident, away - job.away.keys())
         round_.stand_ins = stand_ins
         new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
         round_.taking = self._take_records(new)
         return None
+
+    def _gone(self, incident: Incident) -> set[int]:
+        """The ranks without a process that can be kept."""
+        gone = {r for r, s in self._job.ranks.items() if not s.alive}
+        return gone | incident.new | set(incident.evicted)
+
+    def _split(self, incident: Incident) -> tuple[Lanes, set[int], dict[int, int]]:
+        """The lanes, the ranks that the job lacks, and who would stand in for all that leave.
+        Raises NotElastic."""
+        job, gone = self._job, self._gone(incident)
+        self._refuse(gone)
+        lanes = Lanes.of(incident.round.reports, job.topology.world_size)
+        away = {r for n in lanes.broken(gone | job.away.keys()) for r in lanes.lane(n)}
+        return lanes, gone, lanes.stand_ins(away, job.stand_ins)
 
     def _refuse(self, gone: set[int]) -> None:
         """Raise NotElastic if it is known already that the job cannot go on without `gone`."""
@@ -106,24 +146,43 @@ class Elastic:
         for rank, stand_in in stand_ins.items():
             if before.get(rank) != stand_in:
                 job.held[rank] = (*job.held[rank], stand_in)
-        self.tell()
+        if stand_ins != before:
+            self.tell()
 
-    def tell(self) -> None:
-        """Say how the job goes on."""
+    @property
+    def words(self) -> str:
+        """How the job goes on."""
         job = self._job
-        if not job.stand_ins:
-            return
-        most = shares(job.stand_ins, job.ranks)
-        job.note(
+        if not job.away:
+            return f"all {job.topology.world_size} ranks train again"
+        longer = f", and a step takes up to {self.shares} times as long" if self.shares else ""
+        return (
             f"{len(job.ranks)} of {job.topology.world_size} ranks train, with the same global"
-            f" batch: ranks [{abbreviate(sorted(job.away))}] are away, and a step takes up to"
-            f" {most} times as long",
-            journaled=True,
+            f" batch: ranks [{abbreviate(sorted(job.away))}] are away{longer}"
         )
+
+    def tell(self, successor: bool = False) -> None:
+        """Say how the job goes on. `successor`: as it did under an earlier manager."""
+        job = self._job
+        self._told, self.since = True, None if successor else job.at
+        self.shares = shares(job.stand_ins, job.ranks)
+        if job.away or not successor:
+            job.note(self.words, journaled=True)
         job.journal(
             "elastic",
             ranks=len(job.ranks),
             of=job.topology.world_size,
-            away=sorted(job.away),
-            shares=most,
+            away=Spans.of(sorted(job.away)).spans[:SPANS],
+            shares=self.shares,
+            successor=successor,
         )
+
+    def take_over(self) -> None:
+        """The job trains: say how it goes on, if an earlier manager may have changed that. It may
+        have been lost before it could say that all ranks are back."""
+        if self._told:
+            return
+        job, self._told = self._job, True
+        later = job.election.candidate.successor or job.election.candidate.term > 1
+        if job.away or (later and ELASTIC in job.settings.ladder):
+            self.tell(successor=True)

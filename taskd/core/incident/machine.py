@@ -27,7 +27,6 @@ from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank
 
-# before the replacements are awaited for the last time
 EARLY = (Phase.INTERRUPT, Phase.CONSULT, Phase.RESCHEDULE, Phase.REPLACE)
 
 
@@ -41,8 +40,7 @@ class Recovery(Part):
         self.rounds = Rounds(job, self.nodes)
         self._interrupt = Interrupt(job, self.nodes, self.rounds)
         self.elastic = Elastic(job, self.nodes)
-        self._reschedule = Reschedule(job, self.elastic)
-        self._replace = Replace(job, self.rounds)
+        self._reschedule, self._replace = Reschedule(job, self.elastic), Replace(job, self.rounds)
         self._decide, self._save = Decide(job), Save(job)
         self._works: dict[Phase, Work] = {
             Phase.DETECT: Work(),
@@ -147,12 +145,7 @@ class Recovery(Part):
         incident.rungs, incident.leaving = self._job.rungs, self._job.leaves
         incident.consults = self._job.advised and not incident.rungs
         incident.enter(Phase.DETECT, now)
-        missed = self._job.take_for_dead()
-        for rank, how in missed.items():
-            incident.faults.append(f"rank {rank}: {how}")
-            incident.tell_fault(self._job, incident.faults[-1])
-            self._job.note(f"incident {incident.number}: rank {rank}: {how}", journaled=True)
-        self.rounds.count(incident, missed)
+        self.rounds.count(incident, incident.miss(self._job))
 
     def fault(
         self,
@@ -199,15 +192,14 @@ class Recovery(Part):
 
     def evicted(self, number: int, now: float) -> None:
         """An evicted rank is dead, as expected."""
-        assert (incident := self.incident) is not None
-        where = f"incident {incident.number}, {incident.phase.value}"
-        self._job.note(f"{where}: rank {number} has ended")
+        assert self.incident is not None
+        self._job.note(f"{self.incident.place}: rank {number} has ended")
         self.again(now, frozenset({number}))
 
     def lost(self, number: int, why: str, now: float) -> None:
         """Node `number` no longer responds."""
         if self.moves(number):
-            self.fault(f"{self._moving_words(number)}: {why}", now)
+            self.fault(f"{self._moving.cannot(number)}: {why}", now)
             return
         self.nodes.lose(number)
         self._lost(number, why, now)
@@ -215,7 +207,7 @@ class Recovery(Part):
     def give_up(self, number: int, why: str, now: float) -> None:
         """Stop using node `number`, whose agent may be healthy."""
         if self.moves(number):
-            self.fault(f"{self._moving_words(number)}: {why}", now)
+            self.fault(f"{self._moving.cannot(number)}: {why}", now)
         # or its former agent was lost, and the node with it
         if self._job.closing or not self._job.topology.nodes[number].living:
             return
@@ -225,9 +217,7 @@ class Recovery(Part):
     def _lost(self, number: int, why: str, now: float) -> None:
         ranks = tuple(r for r in self._job.topology.nodes[number].ranks if r in self._job.ranks)
         if not ranks:  # all of them are away
-            self._job.note(f"node {number}, whose ranks are away: {why}")
-            self.nodes.fence(number, f"node {number} is lost, and the job goes on without it")
-            self.nodes.keep_records()
+            self.nodes.lost_away(number, why)
             return
         if self.incident is not None:
             self.incident.forget(ranks)
@@ -332,20 +322,19 @@ class Recovery(Part):
 
     def moves(self, number: int) -> bool:
         """Whether a standby is taking over node `number` from its healthy agent."""
-        moving = self.incident.moving if self.incident is not None else None
-        return moving is not None and moving.leg(number) is not None
+        return self._moving.leg(number) is not None
 
-    def _moving_words(self, number: int) -> str:
-        grows = self.incident and self.incident.moving and self.incident.moving.grows
-        return f"node {number} cannot {'come back' if grows else 'move'}"
+    @property
+    def _moving(self) -> Moving:
+        moving = self.incident.moving if self.incident is not None else None
+        return moving if moving is not None else Moving((), "")
 
     def switch(self, moving: Moving, now: float) -> None:
         """Move nodes to the standbys that are ready; all ranks are paused before the same step."""
         incident = self.join(f"{moving.words}: {moving.why}", now=now)
         incident.moving = moving
         # `retry` even if not configured: if the move fails, all ranks continue as they were
-        rung = ladder.GROW if moving.grows else ladder.HOT_SWITCH
-        incident.rungs = (rung, *self._job.settings.with_retry)
+        incident.rungs = (moving.strategy, *self._job.settings.with_retry)
         self.again(now)
 
     def leave(self, text: str, rungs: tuple[str, ...], now: float, latest: float = inf) -> None:
@@ -360,8 +349,7 @@ class Recovery(Part):
     def former_lost(self, event: e.FormerLost, now: float) -> None:
         """The former agent of the moving node is gone."""
         self._job.election.depart(event.agent)
-        moving = self.incident.moving if self.incident is not None else None
-        leg = moving.leg(event.node) if moving is not None else None
+        leg = self._moving.leg(event.node)
         if leg is not None and leg.before is not None and leg.before.agent == event.agent:
             leg.former_lost = event.why
             self._job.note(f"node {event.node}, which moves: its former agent is gone: {event.why}")
@@ -400,21 +388,13 @@ class Recovery(Part):
         elif (late := self._works[phase].late(incident)) is not None:
             self._drive(late, now)
         elif phase is Phase.RESCHEDULE:
-            self._not_taken(now)
+            for number, why in self._reschedule.overdue():
+                self.lost(number, why, now)
+                if self.phase is not phase:
+                    return
         else:
             seconds = now - incident.timeline.entered[-1][1]
             mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
             self.join(listed(mute), now=now)
             incident.hung |= set(silent)
             self._drive(self.rounds.evict(incident, mute, Move.DEADLINE), now)
-
-    def _not_taken(self, now: float) -> None:
-        """Standbys had time enough to take nodes over: ask others."""
-        topology, settings = self._job.topology, self._job.settings
-        for number in topology.lost:
-            assignee, limit = topology.nodes[number].assignee, f"{settings.take_over:.0f} s"
-            why = f"it has not taken node {number} over within {limit}"
-            self._job.fence(assignee, number, why)
-            self.lost(number, f"standby {assignee[:8]} has not taken it over within {limit}", now)
-            if self.phase is not Phase.RESCHEDULE:
-                return

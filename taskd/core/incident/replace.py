@@ -4,6 +4,8 @@ first attempt."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
 from taskd.core.incident.elastic import Elastic
@@ -61,6 +63,15 @@ class Reschedule(Work):
         )
         why = f"{why} node {waiting[0]} within {settings.reschedule:.0f} s"
         return Move.DEADLINE, why
+
+    def overdue(self) -> Iterator[tuple[int, str]]:
+        """Standbys had time enough to take nodes over: the nodes that others are to take, and
+        why."""
+        topology, limit = self._job.topology, f"{self._job.settings.take_over:.0f} s"
+        for number in topology.lost:
+            assignee = topology.nodes[number].assignee
+            self._job.fence(assignee, number, f"it has not taken node {number} over within {limit}")
+            yield number, f"standby {assignee[:8]} has not taken it over within {limit}"
 
 
 class Replace(Work):

@@ -9,7 +9,7 @@ from math import inf
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
-from taskd.core.incident.ladder import Rung
+from taskd.core.incident.ladder import GROW, HOT_SWITCH, Rung
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.times import NEWEST, RankTimes
 from taskd.core.repair import Member
@@ -46,6 +46,13 @@ class Moving:
 
     def leg(self, node: int) -> Leg | None:
         return next((leg for leg in self.legs if leg.node == node), None)
+
+    @property
+    def strategy(self) -> str:
+        return GROW if self.grows else HOT_SWITCH
+
+    def cannot(self, node: int) -> str:
+        return f"node {node} cannot {'come back' if self.grows else 'move'}"
 
     @property
     def words(self) -> str:
@@ -159,6 +166,10 @@ class Incident:
         self.phase = phase
         self.timeline.enter(phase.value, now)
 
+    @property
+    def place(self) -> str:
+        return f"incident {self.number}, {self.phase.value}"
+
     def extend(self, until: float) -> None:
         """Give the phase time until then."""
         self.deadline = max(self.deadline, until)
@@ -193,6 +204,15 @@ class Incident:
                 self.blamed = None
         where = f", {self.phase.value}" if self.rounds else ""
         return f"incident {self.number}{where}: {text}"
+
+    def miss(self, job: JobState) -> list[int]:
+        """Add the ranks that exited while others train on; return them."""
+        missed = job.take_for_dead()
+        for rank, how in missed.items():
+            self.faults.append(f"rank {rank}: {how}")
+            self.tell_fault(job, self.faults[-1])
+            job.note(f"incident {self.number}: rank {rank}: {how}", journaled=True)
+        return list(missed)
 
     def uncount(self, job: JobState) -> None:
         """All ranks are restarted, which each launcher counts as a fault of its container."""

@@ -21,7 +21,7 @@ from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
 from taskd.core.topology import Node
 from taskd.messages import to_agent
-from taskd.messages.values import Source
+from taskd.messages.values import KEEPERS, Source
 
 
 class Takeover:
@@ -55,6 +55,12 @@ class Takeover:
             if (state := self._job.ranks.get(rank)) is None:
                 continue
             state.alive, state.left, state.finished = False, None, None
+
+    def lost_away(self, number: int, why: str) -> None:
+        """A node whose ranks are away is lost, and nothing else."""
+        self._job.note(f"node {number}, whose ranks are away: {why}")
+        self.fence(number, f"node {number} is lost, and the job goes on without it")
+        self.keep_records()
 
     def give_up(self, number: int, why: str) -> None:
         """Stop using a node whose agent is still reachable."""
@@ -230,7 +236,7 @@ class Takeover:
             node = topology.nodes[number]
             # its own agent first, which may just be dying
             at = [*([number] if node.living else ()), *topology.keepers(number)]
-            if addresses := tuple(topology.nodes[n].records for n in at):
+            if addresses := tuple(topology.nodes[n].records for n in at[:KEEPERS]):
                 found.append((number, tuple(sorted(held)), addresses))
         return tuple(found)
 

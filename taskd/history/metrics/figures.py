@@ -19,7 +19,7 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from taskd.core.incident.ladder import ENDING, HOT_SWITCH, STRATEGIES
+from taskd.core.incident.ladder import ENDING, MOVES, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.overview import STATES
 from taskd.history.facts import ENDED, REPAIRED, RESTARTED, Incident, Sample
@@ -32,6 +32,7 @@ OTHER, NONE = "other", "none"
 NODES = 50  # that are counted one by one
 KINDS = 30  # of dropped messages; taskd has a dozen
 UNSEEN = "unseen"  # of ranks: no heartbeat of their node is known
+AWAY = "away"  # of ranks: others stand in for them
 RESULTS = (REPAIRED, RESTARTED, ENDED)
 # A repair on one node takes some 100 ms, one with a new node seconds to minutes, and 270 s is what
 # a job waits for a standby by default.
@@ -77,6 +78,9 @@ class Figures:
         self._state = gauge("job_state", "1 for the state of the job, 0 for the others", "state")
         self._agents = gauge("agents", "nodes by what their agents do, and standbys", "state")
         self._ranks = gauge("ranks", "ranks by phase, as the last heartbeats had it", "state")
+        self._training = gauge("training_ranks", "ranks that the job trains with")
+        self._away = gauge("away_ranks", "ranks that are away: others stand in for them")
+        self._shares = gauge("step_shares", "how many times as long a step takes at most")
         self._progress = [
             Gauge(f"taskd_{name}", meaning, registry=None)
             for name, meaning in (
@@ -143,7 +147,7 @@ class Figures:
             self._job.labels(job.name).set(1)
             self._start.set(record.time)
         elif record.kind == "progress":
-            self._advance(job.samples[-1], job.ranks)
+            self._advance(job.samples[-1], job)
         elif record.kind == "incident":
             self._over(job.incidents[-1], job)
         elif record.kind == "recovery":
@@ -157,9 +161,17 @@ class Figures:
             }.get(record.kind)
             if counter is not None:
                 counter.inc()
+        if record.kind in ("start", "elastic", "restart"):
+            self._resize(job)
         self._under_way(job.open)
 
-    def _advance(self, sample: Sample, ranks: int) -> None:
+    def _resize(self, job: Job) -> None:
+        shrunk = job.shrunk
+        self._training.set(job.ranks if shrunk is None else shrunk.ranks)
+        self._away.set(_away(job))
+        self._shares.set(1 if shrunk is None else shrunk.shares)
+
+    def _advance(self, sample: Sample, job: Job) -> None:
         values = (
             sample.heard,
             sample.step,
@@ -176,7 +188,8 @@ class Figures:
         phases = dict.fromkeys((*PHASES, OTHER), 0)
         for phase, number in sample.phases.items():
             phases[phase if phase in PHASES else OTHER] += number
-        phases[UNSEEN] = max(ranks - sum(phases.values()), 0)
+        phases[AWAY] = _away(job)
+        phases[UNSEEN] = max(job.ranks - sum(phases.values()), 0)
         for phase, number in phases.items():
             self._ranks.labels(phase).set(number)
         slow = {(rank, node): seconds for rank, node, seconds in sample.slow[:WORST]}
@@ -188,7 +201,7 @@ class Figures:
 
     def _over(self, incident: Incident, job: Job) -> None:
         strategy = incident.strategy or NONE
-        known = (*STRATEGIES, HOT_SWITCH, NONE)
+        known = (*STRATEGIES, *MOVES, NONE)
         result = incident.result if incident.result in RESULTS else OTHER
         self._incidents.labels(strategy if strategy in known else OTHER, result).inc()
         self._took.labels(result).observe(incident.seconds)
@@ -208,7 +221,7 @@ class Figures:
             left = 0
         elif strategy in repairing:
             left = len(repairing) - 1 - repairing.index(strategy)
-        else:  # none yet, or a hot switch: what follows it is an ordinary fault
+        else:  # none yet, or nodes move: what follows is an ordinary fault
             left = len(repairing)
         self._left.set(left)
 
@@ -245,3 +258,7 @@ class Figures:
         if more > 0:
             child.inc(more)
             self._totals[counter, label] = total
+
+
+def _away(job: Job) -> int:
+    return 0 if job.shrunk is None else job.shrunk.of - job.shrunk.ranks

@@ -70,6 +70,13 @@ class Notices:
     def _lost(self, record: Record, job: Job) -> Told:
         yield "lost-node", {"node": record.step("node"), "why": _cut(record.text("why"))}
 
+    def _resized(self, record: Record, job: Job) -> Told:
+        if record.data.get("successor") is not True:  # else it is known
+            ranks, of, shares = (record.count(name) for name in ("ranks", "of", "shares"))
+            about = {"ranks": ranks, "of": of, "shares": shares}
+            away = "" if job.shrunk is None else job.shrunk.who
+            yield "elastic", {**about, "away": _cut(away)}
+
     def _end(self, record: Record, job: Job) -> Told:
         if job.end is not None:
             yield "end", {"ok": job.end.ok, "why": _cut(job.end.reason)}
@@ -93,6 +100,7 @@ _FOLLOW: dict[str, Callable[[Notices, Record, Job], Told]] = {
     "fault": Notices._fault,
     "incident": Notices._over,
     "lost": Notices._lost,
+    "elastic": Notices._resized,
     "end": Notices._end,
     "progress": Notices._progress,
     "slow": Notices._waited_for,

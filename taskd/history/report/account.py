@@ -5,19 +5,23 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from taskd.history.facts import Incident
 from taskd.history.model import Job, of_records
 from taskd.history.reading import Record
 from taskd.history.report import figures, rounds
-from taskd.history.report.causes import Fault, fault, to_blame
-from taskd.history.report.figures import Assumptions, Cost, Interval, Times
+from taskd.history.report.causes import Fault, fault, growth, to_blame
+from taskd.history.report.figures import Assumptions, Cost, Interval, Slowed, Times
 
 EVERY = 1800.0  # seconds between two checkpoints, if nobody says otherwise: an assumption
 RESTART = 300.0  # seconds of a restart, if this job's own start is not known: an assumption
 BINS = 600  # of the timeline, at most
 LEAST = 1.0  # seconds of a bin at least
 RANKED = 100  # slow ranks, at most
+
+
+Timed = TypeVar("Timed", Interval, Slowed)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class Account:
     start: float | None
     lost: tuple[Interval, ...]
     paused: tuple[Interval, ...]
+    shrunk: tuple[Slowed, ...]
     goodput: float | None
     mttr: Times | None
     strategies: dict[str, Times]
@@ -87,6 +92,16 @@ class Account:
     @property
     def paused_seconds(self) -> float:
         return figures.overlap(self.paused, self.span)
+
+    @property
+    def shrunk_seconds(self) -> float:
+        """Lost because ranks were away: neither in incidents nor paused."""
+        return figures.slowed(self.shrunk, self.span)
+
+    @property
+    def growth(self) -> int:
+        """How many incidents were no fault: nodes came back."""
+        return sum(growth(faults) for faults in self.faults)
 
     @property
     def again(self) -> int:
@@ -130,6 +145,7 @@ def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
     span = figures.observed(job)
     lost = tuple(figures.lost_intervals(job, costs))
     paused = tuple(figures.paused_intervals(job, lost))
+    shrunk = tuple(figures.slowed_intervals(job, lost, paused))
     strategies = sorted({i.strategy for i in job.incidents if i.strategy})
     by_strategy = {s: figures.mttr(i for i in job.incidents if i.strategy == s) for s in strategies}
 
@@ -146,16 +162,17 @@ def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
         start=figures.start_seconds(job),
         lost=lost,
         paused=paused,
-        goodput=figures.goodput(span, lost, paused),
+        shrunk=shrunk,
+        goodput=figures.goodput(span, lost, paused, shrunk),
         mttr=figures.mttr(job.incidents),
         strategies={s: times for s, times in by_strategy.items() if times is not None},
-        mtbf=figures.mtbf(span, len(job.incidents)),
+        mtbf=figures.mtbf(span, sum(not growth(f) for f in faults)),
         nodes=counted(lambda i, f: _node(job, i, f)),
         devices=counted(lambda i, f: _device(job, f)),
         causes=counted(lambda i, f: f.cause),
         codes=counted(lambda i, f: f.code),
         slow=tuple(_slow(job)),
-        bins=tuple(_bins(job, span, lost, paused)),
+        bins=tuple(_bins(job, span, lost, paused, shrunk)),
         rates=tuple(_rates(job)),
     )
 
@@ -167,7 +184,7 @@ def node_of(job: Job, found: Fault) -> int:
 def _node(job: Job, incident: Incident, found: Fault) -> str:
     """A node is a place in the job; each machine in that place is counted separately."""
     node = node_of(job, found)
-    if node < 0:
+    if node < 0 or found.growth:
         return ""
     host = incident.hosts.get(node, "")
     return f"node {node} ({host})" if host else f"node {node}"
@@ -221,7 +238,11 @@ def _slow(job: Job) -> Iterable[Slow]:
 
 
 def _bins(
-    job: Job, span: Interval, lost: Sequence[Interval], paused: Sequence[Interval]
+    job: Job,
+    span: Interval,
+    lost: Sequence[Interval],
+    paused: Sequence[Interval],
+    shrunk: Sequence[Slowed],
 ) -> Iterable[tuple[float, float | None]]:
     begin, end = job.began, max(job.last, span[1])
     count = max(min(BINS, int((end - begin) / LEAST)), 1)
@@ -229,10 +250,11 @@ def _bins(
     for n in range(count if width > 0 else 0):
         at, to = begin + n * width, begin + (n + 1) * width
         within = max(at, span[0]), min(to, span[1])
-        yield at, figures.goodput(within, _within(lost, within), _within(paused, within))
+        parts = _within(lost, within), _within(paused, within), _within(shrunk, within)
+        yield at, figures.goodput(within, *parts)
 
 
-def _within(intervals: Sequence[Interval], span: Interval) -> Sequence[Interval]:
+def _within(intervals: Sequence[Timed], span: Interval) -> Sequence[Timed]:
     """Those that touch `span`, of intervals in order that do not overlap."""
     first = bisect_right(intervals, span[0], key=lambda i: i[1])
     return intervals[first : bisect_left(intervals, span[1], key=lambda i: i[0])]

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+GROWTH = "came back"  # no fault: nodes come back whose ranks were away
 # The first row that is found names the cause. \1 is what the first group has found.
 CAUSES = (
     (r"its device is (\w+)", r"device: \1"),
@@ -23,6 +24,8 @@ CAUSES = (
     (r"(?:exit code|exited with status) \d+ after (\w+)", r"raised \1"),
     (r"exit code|exited with|exited early", "exited"),
     (r"moves?:|has moved", "moved away"),
+    (r"cannot come back", "could not come back"),
+    (r"comes? back:", GROWTH),
     (r"^node \d+", "node lost"),
     (r"died|killed", "died"),
 )
@@ -44,6 +47,10 @@ class Fault:
     node: int = -1
 
     @property
+    def growth(self) -> bool:
+        return self.cause == GROWTH
+
+    @property
     def consequence(self) -> bool:
         return self.cause in CONSEQUENCES
 
@@ -63,6 +70,11 @@ def fault(text: str) -> Fault:
 def to_blame(faults: Sequence[Fault]) -> list[Fault]:
     """The causes among the faults: without consequences of others, if there are any others."""
     return [f for f in faults if not f.consequence] or list(faults[:1])
+
+
+def growth(faults: Sequence[Fault]) -> bool:
+    """Whether an incident was no fault: nodes have come back."""
+    return bool(faults) and all(fault.growth for fault in faults)
 
 
 def _unknown(text: str) -> str:

@@ -11,10 +11,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from taskd.core.incident.ladder import GROW
 from taskd.history.facts import REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job
 
 Interval = tuple[float, float]
+Slowed = tuple[float, float, float]  # from, to, the part of it that is lost
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,9 @@ def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
         lost, least = _until(after, incident.reached, last) - incident.began, True
     else:
         again, lost, least = 0, incident.seconds, False
-    compared = assumed is not None and incident.result in (REPAIRED, RESTARTED)
-    other = checkpoint(job, incident, assumed) if compared and assumed is not None else None
+    # without growth there would have been nothing to restart for
+    compared = incident.result in (REPAIRED, RESTARTED) and incident.strategy != GROW
+    other = checkpoint(job, incident, assumed) if assumed is not None and compared else None
     return Cost(again, least, max(lost, 0.0), other)
 
 
@@ -122,25 +125,43 @@ def lost_intervals(job: Job, costs: Sequence[Cost]) -> list[Interval]:
 
 def paused_intervals(job: Job, lost: Sequence[Interval]) -> list[Interval]:
     """When an operator had paused the job and no incident was going on: not in `lost`."""
-    found: list[Interval] = []
-    for begin, end in united(job.paused, observed(job)):
-        for from_, to in lost:
-            if begin < to and from_ < end:
-                if begin < from_:
-                    found.append((begin, from_))
-                begin = max(begin, to)
-        if begin < end:
-            found.append((begin, end))
+    every = united(job.paused, observed(job))
+    return [part for interval in every for part in without(interval, lost)]
+
+
+def slowed_intervals(
+    job: Job, lost: Sequence[Interval], paused: Sequence[Interval]
+) -> list[Slowed]:
+    """When ranks were away, the job trained, and a step took `shares` times as long:
+    1 - 1 / shares of that time is lost."""
+    span, taken, found = observed(job), united([*lost, *paused], observed(job)), list[Slowed]()
+    ended = span[0]
+    for was in sorted(job.shrunken, key=lambda s: s.since):
+        begin, end = max(was.since, ended), min(was.until or was.since, span[1])
+        found += ((a, b, 1.0 - 1.0 / was.shares) for a, b in without((begin, end), taken))
+        ended = max(end, ended)
     return found
 
 
-def goodput(span: Interval, lost: Sequence[Interval], paused: Sequence[Interval]) -> float | None:
-    """1 - (lost + paused) / observed: the share of the observed time in which new steps came at
-    the job's own speed. A slow rank does not lower it. None where nothing was observed."""
+def slowed(intervals: Iterable[Slowed], span: Interval) -> float:
+    """How many seconds of `span` are lost because steps take longer."""
+    return sum(overlap([(begin, end)], span) * part for begin, end, part in intervals)
+
+
+def goodput(
+    span: Interval,
+    lost: Sequence[Interval],
+    paused: Sequence[Interval],
+    shrunk: Sequence[Slowed] = (),
+) -> float | None:
+    """1 - (lost + paused + shrunk) / observed: the share of the observed time in which new steps
+    came at the job's own speed. A slow rank does not lower it; ranks that are away do. None where
+    nothing was observed."""
     whole = span[1] - span[0]
     if whole <= 0:
         return None
-    return max(1.0 - (overlap(lost, span) + overlap(paused, span)) / whole, 0.0)
+    gone = overlap(lost, span) + overlap(paused, span) + slowed(shrunk, span)
+    return max(1.0 - gone / whole, 0.0)
 
 
 def mttr(incidents: Iterable[Incident]) -> Times | None:
@@ -169,6 +190,20 @@ def mtbf(span: Interval, incidents: int) -> float | None:
 def overlap(intervals: Iterable[Interval], span: Interval) -> float:
     """How many seconds of `span` the intervals, which do not overlap, cover."""
     return sum(max(min(end, span[1]) - max(begin, span[0]), 0.0) for begin, end in intervals)
+
+
+def without(interval: Interval, taken: Sequence[Interval]) -> Iterable[Interval]:
+    """The parts of `interval` that are in none of `taken`, which are in order and do not
+    overlap."""
+    begin, end = interval
+    for from_, to in taken[bisect_left(taken, begin, key=lambda t: t[1]) :]:
+        if from_ >= end:
+            break
+        if begin < from_:
+            yield begin, from_
+        begin = max(begin, to)
+    if begin < end:
+        yield begin, end
 
 
 def united(intervals: Iterable[Interval], span: Interval) -> list[Interval]:

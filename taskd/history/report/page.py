@@ -77,6 +77,9 @@ def data(account: Account) -> dict[str, Any]:
         "bins": [None if good is None else round(good, 4) for _, good in account.bins],
         "rates": [[_ms(a - zero), _ms(b - zero), round(r, 2)] for a, b, r in account.rates],
         "paused": [[_ms(a - zero), _ms(b - zero)] for a, b in account.paused],
+        "shrunk": [
+            {**one, "who": was.who} for one, was in zip(told["shrunk"], job.shrunken, strict=True)
+        ],
         "protected": [_ms(t - zero) for t in job.protected],
         "phases": PHASES,
         "events": EVENTS,

@@ -33,6 +33,7 @@ def plain(account: Account) -> dict[str, Any]:
         "observed_seconds": account.span[1] - account.span[0],
         "lost_seconds": account.lost_seconds,
         "paused_seconds": account.paused_seconds,
+        "shrunk_seconds": account.shrunk_seconds,
         "goodput": account.goodput,
         "steps_repeated": account.again,
         "restart_from_checkpoint": {
@@ -51,6 +52,14 @@ def plain(account: Account) -> dict[str, Any]:
         "by_cause": account.causes,
         "by_code": account.codes,
         "slow_ranks": [{n: v for n, v in vars(s).items() if n != "at"} for s in account.slow],
+        "shrunk": [
+            {
+                "began": was.since,
+                "seconds": (was.until or was.since) - was.since,
+                **{name: getattr(was, name) for name in ("ranks", "of", "shares", "away")},
+            }
+            for was in job.shrunken
+        ],
         "incidents": list(_incidents(account)),
     }
     plain: dict[str, Any] = _plain(told)

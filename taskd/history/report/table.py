@@ -35,6 +35,8 @@ def render(account: Account, incidents: int = INCIDENTS) -> RenderableType:
         ):
             if counts:
                 parts += [Text(), _counts(title, counts)]
+    if account.job.shrunken:
+        parts += [Text(), _shrunk(account)]
     if account.slow:
         parts += [Text(), _slow(account)]
     if account.checkpoint[1] > 0:
@@ -110,6 +112,19 @@ def _counts(title: str, counts: Sequence[Count]) -> RenderableType:
         table.add_row(*map(_text, (c.name, str(len(c.incidents)), span(c.lost_seconds), between)))
     if len(counts) > COUNTS:
         table.caption = f"and {len(counts) - COUNTS} more"
+    return table
+
+
+def _shrunk(account: Account) -> RenderableType:
+    table = _table("shrunk since", "for", "ranks", "a step takes", "away")
+    every = account.job.shrunken
+    for was in every[-INCIDENTS:]:
+        lasted = span((was.until or was.since) - was.since)
+        ranks, longer = f"{was.ranks} of {was.of}", f"up to {was.shares} x"
+        cells = clock(was.since)[5:-4], lasted, ranks, longer, was.who
+        table.add_row(*map(_text, cells))
+    if len(every) > INCIDENTS:
+        table.caption = f"and {len(every) - INCIDENTS} before: see --html or --json"
     return table
 
 

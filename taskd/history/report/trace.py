@@ -19,7 +19,7 @@ from taskd.history.report.rounds import EVENTS, Round, latest
 
 JOB, UNKNOWN = 1, 2  # the processes of the job, and of ranks whose node is not known
 FIRST = 3  # of node 0
-PHASES, INCIDENTS, LOG = 1, 2, 3  # the threads of the job
+PHASES, INCIDENTS, LOG, SHRUNK = 1, 2, 3, 4  # the threads of the job
 RANKS = 10  # the thread of rank 0
 MOST = 200_000  # moments of ranks; with more, only the last ranks of each round are in the trace
 OVER = ("CLOSED", "ENDED")
@@ -30,7 +30,7 @@ def trace(account: Account) -> dict[str, Any]:
     told = [r for incident in job.incidents for r in incident.rounds]
     every = sum(len(r.ranks) * len(r.times) for r in told) <= MOST
     shown = [[_shown(r, incident, every) for r in incident.rounds] for incident in job.incidents]
-    events = [*_names(account, shown), *_rates(account)]
+    events = [*_names(account, shown), *_rates(account), *_shrunk(account)]
     for number, (incident, places) in enumerate(zip(job.incidents, shown, strict=True), 1):
         events += _incident(account, number, incident, places)
     return {
@@ -55,6 +55,8 @@ def _names(account: Account, shown: list[list[np.ndarray]]) -> Iterable[dict[str
     yield _meta("process_name", JOB, None, f"job {job.name}")
     for thread, name in ((PHASES, "phases"), (INCIDENTS, "incidents"), (LOG, "decisions and log")):
         yield _meta("thread_name", JOB, thread, name)
+    if job.shrunken:
+        yield _meta("thread_name", JOB, SHRUNK, "ranks that train")
     ranks = sorted(
         {
             rank
@@ -75,6 +77,14 @@ def _rates(account: Account) -> Iterable[dict[str, Any]]:
         at = _us(begin - account.job.began)
         args = {"steps/min": round(rate, 3)}
         yield {"ph": "C", "name": "steps a minute", "pid": JOB, "ts": at, "args": args}
+
+
+def _shrunk(account: Account) -> Iterable[dict[str, Any]]:
+    zero = account.job.began
+    for was in account.job.shrunken:
+        begin, end = max(was.since - zero, 0.0), max((was.until or was.since) - zero, 0.0)
+        name, args = f"{was.ranks} of {was.of} ranks train", {"shares": was.shares, "away": was.who}
+        yield _span(name, "shrunk", JOB, SHRUNK, begin, end, args)
 
 
 def _incident(

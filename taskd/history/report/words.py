@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from taskd.history.facts import OPEN
 from taskd.history.report.account import Account, Count
+from taskd.history.report.causes import GROWTH
 
 
 def first(account: Account) -> str:
     """The sentences, in the order of the questions."""
-    return " ".join([state(account), cost(account), *blame(account)])
+    return " ".join([state(account), cost(account), *away(account), *blame(account)])
 
 
 def state(account: Account) -> str:
@@ -47,7 +48,8 @@ def cost(account: Account) -> str:
         return f"In {length} not every rank has come to its protected loop; no incident."
     if not count:
         return f"No incident in {length}."
-    text = f"{counted(count, 'incident')} in {length} cost {span(account.lost_seconds)}"
+    back = f" ({account.growth} brought nodes back)" if account.growth else ""
+    text = f"{counted(count, 'incident')}{back} in {length} cost {span(account.lost_seconds)}"
     if account.again:
         text += f" and {counted(account.again, 'step')} done twice"
     lost, other = account.checkpoint
@@ -57,22 +59,42 @@ def cost(account: Account) -> str:
     return text + "."
 
 
+def away(account: Account) -> Iterable[str]:
+    job = account.job
+    if not job.shrunken:
+        return
+    whole = sum((s.until or s.since) - s.since for s in job.shrunken)
+    least = min(job.shrunken, key=lambda s: s.ranks)
+    at_least = "at least " if len({s.ranks for s in job.shrunken}) > 1 else ""
+    lost = span(account.shrunk_seconds)
+    yield (
+        f"For {span(whole)}, {at_least}{least.ranks:,} of {least.of:,} ranks trained, which cost"
+        f" {lost}."
+    )
+    if (now := job.shrunk) is not None:
+        have = "has" if now.of - now.ranks == 1 else "have"
+        yield f"{_upper(now.who)} {have} been away since {clock(now.since)}."
+
+
 def blame(account: Account) -> Iterable[str]:
     """Nobody is to blame for what happened once, or everywhere equally often."""
-    count = len(account.job.incidents)
+    count = len(account.job.incidents) - account.growth
+    causes = [cause for cause in account.causes if cause.name != GROWTH]
     if count == 1:
         found = account.nodes[:1]
         where = f" on {found[0].name}" if found else ""
-        yield f"Its cause: {account.causes[0].name}{where}." if account.causes else ""
+        its = "The cause of the other" if account.growth else "Its cause"
+        yield f"{its}: {causes[0].name}{where}." if causes else ""
     else:
         for counts, what in ((account.nodes, "node"), (account.devices, "device")):
             if (worst := most_to_blame(counts, account.job.nodes, what)) is not None:
                 times = len(worst.incidents)
-                yield f"{_upper(worst.name)} is in {'all' if times == count else times} of them."
+                every = times == count and not account.growth
+                yield f"{_upper(worst.name)} is in {'all' if every else times} of them."
                 break
         else:
-            if account.causes:
-                top = account.causes[0]
+            if causes:
+                top = causes[0]
                 yield f"No node or device stands out; most often: {top.name}" + (
                     f" ({len(top.incidents)} of {count})."
                 )
@@ -107,7 +129,8 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
     if (times := account.mttr) is not None:
         yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.max)}"
     if account.mtbf is not None:
-        yield "MTBF", span(account.mtbf), counted(len(account.job.incidents), "incident")
+        faults = len(account.job.incidents) - account.growth
+        yield "MTBF", span(account.mtbf), counted(faults, "incident")
     lost, other = account.checkpoint
     if other > 0:
         yield "by restarts instead", span(other), f"in place of {span(lost)}, as assumed below"
@@ -115,6 +138,8 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
         yield "to start", span(account.start), "until all were protected"
     if account.paused_seconds:
         yield "paused", span(account.paused_seconds), "by an operator"
+    if account.job.shrunken:
+        yield "shrunk", span(account.shrunk_seconds), "of steps that took longer, ranks were away"
 
 
 def percent(share: float) -> str:

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from taskd.history.facts import OPEN, End, Incident, Sample
 from taskd.history.model import Job
 from taskd.messages.to_operator import (
+    AWAY,
     LISTED,
     WORST,
     IncidentSeen,
     NodeSeen,
     Overview,
     RankSeen,
+    ShrunkSeen,
     incident_seen,
 )
 
@@ -63,9 +66,15 @@ class Model:
         }
 
 
-def of_manager(where: str, seen: Overview, before: Sequence[IncidentSeen] = ()) -> Model:
+def of_manager(
+    where: str,
+    seen: Overview,
+    before: Sequence[IncidentSeen] = (),
+    shrunk: ShrunkSeen | None = None,
+) -> Model:
     """The model of a manager's answer. `before`: incidents that a journal knows; of those that both
-    know, the manager's are taken."""
+    know, the manager's are taken. `shrunk`: how many ranks trained by the journal when this manager
+    first answered."""
     known = {i.began for i in seen.incidents}
     first = min((i.began for i in seen.incidents), default=seen.time)
     # the same moment, by the clock of another manager or rounded
@@ -75,6 +84,10 @@ def of_manager(where: str, seen: Overview, before: Sequence[IncidentSeen] = ()) 
         if i.result != UNDER_WAY and i.began < first - 0.001 and i.began not in known
     ]
     incidents = (*earlier, *seen.incidents)
+    if seen.shrunk is not None and shrunk is not None and not seen.shrunk.since:
+        same = (shrunk.ranks, shrunk.away) == (seen.shrunk.ranks, seen.shrunk.away)
+        since = shrunk.since if same else 0.0
+        seen = replace(seen, shrunk=replace(seen.shrunk, since=since))
     unlisted = max(seen.incidents_seen - len(seen.incidents), 0)
     return Model("manager", where, 0.0, seen, incidents[-SHOWN:], len(incidents) + unlisted)
 
@@ -107,7 +120,9 @@ def _seen(incident: Incident, result: str) -> IncidentSeen:
 def _overview(job: Job) -> Overview:
     last = job.samples[-1] if job.samples else Sample(0.0)
     state, detail = _state(job)
-    troubled = [NodeSeen(n, f"lost: {why}") for n, why in sorted(job.lost.items())]
+    away = job.away
+    states = {n: f"lost: {why}" for n, why in job.lost.items()} | dict.fromkeys(away, AWAY)
+    troubled = [NodeSeen(n, state) for n, state in sorted(states.items())]
     missing = [n for n in range(min(job.nodes, NODES)) if n not in job.joined | job.lost.keys()]
     troubled += [NodeSeen(n, "has not joined") for n in missing]
     return Overview(
@@ -137,6 +152,25 @@ def _overview(job: Job) -> Overview:
         standbys=0,
         incidents=(),
         incidents_seen=job.closed,
+        shrunk=_shrunk(job, away),
+    )
+
+
+def _shrunk(job: Job, away: set[int]) -> ShrunkSeen | None:
+    shrunk, absent = job.shrunk, away & job.lost.keys()
+    if shrunk is None:
+        return None
+    preparing = sorted((n, agent) for n, agent in job.preparing.items() if n in absent)
+    waiting = sorted(absent - {n for n, _ in preparing})
+    return ShrunkSeen(
+        ranks=shrunk.ranks,
+        of=shrunk.of,
+        since=shrunk.since,
+        shares=shrunk.shares,
+        away=shrunk.away[:WORST],
+        waiting=tuple(waiting[:WORST]),
+        waits=len(waiting),
+        preparing=tuple(preparing[:WORST]),
     )
 
 

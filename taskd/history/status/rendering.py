@@ -15,8 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from taskd.history.facts import named
 from taskd.history.status.model import UNDER_WAY, Model
-from taskd.messages.to_operator import IncidentSeen, Overview, RankSeen
+from taskd.messages.to_operator import IncidentSeen, Overview, RankSeen, ShrunkSeen
 
 INCIDENTS = 5  # shown in full
 STATES = {
@@ -48,6 +49,8 @@ def render(model: Model, when: When = clock) -> RenderableType:
     if not seen.repairs:
         text = "recovery is paused (process-recover-enable): the next fault ends the job"
         parts.append(_line(text, "bold yellow"))
+    if seen.shrunk is not None and not model.over:
+        parts.append(_line(_shrunk(seen.shrunk, when), "bold yellow"))
     if seen.step >= 0:
         parts.append(_steps(seen, model.source == "manager" and not model.over))
     if seen.phases and not model.over:
@@ -100,6 +103,24 @@ def _steps(seen: Overview, now: bool) -> RenderableType:
     bar = ProgressBar(total=seen.total, completed=min(seen.step, seen.total), width=30)
     grid.add_row(bar, Text(f"{share:.0%}"))
     return Group(text, grid)
+
+
+def _shrunk(shrunk: ShrunkSeen, when: When) -> str:
+    since = f" since {when(shrunk.since)}" if shrunk.since else ""
+    times = _count(shrunk.shares, "time")
+    longer = f", a step takes up to {times} as long" if shrunk.shares else ""
+    missing = shrunk.of - shrunk.ranks
+    away = f"{named(shrunk.away, missing)} {'is' if missing == 1 else 'are'} away"
+    said = [f"shrunk: {shrunk.ranks} of {shrunk.of} ranks train{since}{longer}", away]
+    for node, standby in shrunk.preparing:
+        said.append(f"standby {standby[:8]} is being prepared for node {node}")
+    if shrunk.waits:
+        more = shrunk.waits - len(shrunk.waiting)
+        nodes = ", ".join(map(str, shrunk.waiting)) + (f" and {more} more" if more else "")
+        many = shrunk.waits > 1
+        standbys = "standbys for nodes" if many else "a standby for node"
+        said.append(f"waiting for {standbys} {nodes}")
+    return "; ".join(said)
 
 
 def _ranks(seen: Overview) -> RenderableType:

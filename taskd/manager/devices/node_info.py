@@ -12,7 +12,8 @@ from taskd.manager.devices.state import Devices, names
 from taskd.manager.following import kubernetes
 from taskd.manager.following.sources import Feed
 from taskd.manager.peers import Peer
-from taskd.messages.from_agent import DevicesAt, DeviceState
+from taskd.messages.from_agent import DevicesAt
+from taskd.messages.values import DeviceState
 from taskd.mindcluster.faults import device_info
 from taskd.mindcluster.faults.device_info import NodeInfo
 from taskd.mindcluster.faults.findings import Broken

@@ -21,7 +21,7 @@ from taskd.core.state import JobState
 from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator
-from taskd.messages.from_agent import DeviceState
+from taskd.messages.values import DeviceState
 from taskd.mindcluster import levels
 from taskd.mindcluster.directory_watch import DirectoryWatch
 from taskd.mindcluster.faults import codes, configuration, customization, device

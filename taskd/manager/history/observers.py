@@ -102,15 +102,20 @@ class Observers:
 
 def agents(topology: Topology, nodes: int) -> dict[str, int]:
     """The number of nodes by their agent's state, and of waiting standbys."""
-    counts = Counter(_does(node) for node in topology.nodes.values())
+    counts = Counter(_does(topology, node) for node in topology.nodes.values())
     counts["missing"] = max(nodes - len(topology.nodes), 0)
     counts["standby"] = len(topology.standbys)
-    return {s: counts[s] for s in ("running", "missing", "moving", "lost", "ended", "standby")}
+    states = ("running", "missing", "moving", "away", "lost", "ended", "standby")
+    return {state: counts[state] for state in states}
 
 
-def _does(node: Node) -> str:
-    if node.assignee or node.lost:
-        return "moving" if node.assignee else "lost"
+def _does(topology: Topology, node: Node) -> str:
+    if node.assignee:
+        return "moving"
+    if topology.gone(node):
+        return "away"
+    if node.lost:
+        return "lost"
     return "running" if node.ended is None else "ended"
 
 

@@ -18,7 +18,9 @@ from taskd.core.state import JobState
 from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
 from taskd.messages import to_agent, to_rank
+from taskd.messages.from_agent import NodeProgress
 from taskd.messages.to_operator import WORST, Overview
+from taskd.messages.values import Ranks
 from taskd.protocol.addresses import Address
 
 EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
@@ -147,6 +149,24 @@ class JournalWriter:
         self.recent.append({**kept, "began": self._journal.unix(incident["began"])})
 
     # -- what agents say -----------------------------------------------------------------------
+
+    def heard(self, node: int, ranks: Ranks, said: NodeProgress, now: float) -> None:
+        """A heartbeat. A rank that is away has stopped where it was: that is not the job's step."""
+        away = self._job.topology.away
+        fits = len(said.steps) == len(said.phases) == len(said.usual) == len(ranks)
+        if fits and not away.isdisjoint(ranks):
+            present = [i for i, rank in enumerate(ranks) if rank not in away]
+            if not present:
+                self.progress.drop(node)
+                return
+            ranks = tuple(ranks[i] for i in present)
+            said = NodeProgress(
+                tuple(said.steps[i] for i in present),
+                bytes(said.phases[i] for i in present),
+                tuple(said.usual[i] for i in present),
+                said.total,
+            )
+        self.progress.heard(node, ranks, said, now)
 
     def clock(self, peer: Peer) -> None:
         """The agent's clock is known, or better than before."""

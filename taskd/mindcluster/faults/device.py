@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
-from taskd.messages.from_agent import DeviceState
+from taskd.messages.values import DeviceState
 from taskd.mindcluster.faults.configuration import Configuration
 from taskd.mindcluster.faults.counting import Count, Moment, Span
 from taskd.mindcluster.faults.customization import Frequency

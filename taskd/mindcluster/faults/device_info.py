@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.messages.from_agent import DeviceState, Present
+from taskd.messages.values import DeviceState, Present
 from taskd.mindcluster.faults.device import MOST_CODES, NOTHING
 from taskd.mindcluster.faults.findings import Report, read, read_json
 from taskd.mindcluster.faults.names import BadCode, parse_device, parse_switch

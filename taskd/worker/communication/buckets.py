@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
-from taskd.worker.communication import comm_hooks, static_graph
+from taskd.worker.communication import comm_hooks, shrunk, static_graph
 
 REDUCER = (
     "_autograd_hook",
@@ -176,9 +176,9 @@ class ReadyOrder:
 def agreed(
     ddps: list[DistributedDataParallel], orders: list[list[int] | None], device: torch.device
 ) -> list[list[int] | None]:
-    """For each DDP the order of its group's first rank, which DDP uses on all of them. Collectives
-    on these groups. Raises RuntimeError if this rank's order and that one have different
-    lengths: their layouts would differ."""
+    """For each DDP the order of its group's first present rank, which DDP uses on all of them.
+    Collectives on these groups. Raises RuntimeError if this rank's order and that one have
+    different lengths: their layouts would differ."""
     return [
         # with a static graph each rank has its own, and DDP agrees on the buckets itself
         order if ddp.static_graph else _agreed(home(ddp), order, device)
@@ -187,7 +187,7 @@ def agreed(
 
 
 def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[int] | None:
-    first = dist.get_global_rank(group, 0)
+    first = shrunk.first(group)
     length = torch.tensor([len(order or ())], dtype=torch.int64, device=device)
     dist.broadcast(length, first, group=group)
     theirs = int(length.item())
@@ -201,6 +201,13 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     found = torch.tensor(order, dtype=torch.int64, device=device)
     dist.broadcast(found, first, group=group)
     return [int(index) for index in found.tolist()]
+
+
+def broadcasts_from(ddps: Iterable[DistributedDataParallel]) -> list[tuple[int, int]]:
+    """For each DDP the rank whose buffers it broadcasts, and the one that has them: another if the
+    first is away, which must be its stand-in."""
+    groups = [home(ddp) for ddp in ddps]
+    return [(dist.get_global_rank(group, 0), shrunk.first(group)) for group in groups]
 
 
 _BUFFERS = ("modules_buffers", "named_module_buffers")

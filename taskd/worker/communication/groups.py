@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.worker.communication import group_tables
+from taskd.worker.communication import group_tables, shrunk
 from taskd.worker.communication.group_tables import Dropped
 
 FAKE = "fake"
@@ -149,13 +150,14 @@ class Renewals:
                 total += backend._get_sequence_number_for_group()
         return total
 
-    def renew(self, group: Group, store: dist.Store) -> None:
-        """Connect to the group's other members through `store`, and use the new backend from now
-        on. Raises what the collective library raises."""
+    def renew(self, group: Group, store: dist.Store, away: frozenset[int] = frozenset()) -> None:
+        """Connect to the group's other members through `store`, but for those that are `away`, and
+        use the new backend from now on. Raises what the collective library raises."""
         handle: Any = group.handle
         prefix = dist.PrefixStore(f"{group.name}/", store)
         by_device = _backends(group.backend)
-        made = {n: self._make(group, n, prefix) for n in dict.fromkeys(by_device.values())}
+        members = tuple(rank for rank in group.ranks if rank not in away)
+        made = {n: self._make(group, n, prefix, members) for n in dict.fromkeys(by_device.values())}
         own = {n: c10d.Backend.backend_type_map.get(n) for n in made}
         if self._release(group, list(own)):
             types: dict[str, Any] = own
@@ -163,6 +165,7 @@ class Renewals:
             types = {n: self._type(handle, n) for n in made}
         for device, name in by_device.items():
             handle._register_backend(torch.device(device), types[name], made[name])
+        shrunk.note(handle, group.name, group.ranks, away)
         handle._set_group_name(c10d._world.pg_names[handle])  # to 2.8 it is the backend's
         self._current[handle] = list(made.values())
         c10d._world.pg_map[handle] = (group.backend, prefix)
@@ -205,17 +208,17 @@ class Renewals:
         self._types[handle] = number
         return dist.ProcessGroup.BackendType(number)
 
-    def _make(self, group: Group, name: str, store: dist.Store) -> Any:
-        me, size = group.handle.rank(), len(group.ranks)
+    def _make(self, group: Group, name: str, store: dist.Store, members: tuple[int, ...]) -> Any:
+        me = members.index(group.ranks[group.handle.rank()])
         if name == "gloo" and not _is_detailed():
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
             options._timeout = group.timeout
             options._devices = self._gloo_devices()
-            backend: Any = dist.ProcessGroupGloo(store, me, size, options)
+            backend: Any = dist.ProcessGroupGloo(store, me, len(members), options)
             backend._set_sequence_number_for_group()
             return backend
-        return _throwaway(group, name, store)
+        return _throwaway(group, name, store, members)
 
     def _gloo_devices(self) -> list[Any]:
         """Choose gloo's devices as torch does, but share them among all groups and generations."""
@@ -232,23 +235,27 @@ def _is_detailed() -> bool:
     return bool(dist.get_debug_level() is dist.DebugLevel.DETAIL)
 
 
-def _throwaway(group: Group, name: str, store: dist.Store) -> Any:
-    """A backend made by torch for a temporary group, which is then dropped."""
+def _throwaway(group: Group, name: str, store: dist.Store, members: tuple[int, ...]) -> Any:
+    """A backend made by torch for a temporary group of `members`, which is then dropped."""
     options = None
     for device, backend in _backends(group.backend).items():
         if backend == name and group.handle not in _stand_ins:
             options = getattr(group.handle._get_backend(torch.device(device)), "options", None)
     temporary = f"{group.name} of taskd"
-    made, _ = c10d._new_process_group_helper(
-        len(group.ranks),
-        group.handle.rank(),
-        list(group.ranks),
-        c10d.Backend(name),
-        store,
-        group_name=temporary,  # type: ignore[arg-type]
-        backend_options=options,
-        timeout=group.timeout,
-    )
+    _own.making = True
+    try:
+        made, _ = c10d._new_process_group_helper(
+            len(members),
+            members.index(group.ranks[group.handle.rank()]),
+            list(members),
+            c10d.Backend(name),
+            store,
+            group_name=temporary,  # type: ignore[arg-type]
+            backend_options=options,
+            timeout=group.timeout,
+        )
+    finally:
+        _own.making = False
     device = next(d for d, b in _backends(group.backend).items() if b == name)
     backend = made._get_backend(torch.device(device))
     _forget(made)
@@ -319,11 +326,15 @@ def go_back(to: Mark) -> None:
     c10d._world.group_count = to.count
 
 
+# the arguments of _new_process_group_helper, as far as torch gives them by their places
+HELPER = ("group_size", "group_rank", "ranks", "backend", "store", "group_name")
 _watched = False
+_own = threading.local()  # `making`: this thread makes a group for taskd
 
 
 def watch(around: Callable[[], Any]) -> None:
-    """From now on groups are made inside `around()`, a context manager. Idempotent."""
+    """From now on groups are made inside `around()`, a context manager; the script's are refused
+    while ranks are away. Idempotent."""
     global _watched
     if _watched:
         return
@@ -331,6 +342,9 @@ def watch(around: Callable[[], Any]) -> None:
     original = c10d._new_process_group_helper
 
     def made(*arguments: Any, **more: Any) -> Any:
+        given = {**dict(zip(HELPER, arguments, strict=False)), **more}
+        if not getattr(_own, "making", False) and given.get("backend") != FAKE:
+            shrunk.refuse_group(given.get("group_name", "?"))
         with around():
             return original(*arguments, **more)
 

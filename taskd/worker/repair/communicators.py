@@ -18,10 +18,11 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import sockets
-from taskd.worker.communication import groups, leftovers
+from taskd.worker.communication import groups, leftovers, shrunk_operators
 from taskd.worker.communication.groups import Group
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.interception import suspended
+from taskd.worker.state.gathering import gather
 
 AT_ONCE = 16  # groups that connect concurrently: each waits for other ranks most of the time
 DIGEST = 16  # bytes of what a group is compared by
@@ -41,6 +42,7 @@ class Communicators:
             )
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.generation = 0
+        self.away: frozenset[int] = frozenset()  # the ranks that are, in this generation
         self._renewals = groups.Renewals()
         self._before = groups.mark()  # the present attempt
 
@@ -60,6 +62,11 @@ class Communicators:
         count are left out."""
         return self._renewals.begun()
 
+    @property
+    def present(self) -> tuple[int, ...]:
+        """The ranks that are not away."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self.away)
+
     def attempt_begins(self) -> None:
         self._before = groups.mark()
 
@@ -75,10 +82,16 @@ class Communicators:
         built_at: int,
         limit: float,
         device: torch.device,
+        *,
+        away: frozenset[int] = frozenset(),
     ) -> None:
-        """Put backends of `generation` into all groups; all ranks call this. Raises what the
-        collective library raises, within about `limit` seconds, or at once for an interruption
-        newer than `built_at`. Raises Mismatch if a member of a group does not have it."""
+        """Put backends of `generation` into all groups, without the members that are `away`; all
+        other ranks call this. Raises what the collective library raises, within about `limit`
+        seconds, or at once for an interruption newer than `built_at`. Raises Mismatch if a member
+        of a group does not have it."""
+        if self.rank in away:
+            raise ValueError(f"rank {self.rank} is among the ranks that are away: {sorted(away)}")
+        self.away = away
         with suspended():
             self._rebuild(generation, host, port, built_at, limit, device)
 
@@ -91,6 +104,8 @@ class Communicators:
         limit: float,
         device: torch.device,
     ) -> None:
+        if self.away:
+            shrunk_operators.install()
         left = leftovers.note(sockets.covered())
         sockets.cut()
         sockets.begin(built_at)
@@ -105,15 +120,18 @@ class Communicators:
             )
             store = connect()
             whole, *others = groups.present()
-            self._renewals.renew(whole, dist.PrefixStore(f"taskd/{generation}", store))
+            prefix = dist.PrefixStore(f"taskd/{generation}", store)
+            self._renewals.renew(whole, prefix, self.away)
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
             if most := _most(others, device):
-                _compare(others, most, self.rank, self.world_size, device)
+                _compare(others, most, self.rank, self.present, device)
                 self._renew_others(others, connect, generation)
         finally:
             sockets.end()
+        if not self.away:
+            shrunk_operators.remove()
         leftovers.release(left)
         self._renewals.dropped.let_go()
         set_up.real()
@@ -133,7 +151,8 @@ class Communicators:
 
         def renew(part: list[Group], own: dist.Store) -> None:
             for group in part:
-                self._renewals.renew(group, dist.PrefixStore(f"taskd/{generation}", own))
+                prefix = dist.PrefixStore(f"taskd/{generation}", own)
+                self._renewals.renew(group, prefix, self.away)
 
         with concurrent.futures.ThreadPoolExecutor(count, "taskd-connect") as pool:
             made = [pool.submit(renew, others[i::count], connect()) for i in range(count)]
@@ -157,21 +176,19 @@ def _most(others: list[Group], device: torch.device) -> int:
 
 
 def _compare(
-    others: list[Group], most: int, rank: int, world_size: int, device: torch.device
+    others: list[Group], most: int, rank: int, present: tuple[int, ...], device: torch.device
 ) -> None:
-    """Raise Mismatch unless every member of each of `others` has a group of that name, those ranks
-    and that backend. `most`: the largest number of groups of a rank. A collective."""
+    """Raise Mismatch unless every present member of each of `others` has a group of that name,
+    those ranks and that backend. `most`: the largest number of groups of a rank. A collective."""
     ours = [_digest(group) for group in others]
     row = b"".join(ours).ljust(most * DIGEST, b"\0")
     mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
-    rows = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(rows, mine)
-    theirs: list[set[bytes]] = []
-    for found in rows:
+    theirs: dict[int, set[bytes]] = {}
+    for other, found in gather(mine, present).items():
         data = bytes(found.cpu().tolist())
-        theirs.append({data[i : i + DIGEST] for i in range(0, len(data), DIGEST)})
+        theirs[other] = {data[i : i + DIGEST] for i in range(0, len(data), DIGEST)}
     for group, digest in zip(others, ours, strict=True):
-        without = [r for r in group.ranks if digest not in theirs[r]]
+        without = [r for r in group.ranks if r in theirs and digest not in theirs[r]]
         if without:
             raise Mismatch(
                 f"rank {rank} has the process group {group.name!r} of ranks {list(group.ranks)},"

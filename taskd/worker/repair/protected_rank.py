@@ -12,6 +12,7 @@ from taskd.records.store import Entries
 from taskd.worker.communication import buckets
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.elastic.standing import Standing
 from taskd.worker.repair.communicators import Communicators
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.entry import Entry
@@ -42,6 +43,16 @@ class ProtectedRank:
     node: int = 0
     verifies: bool = False
     start: Callable[[int], tuple[int, Entry] | None] = lambda step: None
+
+    def __post_init__(self) -> None:
+        # rank that is away -> the rank that stands in for it; the same on all ranks
+        self.stand_ins: dict[int, int] = {}
+        self.standing = Standing(self)
+
+    @property
+    def absent(self) -> frozenset[int]:
+        """The ranks of this node that are away, by local rank."""
+        return frozenset(rank - self.node for rank in self.stand_ins)
 
     def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")

@@ -24,12 +24,15 @@ from taskd.worker.state.memory import checksum, put_tensors
 class Restorer:
     """Carries out a rank's part of the manager's plans, and tracks the state of its memory.
     `accepted`: how many lost memory pages have been repaired. `before`: called with the step that
-    memory is about to be restored to."""
+    memory is about to be restored to; `after`: when it has been, with the record that random
+    numbers were restored from, None if they stayed."""
 
     def __init__(self, rank: ProtectedRank) -> None:
         self._rank = rank
         self.accepted = 0
         self.before: Callable[[int], None] = lambda step: None
+        self.after: Callable[[Entry | None], None] = lambda entry: None
+        self.stood_in: dict[int, int] = {}  # stand_ins when the last incident had ended
         self._clean: int | None = None  # memory was restored to this step in the current incident
         self._damaged = 0  # memory pages lost by the last report
         self._stands = -1  # the last step reported
@@ -43,6 +46,7 @@ class Restorer:
     def settled(self) -> None:
         """The incident has ended: the restored state is the rank's state."""
         self._touched = self._rewound = False
+        self.stood_in = dict(self._rank.stand_ins)
 
     def report(self, position: Callable[[], tuple[Position, str]]) -> tuple[Position, str]:
         """The result of `position` for the manager, with the step that memory was restored to."""
@@ -69,6 +73,7 @@ class Restorer:
     def _restore(self, plan: Plan) -> Resumed:
         rank, state = self._rank, self._rank.state
         kind, entry = self._record(plan)
+        away = rank.standing.find(plan.step, entry.nested)
         # code between two steps has run here and will not run again; an earlier record would undo
         # it. A process that has not begun the step restores only lost memory from the record
         before = kind != FINAL and plan.step == self._stands and not self._rewound
@@ -91,7 +96,7 @@ class Restorer:
         if not before and rank.entries.marked() != plan.step:
             replicas.check(state.replicated_rows, entry.mark, plan.step)
         entry = rank.lay_out_buckets(entry)
-        if not before or damage.spoiled():
+        if put := not before or damage.spoiled() != 0:
             rank.put(entry, only_memory=before)
         self._rewound |= not before
         rank.entries.forget_after(plan.step)
@@ -99,6 +104,8 @@ class Restorer:
             rank.stripes.forget_after(plan.step)
         if rank.verifies and not before:
             verify.memory(rank, entry)
+        rank.standing.take_up(plan.step, away, kind, entry, rewound=put)
+        self.after(None if before else entry)
         # "steps below this one": a stale higher number would open a later step's gate too early
         slot.started(plan.step)
         return Resumed(plan.step, entry, kind, plan)

@@ -58,6 +58,7 @@ class RepairSession(ProtectedRank):
     unrecord: Callable[[], None] | None = None  # see dumping.record
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.restorer = Restorer(self)
 
     def wait_for_orders(
@@ -156,9 +157,13 @@ class RepairSession(ProtectedRank):
         return LeftAlone(order.reason)
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
-        resumed = order.same and self.device.resume_communicators()
+        stand_ins = dict(order.stand_ins)
+        same = order.same and stand_ins == self.stand_ins
+        resumed = same and self.device.resume_communicators()
         self.device.restart()
-        self.built_at = order.interruption
+        self.built_at, self.stand_ins = order.interruption, stand_ins
+        if self.stripes is not None and not self.stripes.written:
+            self.stripes.absent = self.absent  # a predecessor's are laid out so
         if resumed:
             self.communicators.generation = order.generation
             return
@@ -166,7 +171,9 @@ class RepairSession(ProtectedRank):
         comm_hooks.leave()
         with scratch():
             built = order.generation, *order.store, order.interruption
-            self.communicators.rebuild(*built, REBUILD_LIMIT, self.device.device)
+            self.communicators.rebuild(
+                *built, REBUILD_LIMIT, self.device.device, away=frozenset(stand_ins)
+            )
 
     def _answer(self) -> None:
         """Report this rank's position for the last interruption, once."""

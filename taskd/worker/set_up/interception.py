@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.worker.communication import groups
+from taskd.worker.communication import groups, methods
 from taskd.worker.communication.groups import FAKE
 from taskd.worker.discovery import project
 from taskd.worker.set_up.calls import OFF, SetUp
@@ -79,12 +79,8 @@ def install() -> None:
     if _restore:
         return
 
-    def put(holder: Any, name: str, make: Callable[[Any], Any]) -> None:
-        original = holder.__dict__.get(name)
-        if original is None:  # this torch does not have it
-            return
-        setattr(holder, name, make(getattr(holder, name)))
-        _restore.append(lambda: setattr(holder, name, original))
+    put = methods.IN_SET_UP.put  # leaves out what this torch does not have
+    _restore.append(methods.IN_SET_UP.remove)
 
     def group_method(name: str) -> Callable[[Any], Any]:
         def make(original: Any) -> Any:

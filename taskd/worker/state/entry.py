@@ -27,7 +27,7 @@ class Entry:
     states at the start of the step; `fetch`: before its batch was fetched (None: no batch);
     `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
     fingerprints of the step's batch and of the one before; `place`: the loader's before the latter,
-    see training/batches.py. `settings`, `structure`: see training_state.py. `orders`, `synced`: per
+    see batches.py. `settings`, `structure`: see training_state.py. `orders`, `synced`: per
     DDP, see communication/buckets.py. `skipped`: parameters, see gradients.py. `mark`: see
     replicas.py. `private`: memory of the private buffers; `shards`: of the private parameters and
     optimizer state, None in a record that never leaves its process, which still has them. `every`:

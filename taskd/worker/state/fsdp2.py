@@ -87,6 +87,34 @@ def reset(modules: Iterable[torch.nn.Module]) -> None:
             group._to_sharded()
 
 
+REDUCES = "all_reduce_grads"  # of a group: HSDP adds its gradients over the replicas
+
+
+def replicated(modules: Iterable[torch.nn.Module]) -> list[Any]:
+    """The parameter groups whose gradients are added over replicas: HSDP's."""
+    return [
+        group
+        for state in _states(modules)
+        for group in _groups(state)
+        if hasattr(group.mesh_info, "replicate_process_group")
+    ]
+
+
+def managed(modules: Iterable[torch.nn.Module]) -> set[int]:
+    """The parameters, by identity, whose gradients FSDP2 makes."""
+    return {
+        id(parameter.sharded_param)
+        for state in _states(modules)
+        for group in _groups(state)
+        for parameter in group.fsdp_params
+    }
+
+
+def roots(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """All FSDP2 modules: each may be called by itself."""
+    return list(_fsdp(modules))
+
+
 def settle(modules: Iterable[torch.nn.Module]) -> None:
     """Reshard, between two steps, parameters that an evaluation has left gathered."""
     for module in _fsdp(modules):

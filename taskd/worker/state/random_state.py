@@ -82,7 +82,7 @@ class RandomState:
             self._python.stale()
         parts = [source.snapshot() for source in self._sources]
         self._remember()
-        taken = b"".join([len(p).to_bytes(4, "little") + p for p in parts])
+        taken = join(parts)
         if taken != self._taken:
             self._taken = taken
         return self._taken
@@ -90,11 +90,7 @@ class RandomState:
     def put(self, state: bytes) -> None:
         """Restore what `take` returned; generators that this process does not watch yet are
         restored as soon as it does."""
-        parts, at = [], 0
-        while at < len(state):
-            size = int.from_bytes(state[at : at + 4], "little")
-            parts.append(state[at + 4 : at + 4 + size])
-            at += 4 + size
+        parts = split(state)
         if len(parts) < 4:
             raise RuntimeError(f"a record of {len(parts)} generators: at least 4 are known")
         self._early = parts[4 + len(self._more) :]
@@ -118,6 +114,21 @@ class RandomState:
                 f"the record has {len(self._more) + len(self._early)} generators of loaders, this"
                 f" process has {len(self._more)}"
             )
+
+
+def join(parts: Iterable[bytes]) -> bytes:
+    """The states of single generators as one."""
+    return b"".join([len(p).to_bytes(4, "little") + p for p in parts])
+
+
+def split(state: bytes) -> list[bytes]:
+    """The reverse of `join`."""
+    parts, at = [], 0
+    while at < len(state):
+        size = int.from_bytes(state[at : at + 4], "little")
+        parts.append(state[at + 4 : at + 4 + size])
+        at += 4 + size
+    return parts
 
 
 class _Source:

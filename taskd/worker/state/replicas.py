@@ -11,16 +11,17 @@ trains on a replica's state that differs from its own.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.replica_sets import Holding
 from taskd.cython_api import attempt, damage, memory
+from taskd.worker.state.gathering import gather
 
 if TYPE_CHECKING:
     from taskd.worker.state.training_state import TrainingState
@@ -39,10 +40,15 @@ def is_due(step: int) -> bool:
 @dataclass(frozen=True)
 class Replicas:
     """The ranks that have the same replicated state as this one. `of`: their lowest; `local`: those
-    of them on this node, by local rank; None: all ranks of the job."""
+    of them on this node, by local rank; `members`: all of them. None: all ranks of the job."""
 
     of: int = 0
     local: tuple[int, ...] | None = None
+    members: tuple[int, ...] | None = None
+
+    def place(self, rank: int) -> int:
+        """The data rank of a member: its number among them. Raises ValueError for another rank."""
+        return rank if self.members is None else self.members.index(rank)
 
 
 @dataclass(frozen=True)
@@ -70,11 +76,13 @@ class Difference:
         return f"{len(self.apart)} of {len(names)} tensors differ between ranks: {some}{more}"
 
 
-def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Difference | None:
+def compare(
+    state: TrainingState, rank: int, node: int, present: Sequence[int]
+) -> Difference | None:
     """Compare the replicated state; None: nothing has changed, or a rank has lost its memory and is
-    about to be repaired. All ranks get the same result. `node`: the lowest rank of this node.
-    Collectives."""
-    if world_size == 1:
+    about to be repaired. All ranks get the same result. `node`: the lowest rank of this node;
+    `present`: the ranks that are not away. Collectives."""
+    if len(present) == 1:
         return None
     rows, names = state.replicated, state.layout()
     hosted = [row.cpu() for row in rows]
@@ -84,13 +92,17 @@ def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Diff
     # asked after the checksums: those of a page that was just lost are of zeros
     lost = damage.spoiled() != 0
     mine = [len(rows), names, content, node, state.replicas.of, bool(state.apart), lost]
-    theirs = [t.tolist() for t in _gathered(torch.tensor(mine, dtype=torch.int64), world_size)]
-    holdings = [Holding(at, layout, held, of) for _, layout, held, at, of, _, _ in theirs]
+    gathered = gather(torch.tensor(mine, dtype=torch.int64), present)
+    by_rank = {r: values.tolist() for r, values in gathered.items()}
+    theirs = by_rank.values()
+    holdings = {
+        r: Holding(at, layout, held, of) for r, (_, layout, held, at, of, _, _) in by_rank.items()
+    }
     if any(other[-1] for other in theirs) or replica_sets.hold(holdings):
         return None
     differing = list(range(len(rows)))
     if all(other[:2] == mine[:2] for other in theirs):
-        different = torch.stack(_gathered(sums, world_size)) != sums
+        different = torch.stack(list(gather(sums, present).values())) != sums
         differing = different.any(dim=0).nonzero().flatten().tolist()
         some = sum(rows[i].numel() for i in differing)
         if 2 * some < sum(row.numel() for row in rows):  # most is replicated everywhere
@@ -99,9 +111,10 @@ def compare(state: TrainingState, rank: int, node: int, world_size: int) -> Diff
     sets = None if apart else replica_sets.find(holdings)
     if sets is None:
         return Difference(differing, Replicas())
-    near = replica_sets.same_node(rank, sets, [h.node for h in holdings])
-    members = tuple(r for r, of in enumerate(sets) if of == sets[rank])
-    return Difference([], Replicas(sets[rank], tuple(r - node for r in near)), members)
+    near = replica_sets.same_node(rank, sets, {r: h.node for r, h in holdings.items()})
+    members = tuple(r for r, of in sets.items() if of == sets[rank])
+    local = tuple(r - node for r in near)
+    return Difference([], Replicas(sets[rank], local, members), members)
 
 
 def _signed(checksum: int) -> int:
@@ -109,32 +122,26 @@ def _signed(checksum: int) -> int:
     return checksum - (1 << 63)
 
 
-def most(value: int, world_size: int) -> int:
+def most(value: int, present: Sequence[int]) -> int:
     """The highest `value` of all ranks. A collective."""
-    if world_size == 1:
+    if len(present) == 1:
         return value
-    return max(int(other) for other in _gathered(torch.tensor([value]), world_size))
+    return max(int(other) for other in gather(torch.tensor([value]), present).values())
 
 
-def differing(text: str, world_size: int) -> str:
+def differing(text: str, present: Sequence[int]) -> str:
     """ "" if all ranks give the same text, else whose is which. A collective."""
-    if world_size == 1:
+    if len(present) == 1:
         return ""
     data = text.encode()[:TEXT].ljust(TEXT)
     digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
-    if len({int(other) for other in _gathered(torch.tensor([digest]), world_size)}) == 1:
+    if len({int(other) for other in gather(torch.tensor([digest]), present).values()}) == 1:
         return ""
     texts: dict[str, list[int]] = {}
-    rows = _gathered(torch.frombuffer(bytearray(data), dtype=torch.uint8), world_size)
-    for rank, row in enumerate(rows):
+    rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8), present)
+    for rank, row in rows.items():
         texts.setdefault(bytes(row.tolist()).decode(errors="replace").rstrip(), []).append(rank)
     return "; ".join(f"ranks [{abbreviate(ranks)}]: {text}" for text, ranks in texts.items())
-
-
-def _gathered(values: torch.Tensor, world_size: int) -> list[torch.Tensor]:
-    gathered = [torch.empty_like(values) for _ in range(world_size)]
-    dist.all_gather(gathered, values)
-    return gathered
 
 
 class Differs(RuntimeError):

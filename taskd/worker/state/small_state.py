@@ -109,10 +109,33 @@ class SmallState:
         return {k: v for k, v in state.items() if not isinstance(v, torch.Tensor)}
 
     def put(self, data: bytes) -> None:
-        given = self._given
         groups, others, small, attributes, modes = plain.decode(data)
         self._attributes.put(attributes)
-        module_state.put_modes([*given.all_modules, *given.ddps], *modes)
+        self._put(groups, others, small, modes)
+
+    def exchange(self, present: bytes, wanted: bytes) -> None:
+        """Restore `wanted` where it differs from `present`, the state as it is now: all else may be
+        in use, as in the middle of an attempt."""
+        here, there = plain.decode(present), plain.decode(wanted)
+        groups, others, small = (
+            {n: v for n, v in new.items() if plain.encode(v) != plain.encode(old.get(n))}
+            for old, new in zip(here[:3], there[:3], strict=True)
+        )
+        *_, attributes, modes = there
+        if plain.encode(attributes) != plain.encode(here[3]):
+            self._attributes.put(attributes)
+        self._put(groups, others, small, modes if modes != here[4] else None)
+
+    def _put(
+        self,
+        groups: dict[str, Any],
+        others: dict[str, Any],
+        small: dict[str, Any],
+        modes: tuple[bytes, bytes] | None,
+    ) -> None:
+        given = self._given
+        if modes is not None:
+            module_state.put_modes([*given.all_modules, *given.ddps], *modes)
         for name, saved in groups.items():
             for group, values in zip(given.optimizers[name].param_groups, saved, strict=True):
                 for gone in set(group) - set(values) - {"params"}:

@@ -25,10 +25,12 @@ PARALLEL = 4 << 20
 
 
 class Stripes:
-    """Writes this rank's stripe and reads those of its local replicas."""
+    """Writes this rank's stripe and reads those of its local replicas. `absent`: the local ranks
+    that had none when this process last laid them out; they are away."""
 
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
+        self.absent: frozenset[int] = frozenset()
         # a replacement continues its predecessor's file: a further fault may need the step before
         path = stripe_path(directory, local_rank)
         self._file: SlotFile | None = SlotFile(path, 2) if path.exists() else None
@@ -41,7 +43,7 @@ class Stripes:
     def lay_out(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> None:
         """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
         Raises OSError(ENOSPC) if /dev/shm cannot hold the stripe."""
-        peers = local or range(self._local_size)
+        peers = self._peers(local)
         begin, end = _bounds(_total(tensors), peers.index(self._local_rank), len(peers))
         self._length = end - begin
         file = self._file
@@ -74,7 +76,7 @@ class Stripes:
         """Why there was no room to `lay_out` these, with the room that would do."""
         if not self._directory.exists():
             return f"{self._directory} was removed"
-        sets = self._local_size // len(local or range(self._local_size))
+        sets = len(self._peers(None)) // len(self._peers(local))
         node = 2 * _total(tensors) * sets
         found = os.statvfs(self._directory)
         # the former files are kept until the new ones are complete, as others' may be already
@@ -86,6 +88,14 @@ class Stripes:
             f" {-(-(used + node) >> 20)} MiB in all (docker: --shm-size; Kubernetes: an emptyDir"
             " with medium: Memory), or set TASKD_STRIPES=off"
         )
+
+    def _peers(self, local: Sequence[int] | None) -> list[int]:
+        return [n for n in local or range(self._local_size) if n not in self.absent]
+
+    @property
+    def written(self) -> bool:
+        """Whether this process has written any."""
+        return any(step >= 0 for step, _ in self._written)
 
     def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
         """The stripes that a growing file must carry over: a slower rank may still need the step
@@ -204,7 +214,7 @@ class Stripes:
         """
         total = _total(tensors)
         parts = []
-        peers = local or range(self._local_size)
+        peers = self._peers(local)
         for index, local_rank in enumerate(peers):
             begin, end = _bounds(total, index, len(peers))
             path = stripe_path(self._directory, local_rank)

@@ -30,7 +30,7 @@ def describe(
         found = {
             "optimizers": optimizers,
             "apart": sorted(apart, key=str),
-            "replicas": (replicas.of, replicas.local),
+            "replicas": (replicas.of, replicas.local, replicas.members),
             "buffers": module_state.buffers(given.modules),
             "parts": parts,
         }
@@ -60,8 +60,7 @@ def conform(given: Given, data: bytes) -> tuple[set[Key], Replicas]:
             )
         for parameter, wanted in zip(parameters, states, strict=True):
             _conform_state(optimizer, parameter, wanted)
-    of, local = structure["replicas"]
-    return {tuple(k) for k in structure["apart"]}, Replicas(of, local and tuple(local))
+    return {tuple(k) for k in structure["apart"]}, Replicas(*structure["replicas"])
 
 
 def conform_buffers(given: Given, data: bytes) -> None:

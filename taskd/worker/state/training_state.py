@@ -199,6 +199,10 @@ class TrainingState:
     def put_settings(self, data: bytes) -> None:
         self._small_state.put(data)
 
+    def exchange_settings(self, present: bytes, wanted: bytes) -> None:
+        """`put_settings` where `wanted` differs from `present`, which `settings` just returned."""
+        self._small_state.exchange(present, wanted)
+
     def attributes(self) -> Any:
         """The attributes of modules that have changed, see attributes.py."""
         return self._small_state.attributes()

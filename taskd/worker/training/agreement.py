@@ -31,8 +31,8 @@ class Agreement:
         replicated state is still equal; at the end of a pass's first step, that ranks run the same
         loop. Raises what a collective raises, and WouldDiverge."""
         session = self._session
-        size = session.communicators.world_size
-        if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, size)):
+        present = session.communicators.present
+        if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, present)):
             raise WouldDiverge(f"the ranks run different loops: {differ}")
         after = self._repaired >= 0 and replicas.is_due(step - self._repaired)
         if not (replicas.is_due(step) or after):
@@ -40,9 +40,14 @@ class Agreement:
         state = session.state
         self._recorder.refresh()
         self._agree_on_pace()
-        found = replicas.compare(state, session.rank, session.node, size)
+        found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:
             return
+        if away := session.communicators.away:
+            raise WouldDiverge(
+                f"since step {step} at the latest, {found.says(len(state.replicated))}: what ranks"
+                f" {sorted(away)}, which are away, would have of it is unknown"
+            )
         # two comparisons had found them equal; before that, a difference may be intended by the
         # script
         if self._repaired > 1:
@@ -68,7 +73,7 @@ class Agreement:
         if session.stripes is not None:
             size += session.stripes.length
         before = pace.every
-        pace.agree(replicas.most(pace.wanted(size), session.communicators.world_size))
+        pace.agree(replicas.most(pace.wanted(size), session.communicators.present))
         if pace.every != before:
             text = "rank %d: its whole state (%.1f MiB) is recorded every %d steps"
             log.info(text, session.rank, size / 2**20, pace.every)

@@ -17,6 +17,7 @@ class Ending(enum.Enum):
     COMMITTED = enum.auto()
     AGAIN = enum.auto()  # committed, as it had been before a repair went back to it
     REPEATED = enum.auto()  # after a fault: the loop enters the repair
+    SHARED = enum.auto()  # one share of several; the next one is handed out
     RAISED = enum.auto()  # the script's own exception
 
 
@@ -45,4 +46,4 @@ class Attempt:
         ending = self._ended(error)
         self.committed = ending is Ending.COMMITTED
         self.done = self.committed or ending is Ending.AGAIN
-        return error is not None and ending is Ending.REPEATED
+        return error is not None and ending in (Ending.REPEATED, Ending.SHARED)

@@ -20,6 +20,9 @@ from taskd.messages.values import Plan
 from taskd.profiling.rank import Profile
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.channel import AgentGone
+from taskd.worker.elastic.inelastic import Inelastic
+from taskd.worker.elastic.standing import REMEDY
+from taskd.worker.elastic.watching import Watch
 from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
@@ -36,7 +39,8 @@ class Attempts:
     """Begins, gates and ends attempts. `step`: the current step, or the next to be handed out.
     `open`: inside an attempt. `cut`: stamp of the last attempt that ended without a commit.
     `abandoned`: the script has left an attempt by an exception or sys.exit(). `begun`, `updating`:
-    fire when the next attempt, or the next update of the parameters, begins."""
+    fire when the next attempt, or the next update of the parameters, begins. `loads`: the loop is
+    over job.batches; `shared`: this attempt, or the last one, has called job.shares."""
 
     def __init__(
         self, session: RepairSession, cursor: Cursor, recorder: Recorder, suspicion: Suspicion
@@ -45,6 +49,7 @@ class Attempts:
         self._cursor, self._agreement = cursor, Agreement(session, cursor, recorder)
         self.step = 0
         self.open = self.abandoned = False
+        self.loads = self.shared = False
         self.cut: int | None = None
         self.begun, self.updating = Trigger(), Trigger()
         self._gated = False
@@ -56,6 +61,8 @@ class Attempts:
         self._resumed_at = -1  # where the last repair resumed
         self._reported = True  # whether the first commit after a resume has been reported
         self.profile: Profile | None = None  # once it has been switched on
+        self.inelastic = Inelastic(session)
+        self.watch = Watch(session.state, self._seen)
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
@@ -87,10 +94,14 @@ class Attempts:
         session.communicators.attempt_begins()
         self._collectives = session.communicators.begun()
         self.open, self._gated, self._updates = True, False, 0
+        self.shared = False
+        session.standing.begin(step, before, self.loads)
+        self.watch.begin()
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
         session.agent.begun(step)
-        if self._plan is not None:
+        # with ranks away, what a forward computes may be another rank's share
+        if self._plan is not None and not session.standing.shrunk:
             self._forward = Forward(session, self._plan, self._end_for)
         self.begun.fire()
         if self.profile is not None:
@@ -100,6 +111,12 @@ class Attempts:
     def ended(self, error: BaseException | None) -> Ending:
         """End the attempt's body; `error`: the exception it raised."""
         try:
+            if self.open and self._session.standing.ended(error):
+                if slot.interruption() <= self._session.built_at:
+                    return Ending.SHARED
+                # the shares that are left need not be computed
+                self._session.standing.abandon()
+                error = Interrupted()
             ending = self._ended(error)
         except WouldDiverge as refused:
             self.refused(refused)
@@ -137,6 +154,7 @@ class Attempts:
             return False
         self.cut = self._plan = None
         self._updates = 0
+        self.inelastic.shares = self.shared
         self.step += 1
         self._cursor.index += 1
         self._recorder.commit(self.step, own)
@@ -168,7 +186,9 @@ class Attempts:
             suspicion.report(self.step, fault)
             return True
         # also for sys.exit(): the other ranks wait for this one, whatever its exit code
-        if not isinstance(error, (GeneratorExit, WouldDiverge)):
+        if isinstance(error, WouldDiverge):
+            self.refused(error)
+        elif not isinstance(error, GeneratorExit):
             text = f"{type(error).__name__}: {error}"[:300]
             session.agent.report(from_rank.RankRaised, self.step, text)
         self.abandoned = True
@@ -183,6 +203,8 @@ class Attempts:
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""
         self.open, self.cut = False, self._stamp
+        self._session.standing.over()
+        self.watch.over()
         if self._forward is not None:
             self._forward.stop()
             self._forward = None
@@ -194,11 +216,15 @@ class Attempts:
 
     # -- the update --------------------------------------------------------------------------------
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_update(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
         """Optimizer hook before parameters change: wait until the start of the step is safe on the
-        node."""
+        node. Ends a share that is not the step's last."""
         if not self.open:
             return
+        given = [*args[1:], keywords.get("closure")]
+        self._session.standing.updates(closure=given[0] is not None)
         gradients = self._session.gradients
         gradients.updating(optimizer)
         # the step was repeated from records without the gradients that the script now uses;
@@ -212,6 +238,7 @@ class Attempts:
         if not self._gated:
             self._gate(raising=True)
             slot.progress(self.step, slot.UPDATING)
+            self.watch.updates()
         self.updating.fire()
 
     def _gate(self, raising: bool) -> None:
@@ -220,6 +247,14 @@ class Attempts:
             self._gated = True
         elif raising:
             raise Interrupted
+
+    def _seen(self, what: str) -> None:
+        """The script does something in the body of a loop over job.batches that only one share of
+        several would do. Raises WouldDiverge where there are several."""
+        why = f"{what}, which would count one share only: {REMEDY}"
+        if self._session.standing.shrunk:
+            raise WouldDiverge(f"elastic-training: {why}")
+        self.inelastic.note(why)
 
     def _end_for(self, why: str) -> None:
         """End the attempt here and discard its results."""

@@ -184,6 +184,10 @@ class Draws:
                 drawn.begin_at(self._step, *self._missing.pop(0))
         return drawn
 
+    def __bool__(self) -> bool:
+        """Whether the script draws from any."""
+        return bool(self._all)
+
     def let_go(self) -> None:
         """Release all batches: no step will be repeated."""
         for drawn in self._all:

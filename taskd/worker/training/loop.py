@@ -4,34 +4,37 @@ the end of a pass."""
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from taskd.core.snapshots import FINAL, PASS_END, PAUSED
-from taskd.cython_api import damage, slot
+from taskd import settings
+from taskd.core.snapshots import PASS_END, PAUSED
+from taskd.cython_api import slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.worker.discovery import carried
 from taskd.worker.discovery.loop_variables import NAME, RANGES
-from taskd.worker.repair.damage import survey
 from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
 from taskd.worker.state import loading
+from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.training import memory
+from taskd.worker.training import memory, position
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.attempts import Attempts
-from taskd.worker.training.batches import Batches
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
 from taskd.worker.training.finite import FiniteCheck
 from taskd.worker.training.patience import Patience
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.rejoin import NOWHERE, Rejoin
+from taskd.worker.training.sharing import Sharing
 from taskd.worker.training.suspicion import Suspicion
 
 log = logging.getLogger("taskd.worker")
@@ -51,8 +54,12 @@ class Loop:
         self._suspicion = Suspicion(session)
         self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
+        session.standing.passes.apart = self.rejoin.apart
+        session.restorer.after = self._follows
+        self.sharing = Sharing(session, self.attempts, self.batches)
         self._carried = carried.Watch(partial(memory.tensors, session))
         self.alone = ""
+        self._elastic, self._told = settings.elastic(os.environ), False
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
         self._loads_from = -1  # the first step of the pass whose batch this process can load
@@ -67,7 +74,7 @@ class Loop:
         session, cursor = self.session, self.cursor
         cursor.plan = self.plan(loader, total)
         try:
-            set_up.plan(cursor.plan)
+            set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)
         except NotTheSame as error:
             self.attempts.refused(error)
             raise
@@ -81,6 +88,8 @@ class Loop:
             cursor.pass_number += 1
             return True
         set_up.stop(cursor.calls)
+        known, watch = self.attempts.inelastic, self.attempts.watch
+        known.loops, known.loader = True, loader
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
@@ -92,9 +101,12 @@ class Loop:
         )
         if not self._begin_pass(loader):
             return True
+        if loader is not None and (self._elastic or session.standing.shrunk):
+            watch.install()
         try:
             return (yield from self._attempts())
         finally:
+            watch.remove()
             set_up.again()
 
     def _attempts(self) -> Generator[Attempt, None, bool]:
@@ -117,21 +129,14 @@ class Loop:
             states = self._fetch()
             if states is None or not attempts.begin(*states):
                 continue
-            step = attempts.step
-            number = step + self.start
-            value = (number, self.batches.batch(step)) if self._iterator is not None else number
+            loads = self._iterator is not None
             try:
-                yield Attempt(step, value, self._ended)
+                yield from self.sharing.hand_out(attempts.step + self.start, loads, self._ended)
             except GeneratorExit:
                 # break, return or an exception: wait for nothing here, the other ranks may not be
                 # leaving
                 self._end_pass()
                 raise
-            if attempts.open:  # the body did not use `with attempt`
-                raise RuntimeError(
-                    "the attempt was not entered or not left: the loop's body must be `with attempt"
-                    " as step:`"
-                )
         return False
 
     def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
@@ -164,11 +169,8 @@ class Loop:
         """Find the variables that the loop around this attempt carries; `function`: the one given
         to job.call. Raises WouldDiverge if that is not restored and TASKD_CARRIED=refuse."""
         session = self.session
-        try:
+        with self._refusing():
             session.variables.attach(function)
-        except WouldDiverge as error:
-            self.attempts.refused(error)
-            raise
         if session.variables:
             session.state.add(NAME, session.variables)
 
@@ -207,15 +209,19 @@ class Loop:
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
+        with self._refusing():
+            self.session.standing.passes.begin(loader, cursor.pass_number, cursor.pass_random)
         if iterator is not None:
             self._loads_from = self.attempts.step
         self._loader, self._iterator = loader, iterator
+        self.attempts.loads = iterator is not None
         return True
 
     def _fetch(self) -> tuple[bytes, bytes] | None:
         """The generators' states around the fetch of the step's batch, equal if there is no batch;
         None at the loader's end."""
         random, step = self.session.random, self.attempts.step
+        passes, oldest = self.session.standing.passes, self.recorder.pace.oldest(step)
         before = random.snapshot()
         if self._iterator is None:
             return before, before
@@ -223,23 +229,52 @@ class Loop:
             random.put(self.batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
-            state, oldest = loading.state(self._loader), self.recorder.pace.oldest(step)
+            state = loading.state(self._loader)
             try:
                 batch = next(self._iterator)
             except StopIteration:
+                with self._refusing():
+                    passes.ended(before)
                 self._end = step
                 return None
             self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
+        with self._refusing():
+            passes.fetch(step, self.batches.fetched(step)[0], oldest)
         return self.batches.fetched(step)
+
+    def _follows(self, entry: Entry | None) -> None:
+        """Memory has been restored: ranks that this one stands in for from now on come to where it
+        is. `entry`: see Restorer.after. Raises RuntimeError."""
+        session, cursor = self.session, self.cursor
+        if self.rejoin.target == NOWHERE:  # else they come when the loop is there
+            present = session.random.snapshot() if entry is None else entry.fetch or entry.random
+            where = self._loader, cursor.pass_number, cursor.pass_random
+            session.standing.passes.find(*where, present)
+            if session.standing.shrunk and self.attempts.loads:
+                self.attempts.watch.install()
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What would diverge inside ends the job."""
+        try:
+            yield
+        except WouldDiverge as error:
+            self.attempts.refused(error)
+            raise
 
     def _ended(self, error: BaseException | None) -> Ending:
         ending = self.attempts.ended(error)
+        if self._elastic and not self._told and ending is Ending.COMMITTED:
+            self._told = True
+            if self.session.rank == 0 and (why := self._inelastic()):
+                log.warning("elastic-training: not possible: %s", why)
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
         if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.agent.incarnation == 0:
             self._carried.committed(
                 [
                     self._iterator,
+                    *self.session.standing.passes.iterators(),
                     *self.draws.iterators(),
                     *self.session.variables.drawn(),
                 ]
@@ -249,49 +284,13 @@ class Loop:
     # -- between attempts --------------------------------------------------------------------------
 
     def _position(self) -> tuple[Position, str]:
-        """This rank's position, and why its process cannot go on ("": it can)."""
-        session, step = self.session, self.attempts.step
-        final, provisional = session.entries.steps()
-        found = survey(
-            damage.damages(),
-            session.restorer.accepted,
-            session.state,
-            session.stripes,
-            self.attempts.cut,
-        )
-        if session.stripes is not None:
-            for begin, end in found.stripes:
-                session.stripes.forget_lost(begin, end)  # written again when the step is repeated
-        lost, unfit = self._suspicion.clean_device()
-        untouched = not (self.attempts.updated or lost or found.state)
-        clean = step if untouched and self.recorder.is_clean(step) else None
-        doubts = self.finite.doubts(step)
-        remembered: frozenset[int] = frozenset()
-        # not recorded, but whole in this process
-        if clean is not None and not doubts and (start := self.recorder.start(step)) is not None:
-            remembered = frozenset({step}) - final - provisional
-            final |= remembered if start[0] == FINAL else frozenset()
-            provisional |= remembered - final
-        # the step has used gradients that its record lacks: the step before is repeated
-        if session.gradients.interrupted():
-            log.warning(
-                "rank %d: step %d went on with gradients of the step before", session.rank, step
-            )
-            clean, final, provisional = None, final - {step}, provisional - {step}
-        return (
-            Position(
-                step,
-                clean,
-                final,
-                provisional,
-                session.stripes.steps() if session.stripes is not None else frozenset(),
-                frozenset(self.recorder.drifted),
-                doubts,
-                remembered,
-                session.state.replicas.of,
-            ),
-            found.unfit or unfit or session.communicators.spent,
-        )
+        parts = self.attempts, self.recorder, self._suspicion, self.finite
+        return position.of(self.session, *parts, self._inelastic())
+
+    def _inelastic(self) -> str:
+        """Why no rank could stand in for another, "" if one could."""
+        self.attempts.inelastic.draws = bool(self.draws)
+        return self.attempts.inelastic.reason()
 
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
@@ -302,6 +301,11 @@ class Loop:
         """Apply the outcome of waiting for orders; return False if the loop continues where it
         is."""
         if isinstance(outcome, LeftAlone):
+            if self.session.standing.shrunk:
+                raise RuntimeError(
+                    f"this job trains without some of its ranks, which it cannot do unprotected:"
+                    f" {outcome.reason}"
+                )
             self.alone = outcome.reason
         elif isinstance(outcome, Resumed):
             self._take_up(outcome)

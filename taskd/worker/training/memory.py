@@ -41,6 +41,7 @@ def lay_out(session: RepairSession) -> None:
         )
     if session.stripes is None:
         return
+    session.stripes.absent = session.absent
     try:
         session.stripes.lay_out(state.replicated, state.replicas.local)
     except OSError as error:

@@ -22,10 +22,10 @@ from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import imports
 from taskd.worker.state import entry as entries
 from taskd.worker.state import plain
+from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.gradients import NOTHING, Left
 from taskd.worker.training import memory
-from taskd.worker.training.batches import Batches
 from taskd.worker.training.bucket_orders import BucketOrders
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
@@ -122,6 +122,7 @@ class Recorder:
         session = self._session
         self._orders.committed()
         self._left = session.gradients.committed()
+        session.standing.committed(self._left)
         self._commits += 1
         if self._commits == MEASURED and session.rank == 0:
             estimating.begin(session.state, session.communicators.world_size, session.agent)
@@ -230,7 +231,7 @@ class Recorder:
         """`after`: random numbers' states once its batch has been fetched, if one has been."""
         cursor, random = self._cursor, own.random if after is None else after
         again = kind in (FINAL, PAUSED) and self._committed[0] == step
-        return Entry(
+        entry = Entry(
             pass_number=cursor.pass_number,
             index=cursor.index,
             random=random,
@@ -257,6 +258,8 @@ class Recorder:
             replica_set=self._session.state.replicas.of,
             gradients=entries.rows(left.rows),
         )
+        nested = self._session.standing.nested(step, kind, entry)
+        return replace(entry, nested=nested) if nested else entry
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         session = self._session

@@ -7,11 +7,10 @@ same, without a repair.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from taskd.core.snapshots import FINAL, PASS_END
 from taskd.messages import from_rank
 from taskd.worker.repair import restore
 from taskd.worker.repair.outcomes import Resumed, TakenUp
@@ -19,17 +18,15 @@ from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_LOOP
 from taskd.worker.state import entry as entries
-from taskd.worker.state import loading, plain
+from taskd.worker.state import loading
+from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
-from taskd.worker.training.batches import Batches
+from taskd.worker.state.resuming import Resuming
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.patience import Patience
 
-log = logging.getLogger("taskd.worker")
-
 # seconds that a replacement may take to reload what its predecessor had loaded in a pass
 LOADING = 3600.0
-END = object()  # what comes after a loader's last batch
 NOWHERE = -2  # no pass
 
 
@@ -105,62 +102,15 @@ class Rejoin:
         if loader is None:
             return None
         present = session.random.snapshot()
-        # the fast ways first; if one gives a different batch, the next one
-        for way in loading.ways(entry.place):
-            iterator, exact = self._try(loader, entry, resumed, present, way)
-            if exact:
-                session.random.put(present)
-                return iterator
-            log.warning(
-                "rank %d: %s (%s) gave a different batch than before",
-                session.rank,
-                _name(loader),
-                way,
-            )
-        raise RuntimeError(
-            f"{_name(loader)} gave a different batch for step {resumed.step} than this rank's"
-            " previous process got: it keeps state outside its samplers and generators, or depends"
-            " on what other ranks send; the rank cannot be restored exactly"
-        )
+        resuming = Resuming(session.rank, session.random, self._batches, self.apart)
+        iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
+        session.random.put(present)
+        return iterator
 
-    def _try(
-        self, loader: Iterable[Any], entry: Entry, resumed: Resumed, present: bytes, way: str
-    ) -> tuple[Iterator[Any], bool]:
-        """Return an iterator at the recorded place, and whether it gives the batches that the
-        previous process got. `way`: see loading.begin."""
-        session, kind = self._session, resumed.kind
-        session.random.put(entry.pass_random)
-        loading.put_place(loader, entry.loader)
-        before = entry.fetch or entry.random
-        # a batch loaded by a worker process depends on what that process loaded before, and only
-        # the loader knows what its own state means; otherwise a batch depends only on the step's
-        # random numbers
-        moved = way == loading.MOVED
-        look_back = (
-            entry.previous is not None
-            and entry.index > 0
-            and (moved or loading.has_workers(loader))
-        )
-        state, then = plain.decode(entry.place) if moved else (b"", b"")
-        # loaders that agree on random numbers at the start of a pass (Accelerate's) would contact
-        # peers that did so long ago
+    @contextmanager
+    def apart(self, way: str) -> Iterator[None]:
+        """A context in which a loader is begun without the other ranks. `way`: see
+        loading.begin."""
         patience = LOADING if way == loading.WHOLE else 0.0
-        with session.communicators.aside(), self._patience.extended(patience):
-            iterator = loading.begin(loader, entry.index - look_back, way, state)
-            if moved:
-                session.random.put(then)
-            if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
-                return iterator, False
-            session.random.put(before)
-            if kind == FINAL:
-                self._batches.keep(resumed.step, next(iterator), before, present, resumed.step)
-                if entry.batch not in (None, self._batches.fingerprint(resumed.step)):
-                    return iterator, False
-            # the previous process reached the end of its loader, which may count its passes there
-            if kind == PASS_END and next(iterator, END) is not END:
-                return iterator, False
-        return iterator, True
-
-
-def _name(loader: Any) -> str:
-    return type(loader).__name__
+        with self._session.communicators.aside(), self._patience.extended(patience):
+            yield

@@ -8,6 +8,7 @@ such as `7:3=0;12:3=0,2=1;20:`. OUT/shares-R has each loss that rank R has compu
 process and the samples.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -72,21 +73,15 @@ def samples(step, data_rank):
 def loss_of(step, batch):
     x, y, index = batch
     loss = torch.nn.functional.cross_entropy(model(x), y)
-    told.append((step, loss.detach(), index))
+    where = "-".join(map(str, index.tolist()))
+    with open(out / f"shares-{rank}", "a") as file:
+        file.write(f"{step} {os.getpid()} {loss.item().hex()} {where}\n")
     return loss
 
 
-told = []
-
-
-def tell(step):
-    """Write down what this step was computed from, once it is done."""
-    for at, loss, index in told:
-        if at == step:
-            where = "-".join(map(str, index.tolist()))
-            with open(out / f"shares-{rank}", "a") as file:
-                file.write(f"{step} {os.getpid()} {loss.item().hex()} {where}\n")
-    told.clear()
+def updating(step, every):
+    """Where gradients are not averaged yet, they wait."""
+    return contextlib.nullcontext() if (step + 1) % every == 0 else model.no_sync()
 
 
 def nap():
@@ -94,29 +89,37 @@ def nap():
         time.sleep(NAP)
 
 
+computed = []
+
+
 def with_shares(log, job):
     for attempt in job.steps(steps):
         with attempt as step:
-            told.clear()
             optimizer.zero_grad()
+            computed.clear()
+            count = 0
             for data_rank in job.shares(step):
                 loss_of(step, samples(step, data_rank)).backward()
+                computed.append(data_rank)
+                count += 1
+            # what a script counts over its shares is of all of them
+            assert rank in computed and len(computed) == len(set(computed)) == count, computed
             torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
             optimizer.step()
             scheduler.step()
             nap()
         if attempt.done:
-            tell(step)
             log.step(step, next(net.parameters()).sum())
 
 
 def with_batches(log, job, every):
     loader = loader_of(rank)
-    while job.step < steps:
-        loader.sampler.set_epoch(job.step)
+    for epoch in range(steps // len(loader)):
+        loader.sampler.set_epoch(epoch)
         for attempt in job.batches(loader):
             with attempt as (step, batch):
-                (loss_of(step, batch) / every).backward()
+                with updating(step, every):
+                    (loss_of(step, batch) / every).backward()
                 if (step + 1) % every == 0:
                     torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
                     optimizer.step()
@@ -124,7 +127,6 @@ def with_batches(log, job, every):
                     optimizer.zero_grad()
                 nap()
             if attempt.done:
-                tell(step)
                 log.step(step, next(net.parameters()).sum())
 
 
@@ -138,7 +140,16 @@ class ByHand:
         self.store, self.changes = dist.distributed_c10d._get_default_store(), 0
         self.everybody = dist.new_group()
         self.states, self.iterators, self.loaders = {rank: self.now()}, {}, {}
-        self.present = list(range(world))
+        self.present, self.first = list(range(world)), 0
+
+    def begin(self):
+        """As in a full job by DDP, each data rank begins with the buffers of the first, if the
+        gradients of the step before were averaged."""
+        for number, buffer in enumerate(net.buffers()):
+            value = self.states[0][1][number] if 0 in self.states else buffer.clone()
+            dist.broadcast(value, self.first, self.everybody)
+            for _, buffers in self.states.values():
+                buffers[number].copy_(value)
 
     def now(self):
         return torch.get_rng_state(), [b.clone() for b in net.buffers()]
@@ -153,16 +164,26 @@ class ByHand:
         """Let data ranks change hands; the members that are left get a backend of their own."""
         everything = [None] * world
         mine = (self.states, net.state_dict(), optimizer.state_dict(), scheduler.state_dict())
-        dist.all_gather_object(everything, (*mine, torch.get_rng_state()), self.everybody)
+        waiting = [p.grad for p in net.parameters()]
+        # whether DDP sends the buffers in the next forward
+        more = waiting, model.require_forward_param_sync
+        dist.all_gather_object(everything, (*mine, *more), self.everybody)
         source = everything[self.present[0]]
         states = {r: s for found in everything for r, s in found[0].items()}
         if rank not in self.present:
             net.load_state_dict(source[1])
             optimizer.load_state_dict(source[2])
             scheduler.load_state_dict(source[3])
+            model.require_forward_param_sync = source[5]
         self.states = {r: states[r] for r in range(world) if stand_ins.get(r, r) == rank}
+        if rank not in self.present:
+            optimizer.zero_grad()
+        for away in sorted(r for r, s in stand_ins.items() if s == rank and r in self.present):
+            for parameter, more in zip(net.parameters(), everything[away][4], strict=True):
+                if more is not None:
+                    parameter.grad += more
         self.present = [r for r in range(world) if r not in stand_ins]
-        self.changes += 1
+        self.changes, self.first = self.changes + 1, stand_ins.get(0, 0)
         if rank not in self.present:
             return
         self.put(rank)
@@ -199,6 +220,8 @@ def by_hand(log, every):
         if step in changes:
             job.change(changes[step])
             job.iterators.clear()
+        if not every or step % every == 0:
+            job.begin()
         if rank not in job.present:
             continue
         if not every:
@@ -206,7 +229,8 @@ def by_hand(log, every):
         for data_rank in job.shares():
             if every:
                 batch = next_batch(job, data_rank, step, passes)
-                (loss_of(step, batch) / every).backward()
+                with updating(step, every):
+                    (loss_of(step, batch) / every).backward()
             else:
                 loss_of(step, samples(step, data_rank)).backward()
         if not every or (step + 1) % every == 0:
@@ -215,7 +239,6 @@ def by_hand(log, every):
             scheduler.step()
             if every:
                 optimizer.zero_grad()
-        tell(step)
         log.step(step, next(net.parameters()).sum())
 
 
@@ -225,7 +248,7 @@ def next_batch(job, data_rank, step, passes):
     place = step % passes
     if data_rank not in job.iterators or place == 0:
         loader = loader_of(data_rank)
-        loader.sampler.set_epoch(step - place)
+        loader.sampler.set_epoch(step // passes)
         numbers = torch.get_rng_state()
         job.iterators[data_rank] = iter(loader)
         for _ in range(place):

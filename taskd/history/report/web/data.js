@@ -11,6 +11,13 @@ for (const one of incidents) {
   one.instead = inMs(one.restart_from_checkpoint_seconds);
 }
 
+for (const one of data.shrunk) {
+  one.at = (one.began - data.began) * 1000;
+  one.took = one.seconds * 1000;
+}
+
+const trains = ({ ranks, of, shares }) => `${ranks.toLocaleString("en-US")} of ${of.toLocaleString("en-US")} ranks train, a step takes up to ${count(shares, "time")} as long`;
+
 function inMs(seconds) {
   return seconds === null ? null : seconds * 1000;
 }

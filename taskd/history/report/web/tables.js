@@ -7,7 +7,7 @@ function drawTables() {
     repairs(),
     counts("Causes", "cause", data.by_cause), counts("Nodes", "node", data.by_node),
     counts("Devices", "device", data.by_device), counts("Fault codes", "code", data.by_code),
-    slowRanks(),
+    shrunken(), slowRanks(),
   ];
   byId("tables").append(...found.filter(Boolean));
 }
@@ -68,6 +68,17 @@ function narrow(label) {
 
 function length(share) {
   return svg("svg", { class: "length", width: 70, height: 10, "aria-hidden": "true" }, svg("rect", { class: "bar", width: Math.max(share * 70, 1), height: 10, rx: 2 }));
+}
+
+function shrunken() {
+  const told = data.shrunk;
+  if (!told.length) return null;
+  const rows = told.slice(-20).map(({ at, took, ranks, of, shares, who }) => [
+    `${day(at)} ${clock(at)}`, span(took), `${ranks.toLocaleString("en-US")} of ${of.toLocaleString("en-US")}`, `up to ${shares} ×`, who,
+  ]);
+  const more = told.length > 20 ? el("p", { class: "quiet" }, `and ${told.length - 20} before: see taskd report --json`) : "";
+  const note = el("p", { class: "quiet" }, "When ranks were away and others stood in for them, with the same global batch.");
+  return card("Ranks that were away", "wide", table(["since", "for", "ranks", "a step takes", "away"], rows), more, note);
 }
 
 function slowRanks() {

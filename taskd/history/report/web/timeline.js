@@ -23,10 +23,11 @@ function drawTimeline() {
 }
 
 function spans() {
-  return data.paused.map(([a, b]) => {
-    const width = Math.max(place(b) - place(a), 1);
-    return svg("rect", { class: "pause", x: place(a), y: TOP, width, height: GOOD + MARKS }, title("paused"));
-  });
+  const band = (css, a, b, words) => svg("rect", { class: css, x: place(a), y: TOP, width: Math.max(place(b) - place(a), 1), height: GOOD + MARKS }, title(words));
+  return [
+    ...data.shrunk.map((one) => band("shrunk", one.at, one.at + one.took, `${clock(one.at)} ${trains(one)}`)),
+    ...data.paused.map(([a, b]) => band("pause", a, b, "paused")),
+  ];
 }
 
 function goodput() {
@@ -155,6 +156,7 @@ function timelineLegend() {
   const found = entries.map(([css, name]) => el("span", {}, css === "good" ? swatch(css) : svg("svg", { width: 14, height: 12 }, svg("line", { class: "rate", x1: 0, x2: 14, y1: 6, y2: 6 })), name));
   const seen = new Set(incidents.map(({ result }) => result));
   for (const [name, state] of Object.entries(STATES)) if (seen.has(name)) found.push(el("span", {}, sign(state), name));
+  if (data.shrunk.length) found.push(el("span", {}, swatch("shrunk"), "ranks were away"));
   if (data.paused.length) found.push(el("span", {}, swatch("pause"), "paused"));
   byId("timeline-legend").append(...found);
 }

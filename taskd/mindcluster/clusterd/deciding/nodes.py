@@ -64,8 +64,12 @@ class Nodes:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
         none are named. `waits`: see Advice.consult."""
         nodes = self._concerned(event)
+        for number in nodes:
+            if self._topology.gone(self._topology.nodes[number]):  # nothing trains there
+                self._recovery.give_up(number, "ClusterD reports a fault of its hardware", now)
         named = {rank for rank, _ in event.ranks}
-        ranks = [r for n in nodes for r in self._topology.nodes[n].ranks if not named or r in named]
+        there = [r for n in nodes for r in self._topology.nodes[n].ranks if r in self._job.ranks]
+        ranks = [r for r in there if not named or r in named]
         if not ranks:
             return
         text = f"ClusterD reports a hardware fault of nodes {nodes}"
@@ -89,7 +93,10 @@ class Nodes:
         alive = {
             rank: text
             for rank, text in self._to_end.items()
-            if rank in condemned and self._job.ranks[rank].alive and rank not in handled
+            if rank in condemned
+            and rank not in handled
+            and (state := self._job.ranks.get(rank)) is not None
+            and state.alive
         }
         self._to_end.clear()
         if alive:

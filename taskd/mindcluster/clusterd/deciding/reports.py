@@ -11,9 +11,9 @@ from taskd.core.advice import Advice
 from taskd.core.state import JobState
 from taskd.messages.from_rank import OTHER
 
-# codes of reports. After NEXT ClusterD names another strategy for the same fault; after FAILED,
-# one that ends the job.
-OK, NOT_READY, NEXT, FAILED = 0, 404, 405, 406
+# codes of reports. With ISOLATED the result is still to come. After NEXT ClusterD names another
+# strategy for the same fault; after FAILED, one that ends the job.
+OK, ISOLATED, NOT_READY, NEXT, FAILED = 0, 201, 404, 405, 406
 RESTARTED = "all ranks start again"
 
 

@@ -10,10 +10,10 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice, Advisor
-from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
 from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results
+from taskd.mindcluster.clusterd.deciding.elastic import GROW, ElasticTraining
 from taskd.mindcluster.clusterd.deciding.hold import Hold
 from taskd.mindcluster.clusterd.deciding.hot_switch import WORD as MIGRATION
 from taskd.mindcluster.clusterd.deciding.hot_switch import HotSwitch
@@ -27,14 +27,12 @@ from taskd.mindcluster.clusterd.deciding.reports import (
     Owed,
     Reports,
 )
+from taskd.mindcluster.clusterd.deciding.strategy import IN_PLACE, OURS, Strategy
 from taskd.mindcluster.clusterd.deciding.telling import Telling
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
 
-# its strategies that taskd has; `recover-in-place` is an extra parameter to `recover`
-IN_PLACE = "recover-in-place"
-STRATEGIES = ("retry", "recover", "dump", "exit")
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
 RENAMING = ("pauseStartAgent", "continueStartAgent")  # what is under way has this id from now on
 IGNORED = frozenset({"keep-alive", *RENAMING})
@@ -53,21 +51,22 @@ class ClusterD(Advisor):
         self._telling = Telling(parts, self._advice, self._reports, self._nodes)
         self._hold = Hold(job, parts.pause, parts.finishing)
         self._hot = HotSwitch(job, parts.switch, self._reports)
+        self._elastic = ElasticTraining(parts, self._reports, self._nodes)
+        self._strategy = Strategy(parts, self._advice, self._reports, self._elastic)
         self._asked = False  # for the connection
         self._on = False
         self._uuid = ""  # of the fault that it handles
-        self._void = ""  # of the fault under which all ranks were restarted
+        # of the fault whose further orders are answered only, and why
+        self._void, self._void_why = "", ""
         self._trains_on = False  # `stopTrain` was taken for that fault, which had been repaired
         self._seen: deque[e.AdvisorSignal] = deque(maxlen=REMEMBERED)
-        # what it has ordered, in its words and ours, and not been told the result of
-        self._ordered: tuple[str, str] | None = None
         self._handlers: dict[str, Callable[[e.AdvisorSignal, float], None]] = {
             "stopTrain": self._stop,
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
             "saveAndExit": self._save_and_exit,
             "preExitProcess": self._end_processes,
-            "faultNodesExit": self._nodes.leave,
+            "faultNodesExit": self._elastic.nodes_exit,
             "killMaster": self._kill,
             "hot-switch": self._hot.report,
         }
@@ -82,13 +81,14 @@ class ClusterD(Advisor):
         self._on = event.on
         self._job.advised = event.on and self._job.settings.advisor == "follow"
         self._hold.end("ClusterD is gone, or has started over", now)
-        self._uuid, self._void, self._ordered, self._trains_on = "", "", None, False
+        self._uuid, self._void, self._trains_on = "", "", False
+        self._strategy.forget()
         self._telling.forget()
         self._reports.forget()
         self._hot.forget()
         self._seen.clear()
         # what it has found itself it does not find again
-        if not event.on or not self._telling.tell(False, now):
+        if not event.on or not self._telling.tell("", now):
             self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
 
     @property
@@ -98,7 +98,8 @@ class ClusterD(Advisor):
 
     @property
     def deadline(self) -> float | None:
-        return 0.0 if self._nodes.due else self._hold.until
+        due = 0.0 if self._nodes.due else self._hold.until
+        return min((t for t in (due, self._elastic.deadline) if t is not None), default=None)
 
     def tick(self, now: float) -> None:
         self._nodes.end(now, self._waits)
@@ -114,14 +115,17 @@ class ClusterD(Advisor):
         self._hold.forget()
         self._reports.restarted = True
         self._nodes.drop()
+        if self._elastic.growing:
+            self._report_growth(FAILED, RESTARTED)
+        self._elastic.forget()
         if not self._on:
             return
-        self._void = self._uuid
+        self._void, self._void_why = self._uuid, RESTARTED
         self._reports.pay(Owed.STOPPED, OK, RESTARTED)
         self._reports.pay(Owed.PAUSED, NOT_READY, RESTARTED)
         self._reports.pay(Owed.ABLE, strategies=("exit",))
-        if self._ordered is not None:
-            self._report(FAILED, RESTARTED)
+        if self._strategy.ordered is not None:
+            self._strategy.report(FAILED, RESTARTED)
 
     def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
         if tests:
@@ -149,7 +153,8 @@ class ClusterD(Advisor):
                 f" {', '.join((*self._handlers, *sorted(IGNORED)))}"
             )
             return
-        beyond = [r for r, _ in event.ranks if r not in self._job.ranks]
+        present, away = self._job.ranks, self._job.away
+        beyond = [r for r, _ in event.ranks if r not in present and r not in away]
         beyond_nodes = [n for n in event.nodes if n not in self._job.topology.nodes]
         if beyond or (beyond_nodes and self._job.protected):
             what = f"ranks [{abbreviate(beyond)}]" if beyond else f"nodes {beyond_nodes}"
@@ -186,27 +191,28 @@ class ClusterD(Advisor):
         handler(event, now)
 
     def _answer(self, event: e.AdvisorSignal) -> None:
-        """Answer ClusterD's orders about a fault after which all ranks were restarted: ending or
-        saving the fresh job would be pointless."""
+        """Answer ClusterD's orders about a fault after which all ranks were restarted, or the job
+        has not grown: ending or saving it would be pointless."""
+        why = self._void_why
         if event.kind == "globalFault":
-            self._reports.send(Owed.ABLE, OK, RESTARTED, ("exit",))
+            self._reports.send(Owed.ABLE, OK, why, ("exit",))
             return
         code = OK if event.strategy in ("exit", "continue") else FAILED
-        self._job.note(f"ClusterD's strategy {event.strategy} is not carried out: {RESTARTED}")
-        self._reports.report("ReportRecoverStatus", code, RESTARTED, strategy=event.strategy)
+        self._job.note(f"ClusterD's strategy {event.strategy} is not carried out: {why}")
+        self._reports.report("ReportRecoverStatus", code, why, strategy=event.strategy)
         if code == OK:
             self._handled()
 
     def _stop(self, event: e.AdvisorSignal, now: float) -> None:
         self._reports.owed.clear()
-        self._ordered = None
+        self._strategy.forget()
         self._trains_on = False
         told, phase = self._reports.taken_up(now), self._recovery.phase
         pauses = "pause_train" in event.actions
         if not pauses:
             self._end_hold("ClusterD stops the training", now)
         if told and self._reports.restarted:  # meanwhile
-            self._void = event.uuid
+            self._void, self._void_why = event.uuid, RESTARTED
             self._reports.send(Owed.STOPPED, OK, RESTARTED)
         elif not self._job.protected:
             self._reports.send(
@@ -242,11 +248,12 @@ class ClusterD(Advisor):
         if incident is not None:
             incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
         known = self._known()
-        news = {r: kind for r, kind in event.ranks if r not in known}
+        present = self._job.ranks  # the others do not train
+        news = {r: kind for r, kind in event.ranks if r not in known and r in present}
         gone = {
             r: "ClusterD reports a fault of its device or process"
             for r, kind in news.items()
-            if kind == OTHER and self._job.ranks[r].alive
+            if kind == OTHER and present[r].alive
         }
         text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone or news))}]"
         if gone or (news and self._trains_on):
@@ -265,11 +272,18 @@ class ClusterD(Advisor):
     @property
     def _waits(self) -> bool:
         """Whether an incident may wait for ClusterD, which does not wait itself."""
-        return self._ordered is None and self._hold.until is None
+        return self._strategy.ordered is None and not self._awaits
+
+    @property
+    def _awaits(self) -> str:
+        """What ClusterD waits for beside the result of a strategy."""
+        if self._hold.until is not None:
+            return "paused ranks"
+        return "the job to grow" if self._elastic.growing else ""
 
     def _save_and_exit(self, event: e.AdvisorSignal, now: float) -> None:
         self._end_hold("ClusterD ends the job", now)
-        self._ordered = "dump", "dump"
+        self._strategy.ordered = "dump", "dump"
         self._recovery.leave("ClusterD ends the job", ("dump", "exit"), now)
 
     def _kill(self, event: e.AdvisorSignal, now: float) -> None:
@@ -286,42 +300,30 @@ class ClusterD(Advisor):
             self._handled()
         elif word == MIGRATION:
             self._hot.migrate()
-        elif word not in STRATEGIES:
-            text = f"taskd cannot do {word!r}; it can {', '.join(STRATEGIES)}"
-            self._job.note(f"ClusterD's strategy is refused: {text}")
-            self._reports.report("ReportRecoverStatus", FAILED, text, strategy=word)
+        elif refusal := self._refusal(event):
+            self._job.note(f"ClusterD's strategy is refused: {refusal}")
+            if word == GROW and self._job.away:
+                self._report_growth(FAILED, refusal)
+            else:
+                self._reports.report("ReportRecoverStatus", FAILED, refusal, strategy=word)
+        elif word == GROW:
+            self._elastic.grows(now)
         else:
-            ours = IN_PLACE if event.extra == IN_PLACE else word
+            ours = IN_PLACE if event.extra == IN_PLACE else OURS[word]
             ends = ours == "exit" and not self._job.closing and not self._advice.saves
             if ends and (done := self._nodes.replace(event, now)):
                 self._reports.report("ReportRecoverStatus", OK, done, strategy=word)
                 return
-            self._ordered = word, ours
+            self._elastic.ordered(word)
             if ours == "recover":
                 self._nodes.leave(event, now)
-            if not self._job.closing:
-                self._order(ours, now)
+            self._strategy.order(word, ours, now)
 
-    def _order(self, ours: str, now: float) -> None:
-        """Continue the incident under `ours`. One that is further along is left alone, unless the
-        job is to end."""
-        incident = self._recovery.incident
-        waits = incident is not None and incident.phase in (Phase.INTERRUPT, Phase.CONSULT)
-        if ours == "exit" and self._advice.saves:
-            self._job.note("ClusterD's exit waits until the state is saved: the job ends then")
-            self._recovery.alone("", now)
-        elif incident is None:
-            if ours in ENDING:
-                rungs = ("dump", "exit") if ours == "dump" else ("exit",)
-                self._recovery.leave(f"ClusterD orders {ours}", rungs, now)
-        elif (waits and incident.moving is None) or ours in ENDING:
-            if incident.strategy != ours or incident.consults:
-                self._advice.take(ours, f"ClusterD orders {ours}", now)
-        else:
-            self._job.note(
-                f"ClusterD's strategy {ours} comes while {incident.strategy} is under way, which"
-                " goes on"
-            )
+    def _refusal(self, event: e.AdvisorSignal) -> str:
+        words = (*OURS, GROW)
+        if event.strategy not in words:
+            return f"taskd cannot do {event.strategy!r}; it can {', '.join(words)}"
+        return self._elastic.refusal(event)
 
     # -- after each event --------------------------------------------------------------------------
 
@@ -334,7 +336,7 @@ class ClusterD(Advisor):
         if not self._on:
             return
         if not job.over:
-            self._telling.tell(self._hold.until is not None, now)
+            self._telling.tell(self._awaits, now)
         incident = self._recovery.incident
         if job.over:
             self._reports.owed.clear()
@@ -344,12 +346,12 @@ class ClusterD(Advisor):
             self._reports.pay(Owed.STOPPED)
         # looked at after every event: what fits is a scan of all ranks
         if Owed.ABLE in self._reports.owed and (self._advice.stopped or incident is None):
-            self._reports.pay(Owed.ABLE, strategies=self._able())
+            self._reports.pay(Owed.ABLE, strategies=self._strategy.able())
         if Owed.PAUSED in self._reports.owed and self._pause.all_paused:
             self._reports.pay(Owed.PAUSED)
         self._hot.follow_up()
-        if self._ordered is not None:
-            self._result(*self._ordered)
+        self._elastic.follow_up(now)
+        self._result(now)
 
     def _registers(self) -> bool:
         """Whether to connect: a manager that is still taking over could only answer that its ranks
@@ -358,43 +360,27 @@ class ClusterD(Advisor):
         knows = bool(job.topology.nodes) and self._succession.deadline is None
         return job.settings.advisor != "off" and job.election.in_charge and knows
 
-    def _able(self) -> tuple[str, ...]:
-        """In ClusterD's words."""
-        words = [s.removesuffix("-in-place") for s in self._advice.able()]
-        return tuple(dict.fromkeys(w for w in (*words, "exit") if w in STRATEGIES))
-
-    def _result(self, word: str, ours: str) -> None:
-        incident = self._recovery.incident
-        if self._job.over:
-            done = incident is not None and any(t.startswith("dump: done") for t in incident.tried)
-            text = incident.tried[-1] if incident is not None and incident.tried else ""
-            self._report(OK if done or ours == "exit" else FAILED, text)
-        elif ours == "exit" and self._advice.saves:
-            return
-        elif incident is None:
-            self._report(OK)
+    def _result(self, now: float) -> None:
+        """Report the result of what was ordered, once there is one."""
+        code = self._strategy.result(now)
+        if code == OK:
             self._handled()
-        elif ours in incident.failed or not self._may_still(incident.strategy, ours):
-            trains_on = ours == "retry" and incident.strategy not in ENDING
-            text = f"{ours} has failed or does not fit; {incident.strategy} is under way"
-            self._report(NEXT if trains_on else FAILED, text)
-            if trains_on:  # it asks once more which strategies fit, in the same words
-                for signal in [s for s in self._seen if s.kind == "globalFault"]:
-                    self._seen.remove(signal)
+        elif code == NEXT:  # it asks once more which strategies fit, in the same words
+            for signal in [s for s in self._seen if s.kind == "globalFault"]:
+                self._seen.remove(signal)
+        if (grown := self._elastic.grown(now)) is not None:
+            self._report_growth(*grown)
 
-    def _report(self, code: int, text: str = "") -> None:
-        """Report the result of what was ordered."""
-        assert self._ordered is not None
-        word, _ = self._ordered
-        self._ordered = None
-        self._reports.report("ReportRecoverStatus", code, text, strategy=word)
+    def _report_growth(self, code: int, text: str) -> None:
+        """ClusterD has a job end that has not grown, which trains on instead."""
+        self._elastic.forget()
+        if code == OK:
+            self._handled()
+        else:
+            self._void, self._void_why = self._uuid, text
+        self._reports.report("ReportRecoverStatus", code, text, strategy=GROW)
 
     def _handled(self) -> None:
         """ClusterD has handled the fault."""
         self._uuid = ""
         self._reports.handled(self._nodes.condemned)
-
-    def _may_still(self, present: str, ours: str) -> bool:
-        """Whether the incident, under `present`, still does what was ordered. Every repair
-        satisfies `retry` and `recover`: the job trains on."""
-        return present == ours or (present not in ENDING and ours not in ENDING)

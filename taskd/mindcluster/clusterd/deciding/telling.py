@@ -1,5 +1,6 @@
 """Which faults ClusterD is told of: that processes on hardware that it has condemned are gone; each
-fault, if it decides; otherwise one that needs a node."""
+fault, if it decides; otherwise one that needs a node, but not while it waits for pods to have a
+shrunk job grow: it would end that job, which can train on with fewer still."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 class Telling:
     def __init__(self, parts: Coordinator, advice: Advice, reports: Reports, nodes: Nodes) -> None:
         self._job, self._recovery = parts.job, parts.recovery
+        self._growth = parts.growth
         self._advice, self._reports, self._nodes = advice, reports, nodes
         self._looked: tuple[int, int, int, bool] | None = None  # what was last looked at
         self._consulted = 0  # the number of the last incident that waits, or has waited, for it
@@ -37,35 +39,35 @@ class Telling:
         if (incident := self._recovery.incident) is not None:
             self._begun = incident.number
 
-    def tell(self, pauses: bool, now: float) -> bool:
-        """Report what ClusterD does not know of. `pauses`: it has paused the ranks. Returns whether
-        there is a fault that it begins to handle, or handles."""
+    def tell(self, awaits: str, now: float) -> bool:
+        """Report what ClusterD does not know of. `awaits`: what it waits for, and begins nothing
+        before. Returns whether there is a fault that it begins to handle, or handles."""
         self.expire(now)
         incident, faults = self._recovery.incident, self._nodes.condemned
         if incident is None:
             self._reports.handled(faults)
         elif incident.rounds and incident.moving is None:
-            needs = incident.timeline.has(Phase.RESCHEDULE)
+            needs = incident.timeline.has(Phase.RESCHEDULE) and not self._growth.held
             at = incident.number, len(incident.faults), incident.rounds, needs
             if at != self._looked:  # which ranks are at fault is a scan of all
                 self._looked = at
                 if self._job.advised or needs:
-                    faults = self._look(incident, pauses, now) | faults
+                    faults = self._look(incident, awaits, now) | faults
         if faults:
             self._reports.fault(faults, now)
         return OTHER in faults.values()
 
-    def _look(self, incident: Incident, pauses: bool, now: float) -> dict[int, int]:
+    def _look(self, incident: Incident, awaits: str, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
         of memory or of a link concerns it only if the device reports that too. Nor does it while it
-        waits for paused ranks. So nothing waits for its strategy then; if it begins nevertheless,
-        that is as for a fault that it has found."""
+        waits for paused ranks, or for the job to grow. So nothing waits for its strategy then; if
+        it begins nevertheless, that is as for a fault that it has found."""
         faulty = dict(self._advice.faulty())
-        begun = incident.number == self._begun and not pauses
+        begun = incident.number == self._begun and not awaits
         if not self._job.advised or begun:
             return faulty
-        if pauses:
-            self._recovery.alone("ClusterD waits for paused ranks", now)
+        if awaits:
+            self._recovery.alone(f"ClusterD waits for {awaits}", now)
         elif OTHER not in faulty.values():
             self._recovery.alone("ClusterD begins nothing while all processes are there", now)
         elif incident.number != self._consulted:

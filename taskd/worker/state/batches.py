@@ -43,6 +43,11 @@ class Batches:
         """Note the fingerprint of what a step is computed from; the batch is kept elsewhere."""
         self._prints = {s: p for s, p in self._prints.items() if s >= oldest} | {step: print}
 
+    def begin_at(self, step: int, print: int | None, place: bytes) -> None:
+        """Begin with what a record for the start of `step` has of the batch before."""
+        if print is not None:
+            self._prints[step - 1], self._places[step - 1] = print, place
+
     def clear(self) -> None:
         """Drop all batches: a new pass begins."""
         for kept in (self._batches, self._fetched, self._prints, self._places):

@@ -1,0 +1,166 @@
+"""A rank that is away, as its stand-in carries it on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from taskd.core.snapshots import FINAL
+from taskd.records.sealed import Seal
+from taskd.worker.discovery.loop_variables import NAME as VARIABLES
+from taskd.worker.elastic import private
+from taskd.worker.state import entry as entries
+from taskd.worker.state import plain
+from taskd.worker.state.batches import Batches
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
+
+
+BATCHES = "job.batches"  # how the plan of a pass begins that hands out batches (training/loop.py)
+
+
+class Small(NamedTuple):
+    """A rank's small state: generators' states, settings (state/small_state.py), and the memory of
+    its buffers."""
+
+    random: bytes
+    settings: bytes
+    buffers: bytes
+
+
+@dataclass
+class Pass:
+    """Where the rank is in the current pass. `random`, `place`: generators' states and the loader's
+    counters when it began; `loader`, `iterator`: what its batches come from, None without one;
+    `next`: the step whose batch comes next, None for the pass's first."""
+
+    random: bytes = b""
+    place: bytes = b""
+    loader: Any = None
+    iterator: Iterator[Any] | None = None
+    next: int | None = None
+
+
+class Away:
+    """`place`: its data rank. `entry`, `kind`, `step`: the record that it was taken up from;
+    `found`: it has been, and its loader does not follow yet."""
+
+    def __init__(self, rank: int, place: int, state: TrainingState, seal: Seal) -> None:
+        self.rank, self.place = rank, place
+        self._seal = replace(seal, rank=rank)
+        self._state = state
+        self.entry: Entry
+        self.kind, self.step, self.found = FINAL, -1, True
+        self.random = private.of_random(self._untold)
+        self._told: set[str] = set()
+        self.settings = private.of_settings(lambda: common(state) | self._scripts)
+        self.buffers = private.of_buffers(lambda: [row.numel() for row in state.buffers])
+        self.at = Pass()
+        self.batches = Batches()
+        self._structure: tuple[bytes, bytes] = b"", b""
+        # the variables of a script that goes through the shares itself are of all of them
+        self._scripts: set[str] = set()
+
+    def take_up(self, step: int, kind: int, entry: Entry, own: Entry, fresh: bool) -> None:
+        """Continue from `entry`; `own`: the stand-in's record for the same step. `fresh`: this
+        process has no loader of the rank. Raises RuntimeError if the two are of different
+        models."""
+        self.step, self.entry, self.kind = step, entry, kind
+        self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
+        if fresh:
+            self.found, self.at = True, Pass(entry.pass_random, entry.loader)
+            self.batches.clear()
+            self.batches.begin_at(step, entry.previous, entry.place)
+        self.settings.settle(own.settings, entry.settings)
+        self.buffers.settle(bytes(own.private), bytes(entry.private))
+        self.random.settle(_start(own), _start(entry))
+        self._structure = b"", b""
+
+    def settle(self, ours: Small, theirs: Small) -> None:
+        """Both have just computed their shares."""
+        self.random.settle(ours.random, theirs.random)
+        self.settings.settle(ours.settings, theirs.settings)
+        self.buffers.settle(ours.buffers, theirs.buffers)
+
+    def now(self, ours: Small, random: bytes | None = None) -> Small:
+        """Its state while ours is `ours`; `random`: its generators' states, if known."""
+        return Small(
+            self.random.now(ours.random) if random is None else random,
+            self.settings.now(ours.settings),
+            self.buffers.now(ours.buffers),
+        )
+
+    def fetched(self, step: int, random: bytes) -> bytes:
+        """Its generators' states after the fetch of its batch. `random`: ours before that."""
+        if self.at.iterator is not None and step in self.batches:
+            return self.batches.fetched(step)[1]
+        return self.random.now(random)
+
+    def _untold(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "rank %d is away: %s was drawn from, or seeded, outside the shares of a step in a"
+                " way that cannot be done for this rank: its numbers will be others than in a full"
+                " job",
+                self.rank,
+                name,
+            )
+
+    # -- its record --------------------------------------------------------------------------------
+
+    def record(self, step: int, kind: int, own: Entry, averaged: set[int]) -> bytes:
+        """Its own record for `step`, sealed as its own. `own`: the stand-in's; `averaged`:
+        parameters with a gradient that waits and is the same on all ranks."""
+        loads, calls = self.at.iterator is not None, own.calls
+        before = self.random.now(_start(own))
+        after = self.fetched(step, _start(own)) if kind == FINAL else before
+        prints = self.batches if loads and not calls else Batches()
+        entry = replace(
+            own,
+            random=after,
+            fetch=before if after != before else None,
+            pass_random=self.at.random,
+            loader=self.at.place,
+            batch=prints.fingerprint(step) if kind == FINAL else None,
+            previous=prints.fingerprint(step - 1),
+            place=prints.place(step - 1),
+            settings=self.settings.now(own.settings),
+            structure=self._structure_of(own.structure),
+            private=self.buffers.now(bytes(own.private)),
+            shards=b"",
+            committed=self._committed(own.committed),
+            nested=b"",
+            gradients=[row for row in own.gradients if row[0] in averaged],
+        )
+        return b"".join(entries.encode(entry, self._seal, step))  # type: ignore[arg-type]
+
+    def _structure_of(self, own: bytes) -> bytes:
+        """The stand-in's structure, with the rank's own place among the replicas."""
+        if self._structure[0] is not own:
+            found = plain.decode(own)
+            found["replicas"] = plain.decode(self.entry.structure)["replicas"]
+            self._structure = own, plain.encode(found)
+        return self._structure[1]
+
+    def _committed(self, own: bytes) -> bytes:
+        if not own:
+            return b""
+        random, settings, draws = plain.decode(own)
+        return plain.encode((self.random.now(random), self.settings.now(settings), draws))
+
+
+def common(state: TrainingState) -> set[str]:
+    """Small objects that are the same on all ranks: a scaler learns from averaged gradients."""
+    import torch
+
+    return {n for n, value in state.small.items() if isinstance(value, torch.amp.GradScaler)}
+
+
+def _start(entry: Entry) -> bytes:
+    """Generators' states at the start of the step, before its batch was fetched."""
+    return entry.fetch or entry.random

@@ -1,0 +1,183 @@
+"""What of a rank's small state is its own, and what it shares with its stand-in.
+
+A rank that is away would run the same program. What is equal on both ranks when their shares of a
+step have been computed stays common: a scheduler that the script steps afterwards, for both. What
+differs is the rank's own, and changes only while its share is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from taskd.worker.elastic import advancing
+from taskd.worker.state import plain, random_state
+
+_GONE = object()  # the rank does not have it
+
+
+class Apart:
+    """One kind of state as bytes, of which the rank has a part of its own. `of`: (ours, theirs) ->
+    the difference, None for none; `over`: (ours, what it was when the two differed so, the
+    difference) -> theirs."""
+
+    def __init__(
+        self, of: Callable[[bytes, bytes], Any], over: Callable[[bytes, bytes, Any], bytes]
+    ) -> None:
+        self._of, self._over = of, over
+        self._own: Any = None
+        self._settled = b"", b""  # both, of the same moment
+        self._made = b"", b""  # ours, and the rank's from it
+
+    def settle(self, ours: bytes, theirs: bytes) -> None:
+        """Both are of the same moment: what differs is the rank's own from now on."""
+        self._own = self._of(ours, theirs) if theirs is not ours and theirs != ours else None
+        self._settled = self._made = ours, theirs
+
+    def now(self, ours: bytes) -> bytes:
+        """The rank's state, while ours is `ours`; the same object if nothing has changed."""
+        if self._own is None:
+            return ours
+        for known, theirs in (self._made, self._settled):
+            if known is ours or known == ours:
+                self._made = ours, theirs
+                return theirs
+        self._made = ours, self._over(ours, self._settled[0], self._own)
+        return self._made[1]
+
+
+# -- generators' states ----------------------------------------------------------------------------
+
+GENERATORS = ("torch's generator", "python's generator", "numpy's generator")
+
+
+def of_random(untold: Callable[[str], None]) -> Apart:
+    """By generator: those seeded alike stay alike; from others the rank draws what we draw between
+    two shares. `untold`: called with the name of one for which that is not possible."""
+
+    def of(ours: bytes, theirs: bytes) -> Any:
+        return _pieces(random_state.split(ours), random_state.split(theirs)) or None
+
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        found, was = random_state.split(ours), random_state.split(before)
+        for place, piece in own.items():
+            here, found[place] = found[place], piece
+            if here != was[place]:
+                try:
+                    found[place] = advancing.advanced(place, piece, was[place], here)
+                except advancing.Unknown:
+                    untold(GENERATORS[place] if place < len(GENERATORS) else "a generator")
+        return random_state.join(found)
+
+    return Apart(of, over)
+
+
+# -- buffers ---------------------------------------------------------------------------------------
+
+
+def of_buffers(sizes: Callable[[], Sequence[int]]) -> Apart:
+    """By buffer; `sizes`: in bytes."""
+
+    def split(data: bytes) -> list[bytes]:
+        parts, at = [], 0
+        for size in sizes():
+            parts.append(data[at : at + size])
+            at += size
+        if at != len(data):
+            raise RuntimeError(
+                f"the record has {len(data)} bytes of private tensors, this process has {at}"
+            )
+        return parts
+
+    def of(ours: bytes, theirs: bytes) -> Any:
+        return _pieces(split(ours), split(theirs)) or None
+
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        return b"".join([own.get(i, our) for i, our in enumerate(split(ours))])
+
+    return Apart(of, over)
+
+
+def _pieces(ours: list[bytes], theirs: list[bytes]) -> dict[int, bytes]:
+    """The pieces that differ; a rank whose pieces are fewer (generators that its process did not
+    watch yet) has ours in place of the others."""
+    both = enumerate(zip(ours, theirs, strict=False))
+    return {i: their for i, (our, their) in both if our != their}
+
+
+# -- settings: see state/small_state.py ------------------------------------------------------------
+
+
+def of_settings(common: Callable[[], set[str]]) -> Apart:
+    """By value, as deep as dicts go. `common`: names of small objects that never differ."""
+
+    def of(ours: bytes, theirs: bytes) -> Any:
+        return _difference(_tree(ours, set()), _tree(theirs, common()))
+
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        groups, *rest = _apply(_tree(ours, set()), own).values()
+        lists = {name: list(each.values()) for name, each in groups.items()}
+        return plain.encode((lists, *rest))
+
+    return Apart(of, over)
+
+
+def keeping(name: str, here: bytes, wanted: bytes) -> bytes:
+    """`wanted`, with the small object of that name as it is `here`."""
+    groups, others, small, *rest = plain.decode(wanted)
+    present = plain.decode(here)[2]
+    kept = {k: present.get(k, v) if k == name else v for k, v in small.items()}
+    return plain.encode((groups, others, kept, *rest))
+
+
+def _tree(settings: bytes, common: set[str]) -> dict[Any, Any]:
+    groups, others, small, attributes, modes = plain.decode(settings)
+    by_number = {name: dict(enumerate(each)) for name, each in groups.items()}
+    kept = {name: value for name, value in small.items() if name not in common}
+    found: dict[Any, Any] = dict(enumerate((by_number, others, kept, attributes, modes)))
+    if common:
+        found[2] |= {name: _SAME for name in common if name in small}
+    return found
+
+
+_SAME = object()  # whatever we have
+
+
+class _Leaf:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _difference(ours: Any, theirs: Any) -> Any:
+    """A tree of what differs: dicts down to leaves; None for nothing."""
+    if theirs is _SAME:
+        return None
+    if type(ours) is dict and type(theirs) is dict:
+        found = {}
+        for key in (*ours, *(k for k in theirs if k not in ours)):
+            if key not in theirs:
+                found[key] = _Leaf(_GONE)
+            elif key not in ours:
+                if theirs[key] is not _SAME:
+                    found[key] = _Leaf(theirs[key])
+            elif (inner := _difference(ours[key], theirs[key])) is not None:
+                found[key] = inner
+        return found or None
+    return None if plain.encode(ours) == plain.encode(theirs) else _Leaf(theirs)
+
+
+def _apply(ours: Any, own: Any) -> Any:
+    if isinstance(own, _Leaf):
+        return own.value
+    if type(ours) is not dict:  # it was a dict, of which a part was the rank's own
+        return ours
+    found = dict(ours)
+    for key, inner in own.items():
+        if isinstance(inner, _Leaf):
+            if inner.value is _GONE:
+                found.pop(key, None)
+            else:
+                found[key] = inner.value
+        elif key in found:
+            found[key] = _apply(found[key], inner)
+    return found

@@ -1,0 +1,372 @@
+"""A rank that stands in for others that are away: it also computes their shares of each step.
+
+A share is what one rank computes of a step before its gradients are averaged. Shares follow one
+another in ascending order of data rank, each with its rank's private state in place; what comes
+after them (the update, and what follows it) is run once, as this rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from taskd.records import nested
+from taskd.records.store import Entries
+from taskd.worker.discovery.loop_variables import NAME as VARIABLES
+from taskd.worker.elastic import private, records
+from taskd.worker.elastic.away import Away, Small
+from taskd.worker.elastic.passes import Communicators, Passes
+from taskd.worker.elastic.records import Found
+from taskd.worker.elastic.sums import Sums, add_waiting
+from taskd.worker.elastic.synchronization import Synchronization
+from taskd.worker.state import fsdp2
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.gradients import Gradients, Left
+from taskd.worker.state.memory import gather, scatter
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.training_state import TrainingState
+
+REMEDY = "loop over job.steps, and in each step over job.shares(step)"
+
+
+class ShareOver(BaseException):
+    """Ends the body of a share that is not the last, where the parameters would change. Not an
+    Exception, so that user code does not catch it."""
+
+
+class Carrier(Protocol):
+    """The rank that stands in: see repair/protected_rank.py."""
+
+    rank: int
+    state: TrainingState
+    entries: Entries
+    random: RandomState
+    gradients: Gradients
+    stand_ins: dict[int, int]
+
+    @property
+    def communicators(self) -> Communicators: ...
+
+
+class Standing:
+    """What this rank carries on for others: `mine`, by rank. `passes`: where these are in their
+    loaders."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self.mine: dict[int, Away] = {}
+        self.passes = Passes(carrier, self.mine)
+        self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
+        self._scalers: list[Any] = []
+        self._order: list[Away | None] = []  # of the shares; None: this rank's own
+        self._present: list[Small] = []  # the state of each
+        self._buffers = b""  # what was gathered last
+        self._at = -1  # the share that is being computed
+        self._home = True  # this rank's own state is in memory
+        self._done = 0  # shares computed since the loop over them began
+        self._open = self._by_itself = self._begun = False
+        # whether the shares of this attempt end at an update, once the first has ended
+        self._updates: bool | None = None
+        self._added = -1  # the step whose waiting gradients have been added to ours
+
+    @property
+    def shrunk(self) -> bool:
+        """Whether ranks of this job are away; shrunk alike on every rank."""
+        return bool(self._carrier.stand_ins)
+
+    @property
+    def computing(self) -> bool:
+        """Whether a share is being computed that the loop of job.batches has handed out."""
+        return self._by_itself and self._at >= 0
+
+    def place(self) -> int:
+        """The data rank of the present share, or this rank's own."""
+        away = self._order[self._at] if self._at >= 0 else None
+        return away.place if away is not None else self._own_place()
+
+    def _own_place(self) -> int:
+        return self._carrier.state.replicas.place(self._carrier.rank)
+
+    # -- taking others up --------------------------------------------------------------------------
+
+    def find(self, step: int, inside: bytes) -> dict[int, Found]:
+        """The record for `step` of each rank that this one stands in for. `inside`: those nested in
+        our own record. Raises RuntimeError if one is missing."""
+        carrier = self._carrier
+        wanted = sorted(r for r, by in carrier.stand_ins.items() if by == carrier.rank)
+        return records.find(carrier.entries, wanted, step, inside)
+
+    def take_up(
+        self,
+        step: int,
+        found: dict[int, Found],
+        kind: int,
+        own: Entry,
+        rewound: bool,
+    ) -> None:
+        """Carry on the ranks of `found`, and no others, from the start of `step`. `kind`, `own`:
+        our own record; `rewound`: our memory has been restored from it. Raises RuntimeError."""
+        carrier = self._carrier
+        self._at, self._open, self._home = -1, False, True
+        for rank in [r for r in self.mine if r not in found]:
+            del self.mine[rank]
+        for rank, (theirs, entry) in found.items():
+            away = self.mine.get(rank)
+            fresh = theirs is not None or away is None
+            if away is None:
+                place = carrier.state.replicas.place(rank)
+                away = Away(rank, place, carrier.state, carrier.entries.seal)
+                self.mine[rank] = away
+            away.take_up(step, kind if theirs is None else theirs, entry, own, fresh)
+        ranks: list[Away | None] = [None, *self.mine.values()]
+        self._order = sorted(ranks, key=lambda a: self._own_place() if a is None else a.place)
+        self._install()
+        if rewound:
+            self._added = -1
+        averaged = add_waiting(
+            list(carrier.state.parameters()),
+            own.gradients,
+            [entry.gradients for _, entry in found.values()],
+            add=self._added != step,
+        )
+        self._added = step
+        if self._made is not None:
+            self._made[1].averaged = averaged
+
+    def _install(self) -> None:
+        """Have torch's wrappers work in a shrunk job, or as ever in a full one."""
+        state = self._carrier.state
+        if self._made is not None:
+            self._made[0].remove()
+            self._made[1].remove()
+        for scaler in self._scalers:
+            scaler.__dict__.pop("step", None)
+        self._made, self._scalers = None, []
+        if not self.shrunk:
+            return
+        synchronization = Synchronization(state.ddps, state.modules)
+        sums = Sums(state.ddps, synchronization)
+        synchronization.install(self._carrier.rank, self._carrier.stand_ins, self._borrowed)
+        self._made = synchronization, sums
+        if self.mine:
+            synchronization.heard = sums.heard
+            self._scalers = [v for v in state.small.values() if isinstance(v, torch.amp.GradScaler)]
+            for scaler in self._scalers:
+                scaler.__dict__["step"] = self._stepping(scaler)
+
+    def _stepping(self, scaler: Any) -> Callable[..., Any]:
+        """A scaler skips the update where a gradient is not finite: the share ends here in any
+        case."""
+        step = type(scaler).step
+
+        def stepped(optimizer: Any, *args: Any, **more: Any) -> Any:
+            self.updates()
+            return step(scaler, optimizer, *args, **more)
+
+        return stepped
+
+    @contextmanager
+    def _borrowed(self, rank: int) -> Iterator[None]:
+        """Inside, the buffers of a rank that is away are in place."""
+        rows, ours = self._carrier.state.buffers, self._gathered()
+        scatter(self.mine[rank].buffers.now(ours), rows)
+        try:
+            yield
+        finally:
+            scatter(ours, rows)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def nested(self, step: int, kind: int, own: Entry) -> bytes:
+        """The records of the ranks that this one stands in for, for our own record `own`."""
+        if not self.mine or self._made is None:
+            return b""
+        averaged = self._made[1].averaged
+        return nested.pack(
+            {rank: away.record(step, kind, own, averaged) for rank, away in self.mine.items()}
+        )
+
+    def committed(self, left: Left) -> None:
+        """An attempt was committed; `left`: the gradients that wait."""
+        if self.mine and self._made is not None:
+            self._made[1].left(left)
+
+    # -- the shares of an attempt ------------------------------------------------------------------
+
+    def begin(self, step: int, before: bytes, by_itself: bool) -> None:
+        """An attempt begins. `before`: our generators' states before its batch was fetched;
+        `by_itself`: each share is handed out by the loop, else by job.shares."""
+        self._at, self._done, self._begun, self._updates = -1, 0, False, None
+        self._by_itself = by_itself
+        if not self.mine or self._made is None:
+            return
+        synchronization, sums = self._made
+        modules = self._carrier.state.modules.values()
+        sums.watch(self._carrier.state.parameters(), fsdp2.managed(modules))
+        synchronization.begin()
+        sums.begin(len(self._order))
+        self._open = True
+        ours = self._take()
+        self._present = [
+            ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
+            for a in self._order
+        ]
+
+    def again(self) -> None:
+        """The loop over job.shares begins: everything is as this rank has it now."""
+        assert self._made is not None
+        ours = self._take()
+        self._present = [ours if a is None else a.now(ours) for a in self._order]
+        self._made[0].begin()
+        self._done, self._begun = 0, True
+
+    def shares(self) -> list[Away | None]:
+        """In their order; None: this rank's own."""
+        return self._order if self.mine else [None]
+
+    def enter(self, number: int) -> None:
+        """Begin the share of that number."""
+        assert self._made is not None
+        last = number == len(self._order) - 1
+        self._home = False
+        self._put(self._present[number])
+        self._made[0].share(number == 0, last)
+        self._made[1].share(last, self._by_itself)
+        self._at = number
+
+    def leave(self) -> None:
+        """The present share has been computed; after the last one this rank is itself again."""
+        assert self._made is not None
+        number = self._at
+        self._present[number] = self._take()
+        self._pause()
+        self._done = number + 1
+        if self._done < len(self._order):
+            # what a scaler did to each optimizer's gradients in this share
+            for scaler in self._scalers if self._by_itself else ():
+                scaler._per_optimizer_states.clear()
+            return
+        ours = self._present[self._order.index(None)]
+        for away, present in zip(self._order, self._present, strict=True):
+            if away is not None:
+                away.settle(ours, present)
+        self._return()
+        if self._by_itself:
+            self._made[1].complete()
+
+    def updates(self, closure: bool = False) -> None:
+        """The parameters are about to change. Raises ShareOver, WouldDiverge."""
+        if not self._open:
+            return
+        if self._by_itself:
+            if closure:
+                raise WouldDiverge(
+                    "elastic-training: optimizer.step(closure) computes gradients by itself, those"
+                    f" of ranks that are away would be left out: {REMEDY}"
+                )
+            if self._at < 0:
+                return
+            self._agree(True)
+            if self._at < len(self._order) - 1:
+                raise ShareOver
+            self.leave()
+        elif self._at >= 0 or self._done < len(self._order):
+            raise WouldDiverge(
+                "elastic-training: parameters are updated before the loop over job.shares(step) is"
+                " over, so the shares of ranks that are away would be left out: go through the"
+                " whole loop, and call optimizer.step() after it"
+            )
+
+    def ended(self, error: BaseException | None) -> bool:
+        """The attempt's body has ended, with `error`. Returns whether its next share is due. Raises
+        WouldDiverge."""
+        if not self._open:
+            return False
+        if error is not None and not isinstance(error, ShareOver):
+            self.abandon()
+            return False
+        if self._by_itself and self._at >= 0:
+            self._agree(error is not None)
+            self.leave()
+            if self._done < len(self._order):
+                return True
+        elif not self._by_itself and self._begun and self._done < len(self._order):
+            self.abandon()
+            raise WouldDiverge(
+                "elastic-training: the loop over job.shares(step) was left before its last share"
+            )
+        self.over()
+        return False
+
+    def _agree(self, updates: bool) -> None:
+        """The present share ends, at an update or not: so must the others. Raises WouldDiverge."""
+        if self._updates not in (None, updates):
+            self.abandon()
+            raise WouldDiverge(
+                "elastic-training: some shares of a step update the parameters and others do not:"
+                f" what decides about it sees the gradients of one share only: {REMEDY}"
+            )
+        self._updates = updates
+
+    def over(self) -> None:
+        """The attempt has ended."""
+        self._open = False
+        if self._made is not None:
+            self._made[1].over()
+
+    def abandon(self) -> None:
+        """Leave the attempt where it is: this rank is itself again."""
+        self.stop()
+        self.over()
+
+    def stop(self) -> None:
+        """Leave the loop over shares where it is."""
+        if self._at >= 0:
+            self._pause()
+        if not self._home:
+            self._return()
+
+    def _return(self) -> None:
+        self._put(self._present[self._order.index(None)])
+        self._home = True
+
+    def _pause(self) -> None:
+        assert self._made is not None
+        self._made[0].over()
+        self._made[1].ended()
+        self._at = -1
+
+    # -- small state in memory ---------------------------------------------------------------------
+
+    def _take(self) -> Small:
+        state = self._carrier.state
+        if state.changed():
+            raise WouldDiverge(
+                "elastic-training: tensors were added to the model or exchanged while the share of"
+                " one rank was computed: other ranks' cannot follow. Do it between two steps"
+            )
+        return Small(self._carrier.random.snapshot(), state.settings(), self._gathered())
+
+    def _gathered(self) -> bytes:
+        rows = self._carrier.state.buffer_rows
+        if rows.hosted:
+            self._buffers = rows.gather(self._buffers)
+        else:
+            self._buffers = gather(self._carrier.state.buffers)
+        return self._buffers
+
+    def _put(self, wanted: Small) -> None:
+        state, here = self._carrier.state, self._take()
+        if wanted.random != here.random:
+            self._carrier.random.put(wanted.random)
+        settings = wanted.settings
+        if settings != here.settings and not self._by_itself:
+            settings = private.keeping(VARIABLES, here.settings, settings)
+        if settings != here.settings:
+            state.exchange_settings(here.settings, settings)
+        if wanted.buffers != here.buffers:
+            scatter(wanted.buffers, state.buffers)

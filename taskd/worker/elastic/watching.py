@@ -1,0 +1,113 @@
+"""Notices what makes the body of a loop over job.batches impossible to run once for each share: the
+script's own collectives, which would add one share only, and a forward after an update.
+
+Looks only where elastic-training is a strategy, or ranks are away already. Collectives that torch's
+modules make (FSDP2's) are theirs to make in each share; those of DDP never come by Python.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from taskd.worker.communication import methods
+from taskd.worker.set_up.values import FILLING
+from taskd.worker.state.training_state import TrainingState
+
+LEVEL = 2  # of communication/methods.py: nearest to the script
+CALLS = (*FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
+# torch's own functions between the caller and the group
+BETWEEN = (
+    "torch.distributed.distributed_c10d",
+    "torch.distributed.c10d_logger",
+    "torch.distributed._functional_collectives",
+    "torch.utils._contextlib",
+)
+
+
+class Watch:
+    """`found`: called with what was found, inside the script's own call: it may raise."""
+
+    def __init__(self, state: TrainingState, found: Callable[[str], None]) -> None:
+        self._state, self._found = state, found
+        self._layer = methods.Layer(LEVEL)
+        self._installed = self._open = False
+        self._handles: list[Any] = []
+        self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
+
+    def install(self) -> None:
+        """A pass of a loop over job.batches begins. Idempotent."""
+        if not self._installed:
+            self._installed = True
+            for name in CALLS:
+                self._layer.put(dist.ProcessGroup, name, partial(self._wrapped, name))
+
+    def remove(self) -> None:
+        self.over()
+        self._layer.remove()
+        self._installed = False
+
+    # -- an attempt --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """An attempt begins."""
+        self._open = self._installed
+
+    def updates(self) -> None:
+        """The attempt's first update of the parameters begins."""
+        if self._open and not self._handles:
+            state = self._state
+            roots: list[torch.nn.Module] = [*state.modules.values(), *state.ddps]
+            self._handles = [m.register_forward_pre_hook(self._forward) for m in roots]
+
+    def over(self) -> None:
+        """The attempt has ended."""
+        self._open = False
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _forward(self, module: torch.nn.Module, _: Any) -> None:
+        if self._open and torch.is_grad_enabled() and module.training:
+            name = type(
+                module.module if isinstance(module, DistributedDataParallel) else module
+            ).__name__
+            self._found(f"{name} is trained further after an update in the same step")
+
+    # -- collectives -------------------------------------------------------------------------------
+
+    def _wrapped(self, name: str, original: Any) -> Any:
+        def method(handle: Any, *args: Any, **more: Any) -> Any:
+            if self._open and _is_script(sys._getframe(1)) and self._spanning(handle):
+                self._found(
+                    f"the script calls {name} of torch.distributed itself in the body of its loop"
+                )
+            return original(handle, *args, **more)
+
+        return method
+
+    def _spanning(self, handle: Any) -> bool:
+        """Whether the group has several ranks with the same parameters."""
+        found = self._spans.get(handle)
+        if found is None:
+            members = self._state.replicas.members
+            ranks = dist.get_process_group_ranks(handle)
+            found = len(ranks if members is None else set(ranks) & set(members)) > 1
+            self._spans[handle] = found
+        return found
+
+
+def _is_script(frame: Any) -> bool:
+    """Whether a call of a group's method comes from outside torch and taskd."""
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        if name not in BETWEEN:
+            return name.partition(".")[0] not in ("torch", "taskd")
+        frame = frame.f_back
+    return False

@@ -1,0 +1,96 @@
+"""Begins a rank's loader in the middle of a pass, where its record says that it was."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from taskd.core.snapshots import FINAL, PASS_END
+from taskd.worker.state import loading, plain
+from taskd.worker.state.batches import Batches
+from taskd.worker.state.entry import Entry
+from taskd.worker.state.random_state import RandomState
+
+log = logging.getLogger("taskd.worker")
+
+END = object()  # what comes after a loader's last batch
+
+
+@dataclass(frozen=True)
+class Resuming:
+    """How a rank's loader is begun. `random`: the process's generators; `apart`: way -> a context
+    in which a loader is read without the other ranks; `batches`: keeps the step's own."""
+
+    rank: int
+    random: RandomState
+    batches: Batches
+    apart: Callable[[str], AbstractContextManager[None]]
+
+    def iterator(
+        self, loader: Iterable[Any], step: int, kind: int, entry: Entry, present: bytes
+    ) -> Iterator[Any]:
+        """`loader`'s iterator at the place in `entry`, the rank's record of `kind` for `step`, with
+        the batch of a step that had begun. `present`: generators' states after that. Raises
+        RuntimeError if it gives other batches."""
+        # the fast ways first; if one gives a different batch, the next one
+        for way in loading.ways(entry.place):
+            iterator, exact = self._try(loader, step, kind, entry, present, way)
+            if exact:
+                return iterator
+            log.warning(
+                "rank %d: %s (%s) gave a different batch than before",
+                self.rank,
+                type(loader).__name__,
+                way,
+            )
+        raise RuntimeError(
+            f"{type(loader).__name__} gave a different batch for step {step} than the previous"
+            f" process of rank {self.rank} got: it keeps state outside its samplers and generators,"
+            " or depends on what other ranks send; the rank cannot be restored exactly"
+        )
+
+    def _try(
+        self,
+        loader: Iterable[Any],
+        step: int,
+        kind: int,
+        entry: Entry,
+        present: bytes,
+        way: str,
+    ) -> tuple[Iterator[Any], bool]:
+        """Return an iterator at the recorded place, and whether it gives the batches that the
+        previous process got. `way`: see loading.begin."""
+        random = self.random
+        random.put(entry.pass_random)
+        loading.put_place(loader, entry.loader)
+        before = entry.fetch or entry.random
+        # a batch loaded by a worker process depends on what that process loaded before, and only
+        # the loader knows what its own state means; otherwise a batch depends only on the step's
+        # random numbers
+        moved = way == loading.MOVED
+        look_back = (
+            entry.previous is not None
+            and entry.index > 0
+            and (moved or loading.has_workers(loader))
+        )
+        state, then = plain.decode(entry.place) if moved else (b"", b"")
+        # loaders that agree on random numbers at the start of a pass (Accelerate's) would contact
+        # peers that did so long ago
+        with self.apart(way):
+            iterator = loading.begin(loader, entry.index - look_back, way, state)
+            if moved:
+                random.put(then)
+            if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
+                return iterator, False
+            random.put(before)
+            if kind == FINAL:
+                self.batches.keep(step, next(iterator), before, present, step)
+                if entry.batch not in (None, self.batches.fingerprint(step)):
+                    return iterator, False
+            # the previous process reached the end of its loader, which may count its passes there
+            if kind == PASS_END and next(iterator, END) is not END:
+                return iterator, False
+        return iterator, True

@@ -1,0 +1,89 @@
+"""Hands out the shares of a step: by `job.shares`, or one attempt each in a loop over
+`job.batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from taskd.worker.elastic.standing import REMEDY
+from taskd.worker.repair.session import RepairSession
+from taskd.worker.state.batches import Batches
+from taskd.worker.state.given import WouldDiverge
+from taskd.worker.training.attempt import Attempt, Ending
+from taskd.worker.training.attempts import Attempts
+
+NOT_LEFT = (
+    "the attempt was not entered or not left: the loop's body must be `with attempt as step:`"
+)
+Ended = Callable[[BaseException | None], Ending]
+
+
+class Sharing:
+    """The shares of a rank's attempts."""
+
+    def __init__(self, session: RepairSession, attempts: Attempts, batches: Batches) -> None:
+        self._session, self._attempts, self._batches = session, attempts, batches
+
+    def hand_out(self, number: int, loads: bool, ended: Ended) -> Iterator[Attempt]:
+        """The attempts at the present step, whose number is `number` for the script: one, or with
+        `loads` one for each share. Raises RuntimeError if the script does not enter one."""
+        attempts, standing = self._attempts, self._session.standing
+        step = attempts.step
+        if not loads:
+            yield Attempt(step, number, ended)
+        elif not standing.mine:
+            yield Attempt(step, (number, self._batches.batch(step)), ended)
+        else:
+            for index, away in enumerate(standing.shares()):
+                kept = self._batches if away is None else away.batches
+                standing.enter(index)
+                try:
+                    yield Attempt(step, (number, kept.batch(step)), ended)
+                except GeneratorExit:
+                    self._broken(index)
+                    raise
+                if standing.computing:
+                    raise RuntimeError(NOT_LEFT)
+                if not attempts.open:
+                    return
+        if attempts.open:
+            raise RuntimeError(NOT_LEFT)
+
+    def _broken(self, index: int) -> None:
+        """The script has left its loop by break or an exception, in or after share `index`."""
+        attempts, standing = self._attempts, self._session.standing
+        begun = index > 0 or not standing.computing
+        standing.abandon()
+        if begun and attempts.open:
+            attempts.refused(
+                WouldDiverge(
+                    f"elastic-training: step {attempts.step} was left by break before the shares of"
+                    f" all ranks were computed: leave the loop between two steps, or {REMEDY}"
+                )
+            )
+
+    def shares(self, step: Any, start: int) -> Iterator[int]:
+        """See `Job.shares`. `start`: the number of the job's first step."""
+        attempts, standing = self._attempts, self._session.standing
+        if not attempts.open:
+            raise RuntimeError(
+                f"job.shares({step!r}) was called outside an attempt: call it inside `with attempt"
+                " as step:`, or in the function given to job.call()"
+            )
+        if step != attempts.step + start:
+            raise ValueError(
+                f"job.shares({step!r}): the present step is {attempts.step + start}: give that one"
+            )
+        attempts.shared = True
+        if not standing.mine or attempts.loads:
+            yield standing.place()
+            return
+        standing.again()
+        try:
+            for index in range(len(standing.shares())):
+                standing.enter(index)
+                yield standing.place()
+                standing.leave()
+        finally:
+            standing.stop()

@@ -1,0 +1,67 @@
+"""What a job of elastic.py has computed, and the same by hand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from training import SCRIPTS, Result, environment
+
+
+def plan(directory: Path) -> str:
+    """Who stood in for whom from which step on, by the managers' orders."""
+    found: dict[int, str] = {}
+    stand_ins = ""
+    orders = re.compile(r"to all: (Rebuild|Resume)\((.*)\)$")
+    logs = (directory / "log").glob("manager*.log")
+    lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
+    for line in sorted(lines, key=lambda line: line[:23]):
+        if not (order := orders.search(line)):
+            continue
+        if order[1] == "Rebuild":
+            pairs = re.findall(r"\((\d+), (\d+)\)", order[2].rpartition("stand_ins=")[2])
+            stand_ins = ",".join(f"{away}={stand_in}" for away, stand_in in pairs)
+        else:
+            step = int(re.search(r"step=(\d+)", order[2])[1])
+            found = {s: p for s, p in found.items() if s < step} | {step: stand_ins}
+    return ";".join(f"{step}:{pairs}" for step, pairs in sorted(found.items()))
+
+
+def computed(directory: Path) -> set[str]:
+    """What was computed in all steps: step, loss, samples."""
+    found = set()
+    for path in directory.glob("shares-*"):
+        for line in path.read_text().splitlines():
+            step, _, loss, samples = line.split()
+            found.add(f"{step} {loss} {samples}")
+    return found
+
+
+def by_hand(out: Path, world: int, kind: str, steps: str, plan: str) -> Result:
+    out.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = [str(SCRIPTS / "elastic.py"), str(out), kind, steps, plan]
+    done = subprocess.run(
+        [*command, "--nproc-per-node", str(world), *script],
+        env=environment(out),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=out,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return Result(0, "", out)
+
+
+def assert_as_by_hand(
+    result: Result, world: int, kind: str, steps: str, present: list[int], plan: str
+) -> None:
+    assert result.status == 0, result.output[-6000:]
+    reference = by_hand(result.directory / "by-hand", world, kind, steps, plan)
+    ours, theirs = computed(result.directory), computed(reference.directory)
+    assert ours == theirs, (plan, sorted(ours - theirs)[:4], sorted(theirs - ours)[:4])
+    for rank in present:
+        assert set(result.final(rank)) == set(reference.final(rank)), (rank, plan)
+    assert len(ours) == int(steps) * world, "a share is missing, or was computed twice"

@@ -1,0 +1,273 @@
+"""Why no rank can stand in for another, and how loaders are read for others."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
+
+from taskd.worker.elastic import loaders, private
+from taskd.worker.elastic.inelastic import Inelastic
+from taskd.worker.elastic.loaders import NotCloned, Place
+from taskd.worker.state import loading, plain
+from taskd.worker.state.training_state import TrainingState
+
+
+@pytest.fixture(autouse=True)
+def world():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+DATA = list(range(24))
+OURS, THEIRS = Place(0, 4, 0, 4), Place(3, 4, 3, 4)
+
+
+def distributed(**more: Any) -> DataLoader:
+    return DataLoader(DATA, 2, sampler=DistributedSampler(DATA, 4, 0), **more)
+
+
+def known(model: nn.Module, loader: Any = None, **more: Any) -> Inelastic:
+    module = model.module if isinstance(model, DDP) else model
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    state = TrainingState({"model": model, "optimizer": optimizer})
+    passes = SimpleNamespace(place=lambda rank: OURS)
+    standing = SimpleNamespace(passes=passes)
+    made = Inelastic(SimpleNamespace(rank=0, state=state, standing=standing))  # type: ignore[arg-type]
+    made.loops, made.loader = True, loader
+    for name, value in more.items():
+        setattr(made, name, value)
+    return made
+
+
+def net(*layers: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 2), *layers)
+
+
+def hooked(hook: Any, state: Any = None) -> DDP:
+    model = DDP(net())
+    model.register_comm_hook(state, hook)
+    return model
+
+
+def other_hook(state, bucket):
+    return default_hooks.allreduce_hook(None, bucket)
+
+
+def with_main_gradients() -> nn.Module:
+    model = net()
+    model[0].weight.main_grad = torch.zeros(2, 2)
+    return model
+
+
+def apart() -> Inelastic:
+    made = known(DDP(net()), distributed())
+    made._carrier.state.set_apart([0])
+    return made
+
+
+CASES: dict[str, tuple[Any, str]] = {
+    "ddp": (lambda: known(DDP(net()), distributed()), ""),
+    "half": (lambda: known(hooked(default_hooks.fp16_compress_hook), distributed()), ""),
+    "shares": (lambda: known(net(), shares=True), ""),
+    "not yet": (lambda: known(net()), ""),
+    "no shares": (lambda: known(net(), shares=False), "did not go through job.shares"),
+    "draws": (lambda: known(net(), shares=True, draws=True), "from job.iterate()"),
+    "noted": (lambda: _noted(), "it was seen"),
+    "bare": (lambda: known(net(), distributed()), "no DistributedDataParallel or FSDP2 module"),
+    "apart": (apart, "model.0.weight exist on one rank only"),
+    "main_grad": (lambda: known(with_main_gradients()), ".main_grad"),
+    "unused": (
+        lambda: known(DDP(net(), find_unused_parameters=True), distributed()),
+        "(Sequential, find_unused_parameters=True)",
+    ),
+    "static": (lambda: known(DDP(net(), static_graph=True), distributed()), "static_graph=True"),
+    "hook": (lambda: known(hooked(other_hook), distributed()), "communication hook other_hook"),
+    "sync": (
+        lambda: known(net(nn.SyncBatchNorm(2)), shares=True),
+        "model.1 is a SyncBatchNorm",
+    ),
+    "sparse": (
+        lambda: known(DDP(net(nn.Embedding(4, 2, sparse=True))), distributed()),
+        "model.1 has sparse gradients",
+    ),
+    "loader": (lambda: known(DDP(net()), DataLoader(DATA, 2)), "cannot be had from DataLoader"),
+}
+
+
+def _noted() -> Inelastic:
+    made = known(DDP(net()), distributed())
+    made.note("it was seen")
+    made.note("this too")
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reasons(name):
+    make, says = CASES[name]
+    reason = make().reason()
+    assert (says in reason) and bool(says) == bool(reason), reason
+
+
+def test_zero_redundancy():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DDP(net())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    state = TrainingState({"model": model, "optimizer": optimizer})
+    made = Inelastic(SimpleNamespace(rank=0, state=state, standing=None))  # type: ignore[arg-type]
+    assert "ZeroRedundancyOptimizer" in made.reason()
+
+
+# -- loaders ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_for_another_rank(workers):
+    more = {"num_workers": workers, "persistent_workers": workers > 0}
+    ours, wanted = distributed(**more), distributed(**more)
+    wanted.sampler.rank = 3
+    for loader in (ours, wanted):
+        loader.sampler.set_epoch(2)
+    first = next(iter(ours))
+    made = loaders.clone(ours, OURS, THEIRS)
+    assert loading.place(made) == loading.place(wanted)
+    assert [b.tolist() for b in made] == [b.tolist() for b in wanted]
+    assert ours.sampler.rank == 0 and torch.equal(next(iter(ours)), first)
+
+
+def test_samplers_that_take_whole_batches():
+    sampler = DistributedSampler(DATA, 4, 0)
+    ours = DataLoader(DATA, batch_sampler=BatchSampler(sampler, 3, drop_last=False))
+    made = loaders.clone(ours, OURS, THEIRS)
+    assert made.batch_sampler.sampler.rank == 3 and sampler.rank == 0
+    assert sorted(len(b) for b in made) == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "replicas", "has", "wanted"),
+    [
+        # HSDP: each rank has samples of its own; tensor parallel: the ranks of a lane share them
+        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 6, 1, 5),
+        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 3, 0, 2),
+        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 3, 1, None),
+        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 2, 0, None),
+    ],
+)
+def test_the_place_in_a_sampler(ours, theirs, replicas, has, wanted):
+    loader = DataLoader(DATA, 2, sampler=DistributedSampler(DATA, replicas, has))
+    if wanted is None:
+        says = f"has rank {has} of {replicas} on rank 1 of 6 (data rank 0 of 3)"
+        with pytest.raises(NotCloned, match=re.escape(says)):
+            loaders.clone(loader, ours, theirs)
+    else:
+        assert loaders.clone(loader, ours, theirs).sampler.rank == wanted
+
+
+class Stateful:
+    def __init__(self) -> None:
+        self.at, self.dataset = 0, DATA
+
+    def __iter__(self):
+        while self.at < 3:
+            self.at += 1
+            yield torch.tensor(self.at)
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class Open(Stateful):
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = (i for i in range(3))
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(DATA)
+
+
+def test_a_loader_that_is_moved():
+    ours = Stateful()
+    next(iter(ours))
+    made = loaders.clone(ours, OURS, THEIRS)
+    assert made.dataset is ours.dataset
+    made.load_state_dict({"at": 2})
+    assert [int(x) for x in made] == [3] and ours.at == 1
+
+
+@pytest.mark.parametrize(
+    ("loader", "says"),
+    [
+        (DATA, "from list"),
+        (DataLoader(Stream(), 2), "from DataLoader"),
+        (Open(), "Open cannot be copied (TypeError"),
+    ],
+)
+def test_loaders_that_cannot_be_read_for_others(loader, says):
+    why = loaders.obstacle(loader, OURS)
+    assert says in why and "job.shares(step)" in why
+
+
+# -- what is a rank's own --------------------------------------------------------------------------
+
+
+def settings(small: dict[str, Any], lr: float = 0.1) -> bytes:
+    groups = {"optimizer": [{"lr": lr, "betas": (0.9, 0.99)}]}
+    return plain.encode((groups, {}, small, {}, (b"\1", b"\1")))
+
+
+def test_what_is_equal_stays_common():
+    apart = private.of_settings(lambda: {"scaler"})
+    ours = {"meter": {"count": 1, "sum": 2.0}, "mine": [1], "scaler": {"scale": 4.0}}
+    theirs = {"meter": {"count": 1, "sum": 3.0, "more": 5}, "mine": [1], "scaler": {"scale": 1.0}}
+    apart.settle(settings(ours), settings(theirs))
+    now = {"meter": {"count": 2, "sum": 9.0}, "mine": [1, 2], "scaler": {"scale": 8.0}}
+    wanted = {
+        "meter": {"count": 2, "sum": 3.0, "more": 5},
+        "mine": [1, 2],
+        "scaler": {"scale": 8.0},
+    }
+    assert plain.decode(apart.now(settings(now, 0.05))) == plain.decode(settings(wanted, 0.05))
+
+
+def test_a_list_is_one_value():
+    apart = private.of_settings(set)
+    apart.settle(settings({"mine": {"a": [1, 2]}}), settings({"mine": {"a": [1, 3]}}))
+    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2, 3], "b": 1}})))
+    assert found[2] == {"mine": {"a": [1, 3], "b": 1}}
+
+
+def test_what_one_has_alone():
+    apart = private.of_settings(set)
+    apart.settle(settings({"mine": {"a": 1, "b": 2}}), settings({"mine": {"b": 2}}))
+    assert plain.decode(apart.now(settings({"mine": {"a": 5, "b": 3}})))[2] == {"mine": {"b": 3}}
+
+
+def test_nothing_is_made_anew_where_nothing_differs():
+    apart, ours = private.of_settings(set), settings({"a": 1})
+    apart.settle(ours, settings({"a": 1}))
+    assert apart.now(ours) is ours
+    apart.settle(ours, settings({"a": 2}))
+    assert apart.now(ours) is apart.now(ours)
+
+
+def test_buffers_one_by_one():
+    apart = private.of_buffers(lambda: [2, 3, 1])
+    apart.settle(b"aabbbc", b"aaxbbc")
+    assert apart.now(b"zzbbby") == b"zzxbby"
+    with pytest.raises(RuntimeError, match="the record has 5 bytes of private tensors"):
+        apart.settle(b"aabbbc", b"aabbb")

@@ -1,0 +1,384 @@
+"""A rank that computes the shares of ranks that are away: bit for bit what a loop over the shares,
+written by hand, gives."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from taskd.worker.job import Job
+from taskd.worker.state.random_state import RandomState
+from tests.worker import elastic_lab
+from tests.worker.elastic_lab import Lab, seeded, with_seed
+
+SEEDS = {0: 50, 1: 51, 2: 52}
+STEPS = 6
+
+
+@pytest.fixture
+def page(tmp_path):
+    with elastic_lab.alone(tmp_path) as page:
+        yield page
+
+
+class Net(nn.Module):
+    """Draws random numbers, and has statistics of its own batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+        self.drop, self.last = nn.Dropout(0.5), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.drop(self.norm(self.first(x)).tanh()))
+
+
+def net(**more: Any) -> tuple[DDP, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    model = DDP(Net(), broadcast_buffers=False, **more)
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def samples(step: int, place: int) -> torch.Tensor:
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(100 * step + place))
+
+
+class Reference:
+    """The shares of ranks 0, 1 and 2, written by hand."""
+
+    def __init__(self, model: DDP) -> None:
+        self.model, self.random = model, RandomState(torch.device("cpu"))
+        self.states = {place: seeded(seed) for place, seed in SEEDS.items()}
+        self.buffers = {place: [b.clone() for b in model.module.buffers()] for place in SEEDS}
+
+    def shares(self, step: int):
+        """(data rank, the context of its backward)."""
+        for place in SEEDS:
+            self.put(place)
+            if place != max(SEEDS):
+                with self.model.no_sync():
+                    yield place
+            else:
+                yield place
+            self.states[place] = self.random.snapshot()
+            self.buffers[place] = [b.clone() for b in self.model.module.buffers()]
+        self.put(0)
+
+    def put(self, place: int) -> None:
+        self.random.put(self.states[place])
+        for buffer, value in zip(self.model.module.buffers(), self.buffers[place], strict=True):
+            buffer.copy_(value)
+
+    def keep(self) -> None:
+        """What was drawn after an update, see Script.update, is drawn by all."""
+        self.states[0] = self.random.snapshot()
+        for place in (1, 2):
+            self.random.put(self.states[place])
+            torch.rand(3)
+            self.states[place] = self.random.snapshot()
+        self.random.put(self.states[0])
+
+
+def values(model: DDP, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    state = [v for s in optimizer.state.values() for v in s.values()]
+    return [t.detach().clone() for t in (*model.module.state_dict().values(), *state)]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    assert len(one) == len(other)
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def at_seed() -> None:
+    torch.manual_seed(SEEDS[0])
+    random.seed(SEEDS[0])
+
+
+class Notes:
+    """What a loop notes for the test: a list would be one of its variables, which each rank has for
+    itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_text("")
+
+    def __call__(self, *values: object) -> None:
+        with self.path.open("a") as file:
+            print(*values, file=file)
+
+    def lines(self) -> list[str]:
+        return self.path.read_text().splitlines()
+
+
+def test_shares_by_hand(tmp_path: Path, page):
+    model, optimizer = net()
+    wanted, drawn = Reference(model), Notes(tmp_path / "wanted")
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+            drawn(step, place, random.random(), torch.rand(1).item())
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    got = Notes(tmp_path / "got")
+    for attempt in lab.job.steps(STEPS + 1):
+        with attempt as step:
+            if step == STEPS:
+                break
+            optimizer.zero_grad()
+            for place in lab.job.shares(step):
+                model(samples(step, place)).square().mean().backward()
+                got(step, place, random.random(), torch.rand(1).item())
+            optimizer.step()
+    assert not lab.failures()
+    assert got.lines() == drawn.lines()
+    assert same(values(model, optimizer), expected)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_shares_of_calls(again, tmp_path: Path, page):
+    """And a call that is repeated."""
+    model, optimizer = net()
+    wanted = Reference(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    elastic_lab.HOOKS.clear()
+    if again:
+        elastic_lab.HOOKS[3] = lambda: lab.interrupt(3, {1: 0, 2: 0})
+
+    def call(step: int) -> int:
+        optimizer.zero_grad()
+        for place in lab.job.shares(step):
+            elastic_lab.reached(step)
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+        return step
+
+    for step in range(lab.job.step, STEPS):
+        assert lab.job.call(call, step) == step
+    lab.job.finish()
+    assert not lab.failures() and not elastic_lab.HOOKS
+    assert same(values(model, optimizer), expected)
+
+
+def test_an_unprotected_job_has_its_own_share_alone(page):
+    job = Job(None)
+    for attempt in job.steps(2):
+        with attempt as step:
+            assert list(job.shares(step)) == [0]
+
+
+class Noisy(TensorDataset):
+    """Each sample is fetched with a random number."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+        return (super().__getitem__(index)[0] + 0.1 * torch.randn(4),)
+
+
+def loader(place: int) -> DataLoader:
+    data = Noisy(torch.randn(60, 4, generator=torch.Generator().manual_seed(9)))
+    return DataLoader(data, 5, sampler=DistributedSampler(data, 3, place, seed=4))
+
+
+class Script:
+    """A training loop in three parts: `clear`, `share` and `update` make one step."""
+
+    def __init__(self, **more: Any) -> None:
+        self.model, self.optimizer = net(**more)
+        self.objects: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).square().mean()
+
+    def clear(self, step: int) -> None:
+        self.optimizer.zero_grad()
+
+    def share(self, step: int, x: torch.Tensor) -> None:
+        self.loss(x).backward()
+
+    def update(self, step: int) -> None:
+        self.optimizer.step()
+        self.draw()
+
+    def draw(self) -> None:
+        torch.rand(3)
+
+
+class ClearsAfterwards(Script):
+    def clear(self, step: int) -> None: ...
+
+    def update(self, step: int) -> None:
+        super().update(step)
+        self.optimizer.zero_grad()
+
+
+class ClearsInPlace(Script):
+    def clear(self, step: int) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+
+
+class Clips(ClearsAfterwards):
+    def update(self, step: int) -> None:
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+        super().update(step)
+
+
+class Scales(Script):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+        self.objects["scaler"] = self.scaler
+
+    def share(self, step: int, x: torch.Tensor) -> None:
+        loss = self.loss(x)
+        if step == 2 and x.sum() > 0:
+            loss = loss * float("inf")
+        self.scaler.scale(loss).backward()
+
+    def update(self, step: int) -> None:
+        self.scaler.unscale_(self.optimizer)
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.draw()
+
+
+class TwoOptimizers(Script):
+    def __init__(self) -> None:
+        super().__init__()
+        net = self.model.module
+        self.optimizer = torch.optim.SGD([*net.first.parameters(), *net.norm.parameters()], lr=0.1)
+        self.second = torch.optim.Adam(net.last.parameters())
+        self.objects |= {"optimizer": self.optimizer, "second": self.second}
+
+    def clear(self, step: int) -> None:
+        self.model.zero_grad()
+
+    def update(self, step: int) -> None:
+        self.optimizer.step()
+        self.second.step()
+        self.draw()
+
+
+class Schedules(ClearsAfterwards):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.7)
+        self.objects["scheduler"] = self.scheduler
+
+    def update(self, step: int) -> None:
+        super().update(step)
+        self.scheduler.step()
+
+
+class AccumulatesWithin(Script):
+    def share(self, step: int, x: torch.Tensor) -> None:
+        with self.model.no_sync():
+            self.loss(x[:3]).backward()
+        self.loss(x[3:]).backward()
+
+
+class AccumulatesOverSteps(Script):
+    def clear(self, step: int) -> None:
+        if step % 3 == 0:
+            self.optimizer.zero_grad()
+
+    def share(self, step: int, x: torch.Tensor) -> None:
+        self.model.require_backward_grad_sync = step % 3 == 2
+        self.loss(x).backward()
+
+    def update(self, step: int) -> None:
+        if step % 3 == 2:
+            self.optimizer.step()
+        if step % 3 == 2:
+            self.draw()
+
+
+class BucketViews(Script):
+    def __init__(self) -> None:
+        super().__init__(gradient_as_bucket_view=True)
+
+
+KINDS = [
+    Script,
+    ClearsAfterwards,
+    ClearsInPlace,
+    Clips,
+    Scales,
+    TwoOptimizers,
+    Schedules,
+    AccumulatesWithin,
+    AccumulatesOverSteps,
+    BucketViews,
+]
+
+
+def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Tensor]:
+    script = kind()
+    wanted, step = Reference(script.model), 0
+    loaders = {place: loader(place) for place in SEEDS}
+    for number in range(passes):
+        iterators = {}
+        for place in SEEDS:
+            loaders[place].sampler.set_epoch(number)
+            wanted.random.put(wanted.states[place])
+            iterators[place] = iter(loaders[place])
+            wanted.states[place] = wanted.random.snapshot()
+        for _ in range(len(loaders[0])):
+            batches = {}
+            for place in SEEDS:
+                wanted.random.put(wanted.states[place])
+                batches[place] = next(iterators[place])[0]
+                wanted.states[place] = wanted.random.snapshot()
+            script.clear(step)
+            for place in wanted.shares(step):
+                script.share(step, batches[place])
+                notes(step, batches[place].sum().item(), torch.rand(1).item())
+            before = wanted.random.snapshot()
+            script.update(step)
+            if wanted.random.snapshot() != before:
+                wanted.keep()
+            step += 1
+    return values(script.model, script.optimizer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shares_by_themselves(kind: type[Script], tmp_path: Path, page):
+    wanted, got = Notes(tmp_path / "wanted"), Notes(tmp_path / "got")
+    expected = by_hand(kind, wanted)
+    script, data = kind(), loader(0)
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, **script.objects)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    for number in range(2):
+        data.sampler.set_epoch(number)
+        for attempt in lab.job.batches(data):
+            with attempt as (step, (x,)):
+                script.clear(step)
+                script.share(step, x)
+                got(step, x.sum().item(), torch.rand(1).item())
+                script.update(step)
+    assert not lab.failures()
+    assert got.lines() == wanted.lines()
+    assert same(values(script.model, script.optimizer), expected)
