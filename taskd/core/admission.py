@@ -215,11 +215,12 @@ class Admission:
             else:
                 job.away[number].incarnation = incarnation
         self._pause.remind()
-        dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        incident = self._recovery.join(f"node {event.node} is reachable again{dead}", now=now)
+        dead = [r for r in event.dead if r in job.ranks]  # an agent names those that are away, too
+        how = "".join(f"; rank {r}: died while its node was out of reach" for r in dead)
+        incident = self._recovery.join(f"node {event.node} is reachable again{how}", now=now)
         incident.new |= set(event.new) & job.ranks.keys()
         incident.ready |= set(event.ready) & job.ranks.keys()
-        self._recovery.again(now, frozenset(event.dead))
+        self._recovery.again(now, frozenset(dead))
         self._recovery.nodes.keep_records()
 
     def answered(self, event: e.AgentAnswered, now: float) -> None:
