@@ -21,7 +21,7 @@ from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
 from taskd.core.topology import Node
 from taskd.messages import to_agent
-from taskd.messages.values import KEEPERS, Source
+from taskd.messages.values import Source
 
 
 class Takeover:
@@ -236,7 +236,7 @@ class Takeover:
             node = topology.nodes[number]
             # its own agent first, which may just be dying
             at = [*([number] if node.living else ()), *topology.keepers(number)]
-            if addresses := tuple(topology.nodes[n].records for n in at[:KEEPERS]):
+            if addresses := tuple(topology.nodes[n].records for n in at):
                 found.append((number, tuple(sorted(held)), addresses))
         return tuple(found)
 
