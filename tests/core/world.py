@@ -187,9 +187,8 @@ class World:
                 if later is not None and later <= self.now:  # a probe's end may make the next due
                     self.deliver(e.Tick())
                     later = self.coordinator.deadline()
-                assert later is None or later > self.now, (
-                    f"a tick at {self.now} leaves the deadline at {later}"
-                )
+                left = f"a tick at {self.now} leaves the deadline at {later}"
+                assert later is None or later > self.now, left
                 self.counts["ticks"] += 1
             elif self.queue:
                 self.now, _, action = heapq.heappop(self.queue)
