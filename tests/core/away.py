@@ -41,6 +41,7 @@ class Away:
         job = self.world.coordinator.job
         if isinstance(command, to_agent.SaveRecords):
             whole = all(r.alive for r in job.ranks.values()) and not job.topology.lost
+            whole = whole and not any(self.world.ranks[n].stateless for n in job.ranks)
             self._dumps_all = whole and job.stand_ins.keys() == job.away.keys()
             return
         without = {r.number for r in self.world.ranks} - self.world.dumped[command.name]

@@ -49,7 +49,7 @@ class Cluster(Part):
         dead = [r for r in node.ranks if r.away or (not r.alive and not r.quit)]
         new = [r for r in node.ranks if (r.alive or r.away) and r.stateless]
         living = [r for r in node.ranks if r.alive and not r.stateless]
-        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
+        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED) or r.ordered)
         return from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),

@@ -301,6 +301,7 @@ class Invariants:
         job = world.coordinator.job
         if command.nested:  # half is enough: the others cannot have a manager of their own
             reachable, everybody = job.reachable()
+            reachable += bool(command.former)
             assert 2 * reachable >= everybody, "a node grows without half of the agents"
         else:  # a node that moves is lost to the job, but its agent is reachable
             former = bool(command.former)
