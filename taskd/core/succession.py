@@ -58,8 +58,8 @@ class Succession(Part):
         if event.resumed > self._resumed:
             self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
         if self._stand_ins or self._job.away:
-            # A process of one of them is old, of a node that was cut off; or it was coming back, and
-            # no rank has resumed with it: then perhaps not all of its lane are there.
+            # A process of one of them is old, of a node that was cut off; or it was coming back,
+            # and no rank has resumed with it: then perhaps not all of its lane are there.
             self._learn_away(dict(self._stand_ins))
 
     def _learn_away(self, stand_ins: dict[int, int]) -> None:
