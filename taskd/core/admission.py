@@ -74,6 +74,8 @@ class Admission:
             (job.election.stranger(event.agent) and not ours and not asks)
             or (known is not None and known.assignee)
             or (another and job.protected)
+            # the job goes on without it: it may come back as a standby
+            or (known is not None and known.lost and job.protected and topology.gone(known))
         ):
             self._turn_away(event, known)
             return []
@@ -212,16 +214,13 @@ class Admission:
                 rank.alive = number not in event.dead
             else:
                 job.away[number].incarnation = incarnation
-        if job.topology.gone(job.topology.nodes[event.node]):
-            job.note(f"node {event.node}, whose ranks are away, is reachable again")
-            self._recovery.nodes.keep_records()
-            return
         self._pause.remind()
-        dead = "".join(f"; rank {r}: died while its node was out of reach" for r in event.dead)
-        incident = self._recovery.join(f"node {event.node} is reachable again{dead}", now=now)
+        dead = [r for r in event.dead if r in job.ranks]  # an agent names those that are away, too
+        how = "".join(f"; rank {r}: died while its node was out of reach" for r in dead)
+        incident = self._recovery.join(f"node {event.node} is reachable again{how}", now=now)
         incident.new |= set(event.new) & job.ranks.keys()
         incident.ready |= set(event.ready) & job.ranks.keys()
-        self._recovery.again(now, frozenset(event.dead))
+        self._recovery.again(now, frozenset(dead))
         self._recovery.nodes.keep_records()
 
     def answered(self, event: e.AgentAnswered, now: float) -> None:

@@ -136,16 +136,15 @@ class Growth(Part):
     def _nodes(self) -> list[int]:
         """The nodes that can come back with the standbys that are free."""
         job, topology = self._job, self._job.topology
-        lost = [
-            n for n, node in sorted(topology.nodes.items()) if node.lost and topology.gone(node)
-        ]
+        # the launchers of some still run, without ranks
+        gone = [n for n, node in sorted(topology.nodes.items()) if topology.gone(node)]
         free = [a for a in topology.standbys if a not in topology.reserved]
         each = job.settings.ranks_per_node
         free = [a for a in free if topology.standbys[a] >= each]
-        for count in range(min(len(free), len(lost)), 0, -1):
-            back = {r for n in lost[:count] for r in topology.nodes[n].ranks}
+        for count in range(min(len(free), len(gone)), 0, -1):
+            back = {r for n in gone[:count] for r in topology.nodes[n].ranks}
             if self._whole(set(job.away) - back):
-                return lost[:count]
+                return gone[:count]
         return []
 
     def _whole(self, away: set[int]) -> bool:
@@ -153,7 +152,10 @@ class Growth(Part):
         lanes: Lanes | None = self._job.lanes
         if lanes is None:  # this manager does not know them
             return not away
-        return away == {r for n in lanes.broken(away) for r in lanes.lane(n)}
+        # see Lanes.stand_ins: who stands in for the first rank does not change
+        first = [(m[0], min(r for r in m if r not in away)) for m in lanes.sets]
+        kept = all(r not in away or self._job.stand_ins[r] == lowest for r, lowest in first)
+        return kept and away == {r for n in lanes.broken(away) for r in lanes.lane(n)}
 
     def _prepare(self, number: int, agent: str) -> None:
         job, node = self._job, self._job.topology.nodes[number]
@@ -190,7 +192,9 @@ class Growth(Part):
             self._pause.begin_move()
         free = self._recovery.incident is None and not self._pause.busy
         if plan.stage is Stage.PAUSING and free and self._pause.all_paused:
-            if why := job.outnumbered:
+            back = {r for n in plan.standbys for r in topology.nodes[n].ranks}
+            fits = self._whole(set(job.away) - back)
+            if why := job.outnumbered or ("" if fits else "other ranks have left meanwhile"):
                 self._break_off(why)
                 return
             plan.stage = Stage.MOVING

@@ -39,7 +39,6 @@ class Succession(Part):
         self._waiting: set[int] = set()  # ranks that wait for orders
         # the newest generation that ranks have resumed in, and who stood in for whom then
         self._resumed, self._stand_ins = 0, dict[int, int]()
-        self._present: set[int] = set()  # ranks that have a process
         self._ended: dict[str, str] = {}  # agents that ended before they could register, and how
 
     @property
@@ -48,21 +47,20 @@ class Succession(Part):
 
     def learn(self, event: from_agent.AgentJoined) -> None:
         """Learn from an agent about its ranks' processes, which are new to this manager."""
-        ranks = set(event.ranks)
+        ranks, dead = set(event.ranks), set(event.dead)
         for known, told in (
             (self._new, event.new),
             (self._ready, event.ready),
             (self._waiting, event.waiting),
         ):
             known -= ranks  # in place: all ranks may wait
-            known |= set(told)
-        self._present = self._present - ranks | (ranks - set(event.dead))
+            known |= set(told) - dead  # one that is away had perhaps been replaced before
         if event.resumed > self._resumed:
             self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
         if self._stand_ins or self._job.away:
-            # those that have come back meanwhile have a process
-            away = {r: s for r, s in self._stand_ins.items() if r not in self._present}
-            self._learn_away(away)
+            # A process of one of them is old, of a node that was cut off; or it was coming back,
+            # and no rank has resumed with it: then perhaps not all of its lane are there.
+            self._learn_away(dict(self._stand_ins))
 
     def _learn_away(self, stand_ins: dict[int, int]) -> None:
         """Learn which ranks are away. A node whose ranks all are may never register."""
@@ -121,7 +119,6 @@ class Succession(Part):
     def drop(self, why: str) -> None:
         self.stop()
         self._resumed, self._stand_ins = 0, {}
-        self._present.clear()
         self._job.come_back(tuple(self._job.away))
 
     def waits(self, rank: int) -> None:
@@ -151,8 +148,8 @@ class Succession(Part):
     def _join(self, text: str, now: float) -> None:
         """Join an incident that knows an earlier manager's replacements as its own."""
         incident = self._recovery.join(text, now=now)
-        incident.new |= self._new
-        incident.ready |= self._ready
+        incident.new |= self._new & self._job.ranks.keys()
+        incident.ready |= self._ready & self._job.ranks.keys()
         if self._claims.interrupted:
             incident.rungs = self._claims.rungs(bool(self._new))
 

@@ -77,8 +77,9 @@ Dumps = Annotated[tuple[Name, ...], Meta(max_length=16)]
 File = tuple[Annotated[str, Meta(max_length=4096)], Count, Name]
 
 
-# a node and some of its ranks, whose records are at the addresses, best first
-Source = tuple[Node, Ranks, Addresses]
+# a node and some of its ranks, whose records are at the addresses, best first: its agent's and its
+# keepers'
+Source = tuple[Node, Ranks, Annotated[tuple[Address, ...], Meta(max_length=1 + KEEPERS)]]
 
 
 class Load(Struct, frozen=True, forbid_unknown_fields=True):

@@ -71,6 +71,7 @@ class Rank:
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     died: float = 0.0
     quit: bool = False  # its script has exited too early
+    ordered: bool = False  # it hangs in an order of a repair
     # faults that this process has reported
     evidence: Counter[str] = field(default_factory=Counter)
     # elastic training (chains.py): of its communicators, and (generation, who stood in, the shares

@@ -252,7 +252,7 @@ class Agents(Part):
         ):
             return
         if self.likely(0.01):
-            rank.mode = HUNG
+            rank.mode, rank.ordered = HUNG, True
             return
         if self.likely(0.02):
             self.later(rank, 0.05, lambda: self.world.training.die(rank, "was killed by SIGKILL"))
@@ -289,7 +289,7 @@ class Agents(Part):
             rank.clean = rank.spoiled = False
             self.fail(rank, command.generation, rank.rebuilding)
         elif self.likely(0.005):
-            rank.mode = HUNG
+            rank.mode, rank.ordered = HUNG, True
         elif self.world.elastic and (why := self.world.chains.restore(rank, command.plan.step)):
             self.counts["record missing"] += 1
             self.fail(rank, command.generation, rank.rebuilding, why)

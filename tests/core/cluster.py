@@ -49,7 +49,7 @@ class Cluster(Part):
         dead = [r for r in node.ranks if r.away or (not r.alive and not r.quit)]
         new = [r for r in node.ranks if (r.alive or r.away) and r.stateless]
         living = [r for r in node.ranks if r.alive and not r.stateless]
-        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED))
+        held = tuple(r.number for r in living if r.mode in (HELD, FINISHED) or r.ordered)
         return from_agent.AgentJoined(
             node.number,
             tuple(r.number for r in node.ranks),
@@ -157,6 +157,8 @@ class Cluster(Part):
         else:
             self.counts["node cut"] += 1
             node.cut = True
+            for rank in node.ranks:
+                rank.deaf = True
             self.after(
                 self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
@@ -195,7 +197,7 @@ class Cluster(Part):
                     self.chance.uniform(0.0, 1.5),
                     lambda: self.world.handover.lose(order.node, former),
                 )
-        elif order.nested:
+        if order.nested:
             self.world.shrinking.grows(order)
         if order.agent not in self.world.standbys or self.likely(0.05):
             return  # it is gone, or silent
@@ -262,6 +264,7 @@ class Cluster(Part):
             assert not there, f"{former.assignee} has node {command.node}, with its ranks' state"
             self.world.handover.put_back(command.node)
         if self.world.nodes[command.node].agent == command.agent:
+            self.world.nodes[command.node].joined = self.world.manager
             self.world.wires[command.node].admit()
 
     def taken(self, order: to_agent.TakeOver, manager: int) -> None:

@@ -17,8 +17,8 @@ class Handover(Part):
             taken = node.agent == agent and not node.gone
             if taken and all(r.alive and not r.stateless for r in node.ranks):
                 world.counts["standby keeps the node"] += 1
-                node.former = "" if former.grows else former.node["agent"]
-                if former.grows:
+                node.former = "" if former.lost and former.grows else former.node["agent"]
+                if not node.former:
                     del world.formers[number]
                 continue
             if taken or agent in world.standbys:

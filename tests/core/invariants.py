@@ -12,8 +12,9 @@ from taskd.core.incident.ladder import KEEPING, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
-from taskd.mindcluster.levels import NAMED
+from tests.core import kills
 from tests.core.actors import PAUSED
+from tests.core.away import Away
 from tests.core.plans import Plans
 from tests.core.wire import SOON
 
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
     from tests.core.world import Rank, World
 
 
-NO_DIGITS = str.maketrans("", "", "0123456789")
-
-
 class Invariants:
     def __init__(self, world: World) -> None:
-        self.world, self._plans = world, Plans(world)
+        self.world, self._plans, self._away = world, Plans(world), Away(world)
         self.done: set[str] = set()  # requests that succeeded
         self._requests: set[str] = set()  # requests without an answer yet
         self._generation = self._interruption = self._interrupted = 0
@@ -38,6 +36,7 @@ class Invariants:
         self._rungs: dict[int, int] = {}  # incident -> its current rung
         self._standing = False  # all ranks are paused, and the coordinator knows it
         self._incident: object = None
+        self._returns: from_agent.AgentJoined | None = None  # of a lost node
 
     def new_manager(self) -> None:
         """Forget what the previous manager knew; replacements it ordered that have not started are
@@ -58,7 +57,8 @@ class Invariants:
         self._incident = incident
         # the node's orders may not have reached it
         lost = isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost
-        if lost and event.agent not in job.fenced:
+        self._returns = event if lost else None
+        if lost and job.topology.nodes[event.node].agent == event.agent:  # it moves
             self.newest |= dict(zip(event.ranks, event.incarnations, strict=True))
         rank = getattr(event, "rank", None)
         known = job.ranks.get(rank) if rank is not None else None
@@ -138,7 +138,10 @@ class Invariants:
         if not job.protected or job.over:
             return
         for number, former in world.formers.items():
-            assert former.manager == world.manager or former.lost, f"two agents have node {number}"
+            decided = former.manager == world.manager or former.lost
+            # or none: each is turned away when it registers
+            decided = decided or job.topology.gone(job.topology.nodes[number])
+            assert decided, f"two agents have node {number}"
         for agent in world.prepared:
             known = agent not in job.topology.standbys or agent in job.topology.reserved
             assert known, f"{agent} prepares for nothing"
@@ -200,6 +203,9 @@ class Invariants:
             assert incident is None or not incident.evicted, (
                 "an evicted rank takes part in the rebuild"
             )
+        self._away.check(command)
+        if isinstance(command, to_rank.Rebuild):
+            self._restored.pop(command.generation, None)  # of before all ranks were restarted
         if isinstance(command, to_rank.RecordState | to_rank.SaveState):
             rank = self.world.ranks[command.rank]
             assert incident is not None
@@ -213,6 +219,8 @@ class Invariants:
                 assert rank.position().clean == command.step, (
                     "its memory does not hold the state of that step"
                 )
+        if isinstance(command, c.Admit) and self._returns is not None:
+            self.newest |= dict(zip(self._returns.ranks, self._returns.incarnations, strict=True))
         if isinstance(command, to_agent.Seal):
             self.world.counts["sealed"] += 1
         if isinstance(command, to_agent.TakeOver):
@@ -229,7 +237,7 @@ class Invariants:
             assert command.incarnation == self.newest[command.rank], (
                 "a command to an old incarnation"
             )
-            self._check_kill(command)
+            kills.check(self.world, command, self._allowed(incident))
         elif isinstance(command, to_rank.Restore):
             self._plans.check(command, self._floor, self.newest)
         elif isinstance(command, to_rank.Resume) and incident is not None:
@@ -277,17 +285,8 @@ class Invariants:
                 if r.number in job.ranks
             )
             assert self.world.jam or waited_for, "this collective would have ended"
-        elif isinstance(command, c.Note) and ": elastic-training failed: " in command.text:
-            self._check_failed(command.text.split(" failed: ", 1)[1])
         elif isinstance(command, to_agent.GiveUp):
             self._check_paragraph(command.reason)
-
-    def _check_failed(self, why: str) -> None:
-        """What a strategy lacks is nowhere."""
-        if "left no record" in why:
-            without = [int(n) for n in re.findall(r"[0-9]+", why.split(" left")[0])]
-            kept = [r for r in without if self.world.chains.kept_somewhere(r)]
-            assert not kept, f"{why}, but there are records of ranks {kept}"
 
     def _check_take_over(self, command: to_agent.TakeOver) -> None:
         world = self.world
@@ -302,6 +301,7 @@ class Invariants:
         job = world.coordinator.job
         if command.nested:  # half is enough: the others cannot have a manager of their own
             reachable, everybody = job.reachable()
+            reachable += bool(command.former)
             assert 2 * reachable >= everybody, "a node grows without half of the agents"
         else:  # a node that moves is lost to the job, but its agent is reachable
             former = bool(command.former)
@@ -336,60 +336,6 @@ class Invariants:
         # what is configured counts under ClusterD's strategies too
         return (*rungs, *(self.world.settings.ladder if self.world.clusterd != "off" else ()))
 
-    def _check_kill(self, command: to_agent.Kill) -> None:
-        """A killed rank has reported a fault, or is silent."""
-        world, rank = self.world, self.world.ranks[command.rank]
-        incident = world.coordinator.recovery.incident
-        if command.reason.startswith("its replica of the state has left"):
-            assert command.rank in world.coordinator.job.away
-            return
-        assert incident is not None and command.rank in incident.evicted
-        allowed = {"recover-in-place", "dump", "elastic-training"} & set(self._allowed(incident))
-        assert allowed or world.clusterd != "off"
-        said = rank.evidence
-        world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1
-        if not rank.alive or rank.incarnation != command.incarnation:
-            return  # it has already died
-        if command.reason == "it hangs":
-            # or its collective has outlived the interruption for as long as a hung rank's would
-            idles = rank.deaf and rank.entered and "did not end" in incident.faults[-1]
-            idles = idles and world.now - rank.beat >= world.settings.idle
-            assert idles or rank.mode in ("hung", "looping"), f"{rank} is not hung"
-        elif command.reason.startswith("silent in INTERRUPT"):
-            # an earlier manager may have ordered a replacement, which has nothing to report
-            silent = rank.mode in ("hung", "looping") or rank.deaf or rank.stateless
-            hurry = world.now >= incident.latest  # the job leaves
-            # or its answer is on the way: its time in user code has just ended
-            answers = not rank.told and 0 <= world.now - rank.slow < 1.0
-            assert silent or hurry or answers, f"{rank} was not silent"
-            assert rank.slow <= world.now or rank.deaf or hurry, (
-                f"{rank} was in user code, within its limit"
-            )
-        elif command.reason.startswith("ClusterD"):
-            assert said["clusterd"]
-        elif command.reason.startswith("its device"):
-            times = sum(said[word] for word in NAMED)
-            assert times > (command.reason == "its device requires another retry"), rank
-        elif command.reason.startswith("the memory page"):
-            assert any(name.startswith("page") and times > 1 for name, times in said.items()), (
-                f"{rank}: no page failed twice"
-            )
-        elif "retry is not configured" in command.reason:
-            assert said["fault"] and "retry" not in world.settings.ladder
-        elif "connections failed again" in command.reason:
-            assert said["lost a collective"]
-        elif command.reason.startswith("it has failed"):
-            assert said["failed"] >= world.settings.failures
-        elif "differs" in command.reason:
-            assert said["digest ffff"]
-        elif "silent since" in command.reason:
-            # or it hangs since a resumption that the incident did not outlive
-            assert rank.stateless or rank.mode in ("hung", "looping"), f"{rank} is not silent"
-        else:
-            assert command.reason == rank.unfit or command.reason.startswith("silent in RE"), (
-                command
-            )
-
     def _check_answer(self, command: to_operator.Answer) -> None:
         """Each request has one answer, and a successful pause has paused all ranks."""
         assert command.request in self._requests, (
@@ -402,7 +348,9 @@ class Invariants:
         if command.ok:
             self.done.add(command.request)
         if command.ok and command.request.startswith("pause"):
-            out = {n.number for n in self.world.nodes if n.agent in self.world.fenced}
+            fenced = self.world.fenced
+            out = {n.number for n in self.world.nodes if n.cut or n.agent in fenced}
+            out = out if self.world.elastic else set()
             living = [r for r in self.world.ranks if r.alive and r.node not in out]
             moving = [
                 r for r in living if r.mode not in ("standing", "finished", "ended", "paused")
@@ -422,6 +370,8 @@ class Invariants:
         if incident is not None and incident.leaving and incident.saved:
             assert "The state at the start of step " in reason and "--resume auto" in reason
             return
+        if self.world.elastic and incident is not None and not incident.rungs:
+            assert "elastic-training: " in reason or incident.hopeless, reason
         parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
         for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"

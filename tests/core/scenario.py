@@ -14,7 +14,9 @@ begins a comment. Inputs:
     show                                                     the coordinator's state
     the manager is replaced by a new one                     the new one knows nothing
     node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48;
-                                                             faults=1/3: one of three that it may have
+                                                             faults=1/3: one of three that it may have;
+                                                             resumed=2 stand_ins=3=0/2=1: since generation 2
+                                                             rank 0 stands in for rank 3
     node 1 leaves | node 1 leaves with an error: text | node 1 leaves, stopped
     node 1 is lost: text
     standby S waits [ranks=2]                                default: as many as a node has; prepares=1 epoch=1

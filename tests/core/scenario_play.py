@@ -129,7 +129,9 @@ class Play:
         for name, value in pairs(rest or "").items():
             if name == "left":
                 given[name] = tuple(position(p) for p in value.split("/"))
-            elif name in ("epoch", "generation", "interruption"):
+            elif name == "stand_ins":
+                given[name] = tuple(numbers(pair.replace("=", ",")) for pair in value.split("/"))
+            elif name in ("epoch", "generation", "interruption", "resumed"):
                 given[name] = int(value)
             elif name == "keepers":
                 given[name] = numbers(value)

@@ -89,8 +89,11 @@ class Shrinking(Part):
 
     def grows(self, order: to_agent.TakeOver) -> None:
         """A node whose ranks were away is given to a standby, from which it may be taken back."""
-        self.counts["node grows"] += 1
-        former = Former(order.agent, self.world.manager, lost=True)
+        self.counts["node grows" if not order.former else "idle node grows"] += 1
+        if order.former:
+            former = self.world.formers[order.node]
+        else:
+            former = Former(order.agent, self.world.manager, lost=True)
         former.grows = tuple(incarnation - 1 for incarnation in order.incarnations)
         former.keep(self.world.nodes[order.node])
         self.world.formers[order.node] = former
@@ -98,7 +101,7 @@ class Shrinking(Part):
     def moved(self, node: Node) -> None:
         """Its ranks resume: if its agent was a standby, it keeps the node."""
         former = self.world.formers.get(node.number)
-        if former is not None and former.grows and former.assignee == node.agent:
+        if former is not None and former.grows and former.lost and former.assignee == node.agent:
             del self.world.formers[node.number]
 
     # -- a dump ------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.core.scan import again, failure, play
 
 SEEDS = 2000
 # of each kind, of a range that nobody has played yet: 2 s of one CPU at most
-FRESH = {"plain": 100, "moves": 40, "lead": 100, "follow": 100}
+FRESH = {"plain": 100, "moves": 40, "lead": 100, "follow": 100, "elastic": 60}
 
 
 def blocks(count, now):
@@ -60,6 +60,38 @@ def test_managers_are_killed_at_every_order_of_a_move():
     wanted = [f"manager killed at {order}" for order in orders]
     wanted += ["standby keeps the node", "move taken up", "put back", "closed by hot-switch"]
     assert not [name for name in wanted if counts[name] < 5], counts
+
+
+@cache
+def shrunk(block):
+    """Count the events where replicas leave and come back, and anything fails meanwhile."""
+    counts = Counter()
+    for seed in range(block * 100, block * 100 + 100):
+        world, outcome = play("elastic", seed)
+        counts += world.counts
+        counts[outcome] += 1
+    return counts
+
+
+@pytest.mark.parametrize("block", blocks(10, 1))
+def test_each_share_is_computed_once_however_many_ranks_are_away(block):
+    assert shrunk(block)["well"] > 50  # the others lose too much, or are asked to leave
+
+
+@pytest.mark.long
+def test_jobs_shrink_and_grow_whatever_fails_meanwhile():
+    counts = sum((shrunk(block) for block in range(10)), Counter())
+    for kind in ("node", "host", "rank", "stand-in", "standby", "manager"):
+        for strategy in ("elastic-training", "grow"):
+            harm = {n for n in counts if n.startswith(f"{kind} at ") and n.endswith(strategy)}
+            assert sum(counts[name] for name in harm) >= 3, (kind, strategy)
+    wanted = """
+        closed by elastic-training; closed by grow; records taken; no records taken; node grows;
+        idle node grows; put back; standby keeps the node; killed, as it is away;
+        fenced while it is cut off; manager killed in a move; sealed
+    """
+    names = [name for line in wanted.split(";") if (name := line.strip())]
+    assert not [name for name in names if counts[name] < 5], counts
 
 
 @cache

@@ -10,6 +10,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.election.election import Election
 from taskd.core.election.roster import Roster, is_majority
+from taskd.messages.values import Voting
 
 AGENTS = "abcde"
 agents = st.sampled_from(AGENTS)
@@ -62,3 +63,26 @@ def test_all_register_again_when_it_is_in_charge_again():
     assert not election.in_charge
     out = election.state(e.VoterStated("e", 1, "other", (1, 2), roster, False))
     assert c.AskToRegister(("a", "d", "e")) in out
+
+
+def test_a_newer_roster_says_who_is_awaited():
+    """The previous manager had removed d, and added s, when it was lost."""
+    election = Election("next", successor=True)
+
+    def stands(agent, step, members):
+        known = {a: Voting(n, (a, 8000)) for n, a in enumerate(members)}
+        election.state(e.VoterStated(agent, 1, "other", (1, step), known, False))
+
+    for agent in "ab":
+        stands(agent, 1, "abcd")
+    stands("c", 1, "abcd")
+    for agent in "abc":
+        election.voted(e.AgentVoted(agent, election.candidate.term, True))
+    assert election.in_charge and election.unasked() == {"d": ("d", 8000)}
+    stands("c", 2, "abcs")
+    assert election.in_charge
+    for number, agent in enumerate("abc"):
+        election.arrive(agent, number, (agent, 8000))
+    assert election.unasked() == {"s": ("s", 8000)}
+    election.ended("s")
+    assert election.all_accounted

@@ -187,9 +187,8 @@ class World:
                 if later is not None and later <= self.now:  # a probe's end may make the next due
                     self.deliver(e.Tick())
                     later = self.coordinator.deadline()
-                assert later is None or later > self.now, (
-                    f"a tick at {self.now} leaves the deadline at {later}"
-                )
+                left = f"a tick at {self.now} leaves the deadline at {later}"
+                assert later is None or later > self.now, left
                 self.counts["ticks"] += 1
             elif self.queue:
                 self.now, _, action = heapq.heappop(self.queue)
@@ -250,6 +249,8 @@ class World:
             self.deliver(event)
 
     def deliver(self, event: e.Event) -> None:
+        if self.over and not self.coordinator.job.over:
+            return  # there was no majority
         if self.asleep is not None:
             self.asleep.append(
                 lambda m=self.manager: self.deliver(event) if m == self.manager else None
@@ -258,7 +259,6 @@ class World:
         if not isinstance(event, e.Tick):
             self.trace.append(f"{self.now:9.3f} {event}")
         if isinstance(event, from_agent.AgentJoined):
-            self.nodes[event.node].joined = self.manager
             self.publish(event)
         lost = self.coordinator.job.topology.is_lost
         if isinstance(event, e.DeviceLevel) and not lost(event.rank):  # of a lost node it is void

@@ -66,7 +66,10 @@ class Election:
         roster = Roster(event.stamp, frozenset(event.members))
         anew = candidate.hear(agent, event.term, event.manager, roster)
         if candidate.roster == roster and event.members:
-            self._members = dict(event.members)
+            before, self._members = self._members.keys(), dict(event.members)
+            if self._awaited is not None:  # in charge, and another agent has a newer roster
+                added = roster.members - before - self._here.keys()
+                self._awaited = self._awaited & roster.members | added
         if anew:
             self._unasked = set(self._looking)  # the term is a new one
         if candidate.may_claim(self._looking, self._left):

@@ -59,7 +59,9 @@ class Elastic:
         """All ranks have stopped: the lanes without one leave, and the others stand in for them.
         Returns the move if that cannot be."""
         job, round_ = self._job, incident.round
-        if not self._gone(incident):  # only connections have failed
+        # in an earlier round ranks may have left without anybody standing in for them yet
+        settled = job.stand_ins.keys() == job.away.keys()
+        if settled and not self._gone(incident):  # only connections have failed
             return None
         try:
             lanes, gone, stand_ins = self._split(incident)

@@ -88,7 +88,8 @@ class End(Work):
             passed_over = [s for s in incident.rung.skipped if failed not in s]
         job, reason = self._job, self._reason(incident, passed_over, now)
         # a restart cannot work on a device that takes no process, or on a node that is gone
-        possible = not job.topology.lost and not any(rank.unusable for rank in job.ranks.values())
+        lost = any(node.lost for node in job.topology.nodes.values())  # also one that has left
+        possible = not lost and not any(rank.unusable for rank in job.ranks.values())
         # and it begins from the newest checkpoint
         earlier = job.load is not None and job.load.step >= 0
         possible = possible and not earlier

@@ -20,8 +20,10 @@ class Reschedule(Work):
         self._job, self._elastic = job, elastic
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
-        self.wait(incident, now)
-        return self._elastic.leave(incident) if incident.strategy == ladder.ELASTIC else None
+        leaves = incident.strategy == ladder.ELASTIC
+        following = self._elastic.leave(incident) if leaves else None
+        self.wait(incident, now)  # no standby is waited for in place of a node that leaves
+        return following
 
     def wait(self, incident: Incident, now: float) -> None:
         """Set the deadline."""
@@ -41,7 +43,7 @@ class Reschedule(Work):
         return Move.TAKEN, ""
 
     def silent(self, incident: Incident) -> list[int]:
-        return sorted(self._job.topology.absent())
+        return sorted(self._job.topology.absent() & self._job.ranks.keys())
 
     def late(self, incident: Incident) -> Next:
         topology, settings = self._job.topology, self._job.settings

@@ -39,6 +39,8 @@ class Moving:
     grows: bool = False
     stand_ins: dict[int, int] = field(default_factory=dict)
     held: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    # of each node, the nodes and agents that kept its records
+    keepers: dict[int, tuple[tuple[int, ...], tuple[str, ...]]] = field(default_factory=dict)
     failed: str = ""
     done: bool = False
 

@@ -21,7 +21,7 @@ from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
 from taskd.core.topology import Node
 from taskd.messages import to_agent
-from taskd.messages.values import KEEPERS, Source
+from taskd.messages.values import Source
 
 
 class Takeover:
@@ -152,6 +152,8 @@ class Takeover:
         moving, job = incident.moving, self._job
         assert moving is not None
         moving.stand_ins, moving.held = dict(job.stand_ins), dict(job.held)
+        nodes = job.topology.nodes.items()
+        moving.keepers = {i: (node.keepers, node.kept_by) for i, node in nodes}
         self._tell(moving, "begun", moving.why)
         for leg in moving.legs:
             node = job.topology.nodes[leg.node]
@@ -187,6 +189,9 @@ class Takeover:
         for leg in moving.legs:
             if leg.before is not None:
                 self._put_back(incident, moving, leg, leg.before, why)
+        for number, node in self._job.topology.nodes.items():
+            if node.lost:  # perhaps meanwhile: no record has been made since
+                node.keepers, node.kept_by = moving.keepers[number]
         self.keep_records()
 
     def _put_back(
@@ -231,7 +236,7 @@ class Takeover:
             node = topology.nodes[number]
             # its own agent first, which may just be dying
             at = [*([number] if node.living else ()), *topology.keepers(number)]
-            if addresses := tuple(topology.nodes[n].records for n in at[:KEEPERS]):
+            if addresses := tuple(topology.nodes[n].records for n in at):
                 found.append((number, tuple(sorted(held)), addresses))
         return tuple(found)
 
