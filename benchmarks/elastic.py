@@ -133,7 +133,7 @@ def main() -> None:
     parser = Arguments(__doc__)
     parser.size("--nodes", 4, 4)
     parser.size("--rounds", 5, 1)
-    parser.size("--restarts", 10, 1)
+    parser.size("--restarts", 10, 0)
     args = parser.parse_args()
     if not possible():
         sys.exit("network namespaces cannot be created here: root and `ip` are needed")

@@ -331,7 +331,7 @@ class Coordinator:
     def _rank_raised(self, event: from_rank.RankRaised, now: float) -> None:
         self.job.ranks[event.rank].raised = (event.step, event.text)
         if event.refused and self.job.protected and not self.job.over:
-            self.job.give_up(f"rank {event.rank}: {event.text}")
+            self.faults.refused(event, now)
 
     def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:

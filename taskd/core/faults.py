@@ -231,6 +231,16 @@ class Faults(Part):
             text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
         )
 
+    def refused(self, event: from_rank.RankRaised, now: float) -> None:
+        """A rank would go on with other numbers: the job ends, or goes on without the rank if it
+        was away and is coming back."""
+        text, incident = f"rank {event.rank}: {event.text}", self._recovery.incident
+        moving = incident.moving if incident is not None else None
+        if moving is not None and moving.grows and incident and event.rank in incident.new:
+            self._recovery.fault(text, now)
+        else:
+            self._job.give_up(text)
+
     def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not carry out an order of the incident."""
         incident = self._recovery.incident

@@ -32,6 +32,7 @@ SHORT = (
 )
 LONG = (
     "clusterd",
+    "elastic",
     "large",
     "leaving",
     "mindio",
@@ -52,7 +53,7 @@ PARTS = {"curve", "toy"}  # what the others train
     [*SHORT, *(pytest.param(n, marks=pytest.mark.long) for n in (*LONG, *MINDSPORE))],
 )
 def test_it_runs(name, tmp_path):
-    if name == "nodes" and not hosts.possible():
+    if name in ("elastic", "nodes") and not hosts.possible():
         pytest.skip("network namespaces cannot be made here (root, ip)")
     framework = "mindspore" if name in MINDSPORE else "torch"
     if importlib.util.find_spec(framework) is None:

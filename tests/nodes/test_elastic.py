@@ -44,6 +44,8 @@ def test_a_node_is_lost_and_comes_back(hosts, tmp_path, kind):
         assert closed["strategy"] == "elastic-training" and closed["ranks"] == [], closed
         job.shrunk(3)
         job.trains_on(0, 1, 2)
+        # the loaders' next pass has begun
+        job.until("step 14", lambda: max(job.result().steps(0)) > 14)
         job.standby(4)
         grown = job.repaired()
         assert grown["strategy"] == "grow" and grown["ranks"] == [3], grown

@@ -3,8 +3,8 @@
 In a loop over `job.batches` the script clears gradients, clips or unscales them in each share as it
 always does. So a gradient is taken out of `.grad` as soon as it is there, and what stays is the
 zero that changes nothing, -0.0; the first gradient of the last share gets the sum of the others.
-torch runs these hooks before those of DDP, which reads `.grad` then (tests/worker/test_sums.py).
-The result is bit for bit that of accumulating all shares in `.grad`.
+torch runs these hooks before those of DDP, which reads `.grad` then. The result is bit for bit that
+of accumulating all shares in `.grad` (tests/worker/test_shares_of_ranks.py).
 
 Gradients may wait for a later step in two forms: as this rank's own sum, or as an average, which
 every rank has, also those that are away. Before more is added to an average it is counted once for

@@ -111,11 +111,11 @@ def _quietly(function: Callable[..., Any], args: tuple[Any, ...], more: dict[str
         return function(*args, **more)
 
 
-def plan(text: str) -> None:
-    """The script begins a pass of its loop. Raises NotTheSame if the rank's first process began
-    another in its place."""
+def plan(text: str, begun: bool = False) -> None:
+    """The script begins a pass of its loop. `begun`: the rank has a record of it or of a later one.
+    Raises NotTheSame if the rank's first process began another in its place."""
     if now.mode != OFF:
-        now.plan(text)
+        now.plan(text, begun)
 
 
 # -- a replacement ---------------------------------------------------------------------------------

@@ -141,6 +141,10 @@ class Results:
             raise NotTheSame(self._says(wanted, f"called {found}"))
         return b"".join(self._known(wanted, found).data or ())
 
+    def exhausted(self, channel: str) -> bool:
+        """Whether all results of the channel have been given."""
+        return self._given.get(channel, 0) >= len(self._channels.get(channel, []))
+
     def _next(self, wanted: Result) -> Result:
         of_channel = self._channels.get(wanted.channel, [])
         number = self._given.get(wanted.channel, 0)

@@ -74,7 +74,7 @@ class Loop:
         session, cursor = self.session, self.cursor
         cursor.plan = self.plan(loader, total)
         try:
-            set_up.plan(cursor.plan)
+            set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)
         except NotTheSame as error:
             self.attempts.refused(error)
             raise
