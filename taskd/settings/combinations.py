@@ -206,8 +206,7 @@ NOTICES = (
     ),
     Notice(
         "elastic-training is a strategy, and MS_ENABLE_TFT is set",
-        "MindSpore has no elastic training: the strategy fails, and the next one is tried;"
-        " leave it out",
+        injected.NOT_IN_MINDSPORE,
         _elastic_mindspore,
     ),
     Notice(

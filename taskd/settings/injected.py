@@ -9,6 +9,9 @@ from taskd.core.incident import ladder
 from taskd.settings import documented, variables
 from taskd.settings.kinds import FAULT_TOLERANCE, BadSetting
 
+NOT_IN_MINDSPORE = (
+    "MindSpore has no elastic training: the strategy fails, and the next one is tried; leave it out"
+)
 # a column of the table, although it is a label and not a strategy
 POD = documented.POD_RESCHEDULING.name
 _ON = {"PROCESS_RECOVER": "on"}

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from taskd.core.incident import ladder
 from taskd.settings import documented, injected, kubernetes, variables
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Where
@@ -132,6 +133,11 @@ def notices(environ: Mapping[str, str]) -> tuple[str, ...]:
         said.append(
             f"{switch.name}={switch.text(environ)!r}: recover-in-place is {what} the annotation"
             f" {documented.RECOVER_STRATEGY.name}"
+        )
+    if ladder.ELASTIC in (named or ()) and documented.MS_ENABLE_TFT.text(environ) is not None:
+        said.append(
+            f"annotation {documented.RECOVER_STRATEGY.name} names {ladder.ELASTIC}:"
+            f" {injected.NOT_IN_MINDSPORE}"
         )
     return tuple(said)
 

@@ -5,6 +5,7 @@ any state, and may end the stream of signals once it has handled a fault."""
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
@@ -146,6 +147,17 @@ class FaultCenter:
         elif report.call == "ReportStopComplete" and report.code == 0:
             leave = ["fault_nodes_exit"] if self.nodes else []
             self.send("globalFault", "on_global_rank", *leave)
+        elif report.call == "ReportRecoverStatus" and report.code == 201:
+            if self.chance.random() < 0.9:
+                nodes = {self.world.ranks[rank].node for rank, _ in report.ranks}
+                self.nodes = tuple(sorted(nodes))
+                self.send("faultNodesExit", "fault_nodes_exit")
+        elif report.strategy == "downgrade" and report.code == 0:
+            word = self.chance.choice(["upgrade"] * 8 + ["exit", "retry"])
+            extra = EXTRA.get(word, ("",))[0]
+            pods = self.chance.choice([1.0, 10.0, 30.0])
+            again = partial(self.send, "changeStrategy", strategy=word, extra=extra)
+            self.later(pods, again)
         elif report.call == "ReportRecoverStatus" and report.code == 0:
             self.ranks, self.nodes = (), ()
             if self.chance.random() < 0.8:  # it begins anew, and its stream too

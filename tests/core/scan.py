@@ -27,6 +27,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "follow": {"trouble": 0.3, "clusterd": "follow"},
     "limited": {"trouble": 0.3, "limited": True},
     "elastic": {"trouble": 0.3, "elastic": True},
+    "elastic-lead": {"trouble": 0.3, "elastic": True, "clusterd": "lead"},
+    "elastic-follow": {"trouble": 0.3, "elastic": True, "clusterd": "follow"},
     "quiet": {"trouble": 0.0},
 }
 

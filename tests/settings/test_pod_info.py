@@ -89,6 +89,14 @@ def test_the_switch_of_recover_in_place_counts_beside_the_annotation(pod, strate
     assert pod_info.notices(own) == ()
 
 
+def test_mindspore_has_no_elastic_training(pod):
+    """The operator warns of it, and injects nothing for it."""
+    environ = pod("", 'recover-strategy="elastic-training,dump"')
+    assert pod_info.notices(environ) == ()
+    (said,) = pod_info.notices({**environ, "MS_ENABLE_TFT": "{TTP:1}"})
+    assert "elastic-training: MindSpore has no elastic training" in said
+
+
 @pytest.mark.parametrize("strategy", ["retry,recover-in-place,recover,dump", "exit"])
 def test_process_recover_off_ends_every_ladder(pod, strategy):
     environ = {

@@ -133,14 +133,19 @@ class ElasticTraining:
         incident = self._recovery.incident
         if word != "recover":
             return False
-        if incident is not None:
+        if incident is not None and not self.has_shrunk:
             self._instead = incident.strategy == ELASTIC
             return self._instead
-        if not (self._instead and waits and self._job.away):
-            return False
+        if incident is not None or not (self._instead and waits and self._job.away):
+            return False  # another fault is handled for itself
         if self._until is None:
             self._until = now + self._job.settings.advice
         return now < self._until
+
+    @property
+    def has_shrunk(self) -> bool:
+        """Whether the job trains on after it has shrunk where `recover` was ordered."""
+        return self._until is not None
 
     @property
     def growing(self) -> bool:

@@ -79,7 +79,7 @@ class Strategy:
             word, ours != IN_PLACE, now
         ):
             return None
-        if incident is None:
+        if incident is None or self._elastic.has_shrunk:
             self._elastic.tell_who_leaves(word)
             return self.report(OK)
         if ours in incident.failed or not _may_still(incident.strategy, ours):
