@@ -38,6 +38,8 @@ def fits(kind: str, value: object) -> bool:
         return value in kind.removeprefix("one of ").split(", ")
     if kind.startswith("PORT,"):
         return type(value) is tuple and value[0] != "" and 1 <= value[1] <= 65535
+    if kind.startswith("LOWEST-HIGHEST"):
+        return type(value) is range and len(value) >= 20 and 1024 <= value[0] <= value[-1] <= 65535
     if kind.startswith("at most"):
         return type(value) is tuple and 1 <= len(value) <= 4 and all(value)
     if kind.startswith("HOST"):
@@ -66,6 +68,7 @@ def fits(kind: str, value: object) -> bool:
 @example(text="9" * 5000)
 @example(text="1" + "0" * 400)
 @example(text="on\0")
+@example(text="1100-10000")
 def test_any_text(name, text):
     parameter = ANY[name]
     shown = "(not shown)" if parameter.secret else text.strip()
