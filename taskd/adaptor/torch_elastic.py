@@ -229,7 +229,7 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         verdict = self._supervisor.verdict()
-        if self._order is not None and not self._supervisor.agent.standby.holds(self._order):
+        if not self._supervisor.agent.standby.holds(self._order):
             return self._stand_down()
         if verdict.what == "wait":
             return RunResult(state=WorkerState.HEALTHY)
@@ -274,7 +274,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._why = why.partition("\n")[0]
 
     def _stand_down(self) -> RunResult:
-        """End this standby's unneeded preparations; `run` then waits for the next order."""
+        """End a standby's unneeded preparations; `run` then waits for the next order."""
         self._remaining_restarts = 0
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
@@ -320,9 +320,10 @@ class TaskdElasticAgent(LocalElasticAgent):
                 spec = self._worker_group.spec
                 self._supervisor.warm_up(spec.entrypoint, spec.args)
             late = comes_late(self._place, self._supervisor.agent.keys)
-            result = (
-                self._stand_by(role) if late or settings.standby(os.environ) else super().run(role)
-            )
+            waits = late or settings.standby(os.environ)
+            result = None if waits else super().run(role)
+            if result is None or self._supervisor.agent.standby.idle:
+                result = self._stand_by(role)
             ok = not result.is_failed()
             if ok and self._supervisor.left_early(True):
                 self._say(LEFT)
@@ -343,6 +344,7 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _stand_by(self, role: str) -> RunResult:
         spec, standby = self._worker_group.spec, self._supervisor.agent.standby
         while True:
+            self._remaining_restarts = spec.max_restarts
             log.info("standby: waiting for a node to take over")
             order = self._order = self._supervisor.stand_by(
                 spec.local_world_size, self._place.nodes, self._make_store
@@ -355,7 +357,6 @@ class TaskdElasticAgent(LocalElasticAgent):
             result: RunResult = super().run(role)
             if standby.holds(order):
                 return result
-            self._remaining_restarts = spec.max_restarts
 
 
 def install() -> None:

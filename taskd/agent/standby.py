@@ -45,12 +45,14 @@ class Standby:
         self._moved: to_agent.Prepare | None = None  # the node that it prepared for, and has
         # a move whose manager is gone, until the next one knows about it
         self._broken_off: to_agent.Prepare | None = None
+        # the job goes on without the ranks of the node that it had; until it waits for another
+        self.idle = False
 
     # -- the launcher's thread ---------------------------------------------------------------------
 
     def wait(self, ranks: int) -> Order | None:
         """Wait for an order; None if the job ends first. `ranks`: how many this agent can run."""
-        self.room = ranks
+        self.room, self.idle = ranks, False
         self._member.call(self._member.announce)
         order = self._orders.get()
         if not isinstance(order, to_agent.Prepare):
@@ -239,6 +241,22 @@ class Standby:
         preparation, self._broken_off = self._member.preparation, None
         if preparation is not None and preparation.order.node == order.node:
             self._stand_down(order.reason)
+        elif preparation is None and self.room is None and self._member.node == order.node:
+            self._give_back(order)
+
+    def _give_back(self, order: to_agent.StandDown) -> None:
+        """Have a node no longer: the job goes on without its ranks."""
+        member = self._member
+        if member.epoch is None or not all(r.away for r in member.epoch.ranks.values()):
+            log.error("this agent keeps node %d, which has ranks: %s", order.node, order.reason)
+            return
+        assert member.managers is not None
+        log.warning("this launcher becomes a standby: %s", order.reason)
+        self.room, self.idle, self._moved = len(member.epoch.ranks), True, None
+        member.stopping()
+        member.managers.be_node(STANDBY)
+        member.announce()
+        member.news.set()
 
     def _stand_down(self, reason: str) -> None:
         member = self._member
@@ -269,8 +287,11 @@ class Standby:
                 self._member.epoch.former = self._member.preparation.former
             self._moved, self._member.preparation = self._member.preparation.order, None
 
-    def holds(self, order: Order) -> bool:
-        """Whether the launcher must continue with `order`; otherwise it waits for the next one."""
+    def holds(self, order: Order | None) -> bool:
+        """Whether the launcher must continue with `order`, or with the node that it has had from
+        the start (None); otherwise it waits for the next order."""
+        if self.idle or order is None:
+            return not self.idle
         preparation = self._member.preparation
         current = preparation.order if preparation is not None else self._moved
         return isinstance(order, to_agent.TakeOver) or order is current

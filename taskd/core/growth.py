@@ -105,6 +105,7 @@ class Growth(Part):
             return
         if self._job.protected and self._recovery.incident is None:
             self._recovery.elastic.take_over()
+            self._recovery.elastic.free_idle()
         if self._plan is not None and self._plan.stage is Stage.MOVING:
             self._look(self._plan)
         elif self._plan is not None:
@@ -136,16 +137,30 @@ class Growth(Part):
     def _nodes(self) -> list[int]:
         """The nodes that can come back with the standbys that are free."""
         job, topology = self._job, self._job.topology
-        # the launchers of some still run, without ranks
-        gone = [n for n, node in sorted(topology.nodes.items()) if topology.gone(node)]
-        free = [a for a in topology.standbys if a not in topology.reserved]
         each = job.settings.ranks_per_node
-        free = [a for a in free if topology.standbys[a] >= each]
-        for count in range(min(len(free), len(gone)), 0, -1):
-            back = {r for n in gone[:count] for r in topology.nodes[n].ranks}
-            if self._whole(set(job.away) - back):
-                return gone[:count]
-        return []
+        room = sum(
+            ranks >= each for a, ranks in topology.standbys.items() if a not in topology.reserved
+        )
+        nodes: set[int] = set()
+        for together in self._together():
+            back = {r for n in nodes | together for r in topology.nodes[n].ranks}
+            if len(nodes | together) <= room and self._whole(set(job.away) - back):
+                nodes |= together
+        return sorted(nodes)
+
+    def _together(self) -> list[set[int]]:
+        """Nodes without ranks, in groups of those that have ranks of the same lanes. The launchers
+        of some still run. Ascending, and all of them in the end: a lane alone may have to wait."""
+        topology, lanes = self._job.topology, self._job.lanes or Lanes(())
+        gone = {n for n, node in topology.nodes.items() if topology.gone(node)}
+        groups: list[set[int]] = []
+        for number in lanes.broken(self._job.away):
+            group = {n for r in lanes.lane(number) if (n := topology.node_of(r)) is not None}
+            for other in [g for g in groups if g & group]:
+                groups.remove(other)
+                group |= other
+            groups.append(group)
+        return [*(g for g in groups if g <= gone), gone]
 
     def _whole(self, away: set[int]) -> bool:
         """Whether these ranks, if no others are away, make whole lanes."""

@@ -244,9 +244,10 @@ class Cluster(Part):
         """Let the standby wait again, and give the node back to its former agent."""
         self.world.prepared.pop(agent, None)
         self.world.broken_off.pop(agent, None)
-        former = self.world.formers.get(number)
+        former, node = self.world.formers.get(number), self.world.nodes[number]
+        if agent == node.agent and not node.gone and not node.cut:
+            self.give_back(node)
         if former is not None and former.assignee == agent:
-            node = self.world.nodes[number]
             there = node.agent == agent and not node.gone and not node.cut
             self.world.handover.put_back(number)
             if there:
@@ -254,6 +255,15 @@ class Cluster(Part):
                     0.01, lambda: self.standby(agent) if agent not in self.world.fenced else None
                 )
             self.counts["put back"] += 1
+
+    def give_back(self, node: Node) -> None:
+        """The launcher of a node without ranks becomes a standby."""
+        if not all(rank.away for rank in node.ranks):
+            return
+        self.counts["launcher becomes a standby"] += 1
+        agent, node.agent = node.agent, ""
+        self.vanish(node)
+        self.after(0.01, lambda: self.standby(agent) if agent not in self.world.fenced else None)
 
     def admitted(self, command: c.Admit) -> None:
         former = self.world.formers.get(command.node)

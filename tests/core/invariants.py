@@ -297,7 +297,8 @@ class Invariants:
         asked = asked or world.clusterd != "off"  # which may order it
         asked = asked or bool(command.nested and "elastic-training" in world.settings.ladder)
         assert asked and node.lost and command.agent not in world.fenced
-        assert command.agent.startswith("standby"), "the agent already has a node"
+        having = {n.agent for n in world.nodes if not n.gone and n.number != command.node}
+        assert command.agent not in having, "the agent already has a node"
         job = world.coordinator.job
         if command.nested:  # half is enough: the others cannot have a manager of their own
             reachable, everybody = job.reachable()
@@ -315,9 +316,9 @@ class Invariants:
             assert world.nodes[command.node].agent == command.former
             world.counts["moves"] += 1
         else:
-            assert world.nodes[command.node].agent in world.fenced or world.manager, (
-                "its former agent is not fenced"
-            )
+            before = world.nodes[command.node].agent  # "": it has become a standby, or is told to
+            known = not before or before in world.fenced or before in job.topology.stood_down
+            assert known or world.manager, "its former agent is not fenced"
         for rank, incarnation in zip(command.ranks, command.incarnations, strict=True):
             # otherwise its earlier processes are unknown, and ignored; or it starts none, until all
             # ranks are restarted

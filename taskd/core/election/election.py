@@ -160,7 +160,10 @@ class Election:
 
     def holder(self, node: int) -> str:
         """Return the agent of the roster that has `node`, "" if unknown."""
-        return next((agent for agent, at in self._members.items() if at.node == node), "")
+        here = self._here
+        return next(
+            (a for a, at in self._members.items() if node == at.node == here.get(a, at).node), ""
+        )
 
     def tend(self, unaccounted: Callable[[], bool]) -> list[c.Command]:
         """Change the roster of a protected job if a change is due. `unaccounted`: whether the

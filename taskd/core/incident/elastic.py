@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
+from taskd.core.election.election import STANDBY
 from taskd.core.incident.ladder import ELASTIC
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next
@@ -37,6 +38,7 @@ class Elastic:
         self.shares = 0  # of a step that one rank computes, at most; 0: not known yet
         # the number of the last incident in which ranks left, and of these the ones at fault
         self._lost: tuple[int, frozenset[int]] = (0, frozenset())
+        self._idle: set[int] = set()  # nodes whose ranks have left, all because of others
 
     def lost(self, incident: Incident) -> frozenset[int]:
         """The ranks at fault that have left in this incident."""
@@ -70,7 +72,13 @@ class Elastic:
         job.lanes = lanes
         away = stand_ins.keys()
         self._lost = incident.number, self.lost(incident) | gone
-        self._go_away(incident, away - job.away.keys())
+        leaving = away - job.away.keys()
+        self._idle |= {
+            number
+            for number, node in job.topology.nodes.items()
+            if leaving.issuperset(node.ranks) and gone.isdisjoint(node.ranks)
+        }
+        self._go_away(incident, leaving)
         round_.stand_ins = stand_ins
         new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
         round_.taking = self._take_records(new)
@@ -150,6 +158,23 @@ class Elastic:
                 job.held[rank] = (*job.held[rank], stand_in)
         if stand_ins != before:
             self.tell()
+
+    def free_idle(self) -> None:
+        """The job trains on without these nodes, which have nothing wrong: they become standbys."""
+        job, topology = self._job, self._job.topology
+        idle, self._idle = sorted(self._idle), set()
+        for number in idle:
+            node = topology.nodes[number]
+            if not node.living or not topology.gone(node):
+                continue
+            agent, node.agent, node.lost = node.agent, "", True
+            topology.stood_down.add(agent)
+            job.election.arrive(agent, STANDBY, ("", 0))
+            job.note(f"node {number} has no ranks any longer: its launcher becomes a standby")
+            why = "its replica of the state has left, and it may take any node's place"
+            job.say(to_agent.StandDown(agent, number, why))
+        if idle:
+            self._nodes.keep_records()
 
     @property
     def words(self) -> str:

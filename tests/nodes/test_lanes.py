@@ -1,0 +1,84 @@
+"""A replica over two nodes loses one of them. The other one's launcher, which then has no ranks,
+becomes a standby: it takes the place of the next node that is lost, or comes back with its replica.
+
+The script's numbers are exact in any order, so all is equal to an undisturbed run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+from cluster import Cluster
+from training import SCRIPTS, Result, environment
+
+STEPS = "120"
+
+
+class Lanes(Cluster):
+    def __init__(self, machines, directory, kind, strategy):
+        self.kind = kind
+        super().__init__(
+            machines, directory, 4, 1, "lanes.py", kind, STEPS, strategy=strategy,
+            TASKD_WAIT_RESCHEDULE_TIMEOUT="1",
+        )  # fmt: skip
+
+    def shrunk(self) -> None:
+        assert self.repaired()["strategy"] == "elastic-training"
+        self.until(
+            "the other launcher of the replica waited",
+            lambda: "its launcher becomes a standby" in self.log("manager*.log"),
+        )
+
+    def check(self, result: Result) -> None:
+        assert result.status == 0, result.output[-6000:]
+        (out := self.directory / "alone").mkdir()
+        script = [str(SCRIPTS / "lanes.py"), str(out), self.kind, STEPS, "alone"]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        done = subprocess.run(
+            [*launcher, "--nproc-per-node", "4", *script],
+            env=environment(out),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=out,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        alone = Result(0, "", out)
+        for rank in range(4):
+            ours, theirs = result.steps(rank), alone.steps(rank)
+            different = {s for s in ours if ours[s] != theirs[s]}
+            assert not different, (rank, min(different))
+        for rank in (0, 1):
+            assert set(result.final(rank)) == set(alone.final(rank)), rank
+
+
+@pytest.mark.parametrize("kind", ["hsdp", "tp"])
+def test_a_replica_over_two_nodes_leaves_and_comes_back(hosts, tmp_path, kind):
+    with Lanes((machines := hosts(5)), tmp_path / "job", kind, "elastic-training") as job:
+        job.trains()
+        machines.signal(3, signal.SIGKILL)
+        job.shrunk()
+        job.trains_on(0, 1)
+        job.standby(4)
+        grown = job.repaired()
+        assert (grown["strategy"], sorted(grown["ranks"])) == ("grow", [2, 3]), grown
+        job.trains()
+        result = job.end(3)
+    job.check(result)
+
+
+def test_a_launcher_without_ranks_takes_the_place_of_another_node(hosts, tmp_path):
+    with Lanes((machines := hosts(4)), tmp_path / "job", "hsdp", "recover,elastic-training") as job:
+        job.trains()
+        machines.signal(2, signal.SIGKILL)
+        job.shrunk()
+        job.trains_on(0, 1)
+        # node 0, with the manager
+        machines.signal(0, signal.SIGKILL)
+        closed = job.repaired()
+        assert (closed["strategy"], closed["ranks"]) == ("recover", [0]), closed
+        job.trains_on(0, 1)
+        result = job.end(0, 2)
+    job.check(result)
