@@ -135,7 +135,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         Play.node_leaves,
     ),
     (NODE + r"is lost: (?P<why>.*)", event(e.AgentLost)),
-    (r"standby (?P<name>\w+) waits", Play.standby_waits),
+    (r"standby (?P<name>[\w-]+) waits", Play.standby_waits),
     (r"standby (?P<agent>\w+) is lost: (?P<why>.*)", event(e.StandbyLost)),
     (NODE + r"is sub-healthy: (?P<why>.*)", event(from_operator.NodeSubHealthy, request="A")),
     (r"recovery is (?P<on>paused|on)", event(from_operator.RecoverySwitched, request="A")),
@@ -153,7 +153,7 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         r"(?P<agent>[\w-]+), which has had node (?P<node>\d+), is lost: (?P<why>.*)",
         event(e.FormerLost),
     ),
-    (r"standby (?P<name>\w+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
+    (r"standby (?P<name>[\w-]+) has taken node (?P<node>\d+) @ (?P<at>.*)", Play.node_taken),
     (
         NODE + r"has taken the records of ranks? (?P<away>[\d,-]+) @ (?P<at>.*)",
         Play.records_taken,

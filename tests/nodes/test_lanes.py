@@ -17,12 +17,12 @@ STEPS = "120"
 
 
 class Lanes(Cluster):
-    def __init__(self, machines, directory, kind, strategy):
+    def __init__(self, machines, directory, kind, strategy, nodes=4):
         self.kind = kind
+        wait = {"TASKD_WAIT_RESCHEDULE_TIMEOUT": "30"}
         super().__init__(
-            machines, directory, 4, 1, "lanes.py", kind, STEPS, strategy=strategy,
-            TASKD_WAIT_RESCHEDULE_TIMEOUT="1",
-        )  # fmt: skip
+            machines, directory, nodes, 1, "lanes.py", kind, STEPS, strategy=strategy, **wait
+        )
 
     def shrunk(self) -> None:
         assert self.repaired()["strategy"] == "elastic-training"
@@ -37,7 +37,7 @@ class Lanes(Cluster):
         script = [str(SCRIPTS / "lanes.py"), str(out), self.kind, STEPS, "alone"]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
         done = subprocess.run(
-            [*launcher, "--nproc-per-node", "4", *script],
+            [*launcher, "--nproc-per-node", str(self.world), *script],
             env=environment(out),
             capture_output=True,
             text=True,
@@ -46,39 +46,41 @@ class Lanes(Cluster):
         )
         assert done.returncode == 0, done.stderr[-4000:]
         alone = Result(0, "", out)
-        for rank in range(4):
+        for rank in range(self.world):
             ours, theirs = result.steps(rank), alone.steps(rank)
             different = {s for s in ours if ours[s] != theirs[s]}
             assert not different, (rank, min(different))
-        for rank in (0, 1):
+        for rank in range(self.world):
             assert set(result.final(rank)) == set(alone.final(rank)), rank
 
 
-@pytest.mark.parametrize("kind", ["hsdp", "tp"])
-def test_a_replica_over_two_nodes_leaves_and_comes_back(hosts, tmp_path, kind):
+# with node 1, node 0 leaves, which has the manager
+@pytest.mark.parametrize(("kind", "lost", "other"), [("hsdp", 3, 2), ("tp", 1, 0)])
+def test_a_replica_over_two_nodes_leaves_and_comes_back(hosts, tmp_path, kind, lost, other):
     with Lanes((machines := hosts(5)), tmp_path / "job", kind, "elastic-training") as job:
         job.trains()
-        machines.signal(3, signal.SIGKILL)
+        machines.signal(lost, signal.SIGKILL)
         job.shrunk()
-        job.trains_on(0, 1)
+        job.trains_on(*{0, 1, 2, 3} - {lost, other})
         job.standby(4)
         grown = job.repaired()
-        assert (grown["strategy"], sorted(grown["ranks"])) == ("grow", [2, 3]), grown
+        assert (grown["strategy"], set(grown["ranks"])) == ("grow", {lost, other}), grown
         job.trains()
-        result = job.end(3)
+        result = job.end(lost)
     job.check(result)
 
 
 def test_a_launcher_without_ranks_takes_the_place_of_another_node(hosts, tmp_path):
-    with Lanes((machines := hosts(4)), tmp_path / "job", "hsdp", "recover,elastic-training") as job:
+    both = "recover,elastic-training"
+    with Lanes((machines := hosts(6)), tmp_path / "job", "hsdp", both, 6) as job:
         job.trains()
         machines.signal(2, signal.SIGKILL)
         job.shrunk()
-        job.trains_on(0, 1)
+        job.trains_on(0, 1, 4, 5)
         # node 0, with the manager
         machines.signal(0, signal.SIGKILL)
         closed = job.repaired()
         assert (closed["strategy"], closed["ranks"]) == ("recover", [0]), closed
-        job.trains_on(0, 1)
+        job.trains_on(0, 1, 4, 5)
         result = job.end(0, 2)
     job.check(result)

@@ -163,6 +163,8 @@ class Elastic:
         """The job trains on without these nodes, which have nothing wrong: they become standbys."""
         job, topology = self._job, self._job.topology
         idle, self._idle = sorted(self._idle), set()
+        if job.settings.advisor != "off":
+            return  # it replaces the nodes' pods itself
         for number in idle:
             node = topology.nodes[number]
             if not node.living or not topology.gone(node):

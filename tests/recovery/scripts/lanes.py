@@ -1,10 +1,10 @@
-"""Two replicas, each of two ranks, with numbers that are exact in any order of additions: a job
+"""Two or three replicas, each of two ranks, with numbers that are exact in any order of additions: a job
 whose replicas leave and come back is equal to an undisturbed one, bit for bit.
 
 lanes.py OUT hsdp|tp STEPS [alone]
 
-Inputs are small integers, a gradient is one of them with a sign that depends on the parameters, and
-these are multiples of 1/1024. With `alone`: without taskd.
+Inputs are small multiples of 3, a gradient is one of them with a sign that depends on the
+parameters, and these are multiples of 1/1024. With `alone`: without taskd.
 """
 
 import os
@@ -32,7 +32,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 out, kind, steps, alone = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
 
-mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "within"))
+mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "within"))
 lane = mesh["within"].get_group()
 
 
@@ -64,7 +64,7 @@ def samples(step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     # ranks of one tensor parallel group see the same batch
     data = number if kind == "hsdp" else number // 2
     generator = torch.Generator().manual_seed(1000 * step + data)
-    x, y = torch.randint(-4, 5, (2, BATCH, 2 * WIDTH), generator=generator).double()
+    x, y = 3 * torch.randint(-4, 5, (2, BATCH, 2 * WIDTH), generator=generator).double()
     half = rank % 2 * WIDTH if kind == "tp" else 0
     return x[:, half : half + WIDTH], y[:, :WIDTH]
 
