@@ -148,7 +148,7 @@ class Agent(Member):
         ranks = list(epoch.ranks.values())
         joined = [r for r in ranks if r.joined]
         failed = [r for r in ranks if r.failed or r.away]
-        stateless = [r for r in ranks if r.stateless and not r.failed]
+        stateless = [r for r in ranks if r.stateless and not (r.failed or r.away)]
         waiting = [
             r
             for r in ranks

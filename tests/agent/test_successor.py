@@ -3,6 +3,7 @@ that says that nobody is left there."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 
@@ -93,9 +94,12 @@ def until(condition):
 
 def children():
     """Command lines of this process's living children."""
-    found = psutil.Process().children()
-    living = [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
-    return {p.pid: "\0".join(p.cmdline()) for p in living}
+    found = {}
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has ended, or does just now
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found[process.pid] = "\0".join(process.cmdline())
+    return found
 
 
 def test_a_process_kept_ready_becomes_the_manager(tmp_path, monkeypatch):

@@ -47,7 +47,7 @@ class Cluster(Part):
     def announcement(self, node: Node) -> from_agent.AgentJoined:
         joined = tuple(r.number for r in node.ranks if r.begun or r.incarnation)
         dead = [r for r in node.ranks if r.away or (not r.alive and not r.quit)]
-        new = [r for r in node.ranks if (r.alive or r.away) and r.stateless]
+        new = [r for r in node.ranks if r.alive and r.stateless and not r.away]
         living = [r for r in node.ranks if r.alive and not r.stateless]
         held = tuple(r.number for r in living if r.mode in (HELD, FINISHED) or r.ordered)
         return from_agent.AgentJoined(
