@@ -102,3 +102,20 @@ def test_a_node_stays_with_the_standby_once_all_ranks_have_their_state(agent, st
     assert epoch.former == (FORMER if whole else "")
     assert standby.room == (None if whole else 2)
     assert (standby.prepares is None) == whole
+
+
+@pytest.mark.parametrize("away", [(0,), (0, 1)])
+def test_a_node_is_given_back_if_no_rank_of_it_is_left(agent, standby, away):
+    agent.fetching[0](())
+    standby.moved()
+    epoch = agent.epoch
+    for local in away:
+        epoch.ranks[local].away = True
+    gone = len(away) == 2
+    standby.stand_down(to_agent.StandDown(NAME, 1, "its replica has left"))
+    assert agent.sends_as == (STANDBY if gone else 1)
+    assert standby.room == (2 if gone else None)
+    assert agent.epoch is (None if gone else epoch)
+    # the launcher waits for the next order in place of the one that it has carried out
+    order = to_agent.TakeOver(NAME, *NODE, 2, 1, AT, "its link flaps", FORMER)
+    assert standby.holds(order) != gone and standby.holds(None) != gone
