@@ -32,7 +32,8 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 out, kind, steps, alone = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), len(sys.argv) > 4
 
-mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "within"))
+names = ("replicate", "within")
+mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=names)
 lane = mesh["within"].get_group()
 
 
