@@ -265,16 +265,16 @@ class Job:
             self._step += 1
 
     def shares(self, step: int) -> Iterator[int]:
-        """Iterate over the data ranks whose samples of `step` this process computes: its own and,
-        where elastic training has taken nodes out of the job, those of ranks that it stands in for.
+        """Iterate over the ranks whose samples of `step` this process computes: its own and, where
+        elastic training has taken nodes out of the job, those that it stands in for.
 
-        A data rank is the number of a rank among those with the same parameters: the rank itself
-        under data parallelism alone. Each is given with its own random numbers, module buffers and
-        private objects in place; gradients are averaged after the last one. Clear them before the
-        loop, update after it.
+        Take samples by this number where you would by `dist.get_rank()`: with tensor or pipeline
+        parallelism by what follows from it, such as `rank // 4` for groups of 4. Each rank is given
+        with its own random numbers, module buffers and private objects in place; gradients are
+        averaged after the last one. Clear them before the loop, update after it.
 
         Use it in loops over `job.steps` and in functions given to `job.call`. In loops over
-        `job.batches` taskd runs the loop's body once for each data rank.
+        `job.batches` taskd runs the loop's body once for each rank.
 
         Args:
             step: The number of the present step, as the attempt gave it.
@@ -293,12 +293,12 @@ class Job:
             model = torch.nn.Linear(1, 1)
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             job = taskd.protect(model=model, optimizer=optimizer)
-            samples = torch.arange(12.0).view(3, 4, 1)  # of each step, one for each data rank
+            samples = torch.arange(12.0).view(3, 4, 1)  # of each step, one for each rank
             for attempt in job.steps(3):
                 with attempt as step:
                     optimizer.zero_grad()
-                    for data_rank in job.shares(step):
-                        model(samples[step, data_rank]).square().mean().backward()
+                    for rank in job.shares(step):
+                        model(samples[step, rank]).square().mean().backward()
                     optimizer.step()
         """
         if self.loop is not None:

@@ -46,11 +46,11 @@ class Pass:
 
 
 class Away:
-    """`place`: its data rank. `entry`, `kind`, `step`: the record that it was taken up from;
-    `found`: it has been, and its loader does not follow yet."""
+    """`entry`, `kind`, `step`: the record that it was taken up from; `found`: it has been, and its
+    loader does not follow yet."""
 
-    def __init__(self, rank: int, place: int, state: TrainingState, seal: Seal) -> None:
-        self.rank, self.place = rank, place
+    def __init__(self, rank: int, state: TrainingState, seal: Seal) -> None:
+        self.rank = rank
         self._seal = replace(seal, rank=rank)
         self._state = state
         self.entry: Entry

@@ -1,7 +1,7 @@
 """A rank that stands in for others that are away: it also computes their shares of each step.
 
 A share is what one rank computes of a step before its gradients are averaged. Shares follow one
-another in ascending order of data rank, each with its rank's private state in place; what comes
+another in ascending order of rank, each with its rank's private state in place; what comes
 after them (the update, and what follows it) is run once, as this rank.
 """
 
@@ -83,13 +83,10 @@ class Standing:
         """Whether a share is being computed that the loop of job.batches has handed out."""
         return self._by_itself and self._at >= 0
 
-    def place(self) -> int:
-        """The data rank of the present share, or this rank's own."""
+    def computes(self) -> int:
+        """The rank whose share is computed at present, or this rank."""
         away = self._order[self._at] if self._at >= 0 else None
-        return away.place if away is not None else self._own_place()
-
-    def _own_place(self) -> int:
-        return self._carrier.state.replicas.place(self._carrier.rank)
+        return away.rank if away is not None else self._carrier.rank
 
     # -- taking others up --------------------------------------------------------------------------
 
@@ -118,12 +115,11 @@ class Standing:
             away = self.mine.get(rank)
             fresh = theirs is not None or away is None
             if away is None:
-                place = carrier.state.replicas.place(rank)
-                away = Away(rank, place, carrier.state, carrier.entries.seal)
+                away = Away(rank, carrier.state, carrier.entries.seal)
                 self.mine[rank] = away
             away.take_up(step, kind if theirs is None else theirs, entry, own, fresh)
         ranks: list[Away | None] = [None, *self.mine.values()]
-        self._order = sorted(ranks, key=lambda a: self._own_place() if a is None else a.place)
+        self._order = sorted(ranks, key=lambda a: carrier.rank if a is None else a.rank)
         self._install()
         if rewound:
             self._added = -1
