@@ -312,7 +312,14 @@ class Membership:
 
     def miss_nodes(self, place: Address) -> None:
         """Warn of nodes that have never joined. `place`: where the manager listens."""
-        if len(self.seen) < self._settings.nodes:
+        election = self._coordinator.job.election
+        if election.candidate.successor and not election.in_charge:
+            log.warning(
+                "this manager, which an agent has started, is not in charge: more than half of the"
+                " job's agents must reach it at %s",
+                addresses.text(place),
+            )
+        elif len(self.seen) < self._settings.nodes:
             log.warning(
                 "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every"
                 " node, where %s can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",

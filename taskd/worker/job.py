@@ -268,10 +268,10 @@ class Job:
         """Iterate over the ranks whose samples of `step` this process computes: its own and, where
         elastic training has taken nodes out of the job, those that it stands in for.
 
-        Which samples a rank has is the script's matter: under tensor parallelism, for example, the
-        ranks of a group have the same. Each rank is given with its own random numbers, module
-        buffers and private objects in place; gradients are averaged after the last one. Clear them
-        before the loop, update after it.
+        Take samples by this number where you would by `dist.get_rank()`: with tensor or pipeline
+        parallelism by what follows from it, such as `rank // 4` for groups of 4. Each rank is given
+        with its own random numbers, module buffers and private objects in place; gradients are
+        averaged after the last one. Clear them before the loop, update after it.
 
         Use it in loops over `job.steps` and in functions given to `job.call`. In loops over
         `job.batches` taskd runs the loop's body once for each rank.

@@ -155,6 +155,13 @@ def test_api_names_every_documented_function():
     assert not [name for name in api.__all__ if f"### {name}\n" not in text]
 
 
+def test_api_names_what_scripts_are_told_to_call():
+    text = (ROOT / "docs" / "api.md").read_text()
+    called = {n for d in DOCUMENTS for n in re.findall(r"\bjob\.([a-z_]+)\b", d.read_text())}
+    assert {"steps", "shares"} <= called
+    assert not [name for name in called if f"### Job.{name}\n" not in text]
+
+
 @pytest.mark.parametrize(
     ("script", "name"), [("api_docs.py", "api.md"), ("settings_docs.py", "settings.md")]
 )

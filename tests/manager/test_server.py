@@ -250,6 +250,13 @@ def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
     assert "TASKD_PROCESS_ENABLE=on" in caplog.text
 
 
+def test_a_successor_says_that_too_few_agents_are_there(start, caplog):
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
+        manager = start(2, successor=True, limits=ManagerLimits(first_warning=0.05))
+        manager.wait(lambda: "more than half of the job's agents must reach it" in caplog.text)
+    assert "TASKD_PROCESS_ENABLE" not in caplog.text
+
+
 def test_deadlines_are_kept_without_any_message(start):
     manager = start(interrupt_again=0.05)
     a = manager.protected(1)[0]

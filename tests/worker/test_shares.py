@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from taskd.worker.job import Job
 from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.replicas import Replicas
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, seeded, with_seed
 
@@ -187,6 +188,22 @@ def test_an_unprotected_job_has_its_own_share_alone(page):
     for attempt in job.steps(2):
         with attempt as step:
             assert list(job.shares(step)) == [0]
+
+
+def test_shares_are_of_ranks_whoever_has_the_same_parameters(tmp_path: Path, page):
+    """Which ranks do is found out after the first step, by content and node: samples cannot depend
+    on it."""
+    model, optimizer = net()
+    lab = Lab(tmp_path, page, 2, 4, model=model, optimizer=optimizer)
+    for attempt in lab.job.steps(3):
+        with attempt as step:
+            assert list(lab.job.shares(step)) == [2]
+            optimizer.zero_grad()
+            model(samples(step, 2)).square().mean().backward()
+            optimizer.step()
+        if step == 0:
+            lab.state.set_apart([], Replicas(0, None, (0, 2)))
+    assert lab.job.step == 3 and not lab.failures()
 
 
 class Noisy(TensorDataset):

@@ -9,6 +9,11 @@ from taskd.agent.ranks.model import Epoch, Node, Verdict
 from taskd.cython_api import slot
 from taskd.messages import to_agent, to_rank
 
+MAJORITY = (
+    "Agents start the next manager where more than half of them, standbys included, reach each"
+    " other. A job of two nodes needs a standby for that, or a manager on a machine of its own"
+    " (TASKD_MANAGER_ADDR)"
+)
 GIVEN_UP = -1.0  # in place of a time: the ranks no longer wait for a manager
 
 log = logging.getLogger("taskd.agent")
@@ -98,7 +103,7 @@ class ManagerWatch:
             elif epoch.protected:
                 # if this node is cut off, the others may be healthy; if not, none of them has found
                 # a majority
-                self._node.decide(Verdict("give up", reason))
+                self._node.decide(Verdict("give up", f"{reason}. {MAJORITY}"))
             elif self._since != GIVEN_UP:
                 self.leave_unprotected(epoch, reason)
 

@@ -46,8 +46,8 @@ class Pass:
 
 
 class Away:
-    """`entry`, `kind`, `step`: the record that it was taken up from;
-    `found`: it has been, and its loader does not follow yet."""
+    """`entry`, `kind`, `step`: the record that it was taken up from; `found`: it has been, and its
+    loader does not follow yet."""
 
     def __init__(self, rank: int, state: TrainingState, seal: Seal) -> None:
         self.rank = rank

@@ -83,8 +83,8 @@ class Standing:
         """Whether a share is being computed that the loop of job.batches has handed out."""
         return self._by_itself and self._at >= 0
 
-    def share(self) -> int:
-        """The rank whose share is the present one; this rank between two."""
+    def computes(self) -> int:
+        """The rank whose share is computed at present, or this rank."""
         away = self._order[self._at] if self._at >= 0 else None
         return away.rank if away is not None else self._carrier.rank
 

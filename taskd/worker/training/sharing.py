@@ -77,13 +77,13 @@ class Sharing:
             )
         attempts.shared = True
         if not standing.mine or attempts.loads:
-            yield standing.share()
+            yield standing.computes()
             return
         standing.again()
         try:
             for index in range(len(standing.shares())):
                 standing.enter(index)
-                yield standing.share()
+                yield standing.computes()
                 standing.leave()
         finally:
             standing.stop()

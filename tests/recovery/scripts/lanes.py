@@ -1,4 +1,4 @@
-"""Two or three replicas of two ranks each, with numbers that are exact in any order of additions: a job
+"""Replicas of two ranks each, with numbers that are exact in any order of additions: a job
 whose replicas leave and come back is equal to an undisturbed one, bit for bit.
 
 lanes.py OUT hsdp|tp STEPS [alone]
