@@ -200,7 +200,7 @@ class Takeover:
         job, topology = self._job, self._job.topology
         topology.nodes[leg.node] = before
         before.keepers_notified = False
-        if moving.grows:
+        if moving.grows and job.protected:  # else all ranks begin anew, and none is away
             job.go_away(leg.ranks)
             job.away.update(leg.ranks)
             job.stand_ins, job.held = dict(moving.stand_ins), dict(moving.held)
