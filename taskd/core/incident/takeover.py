@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from taskd.core import commands as c
-from taskd.core.election.election import STANDBY
 from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
 from taskd.core.topology import Node
@@ -210,7 +209,7 @@ class Takeover:
             incident.undo_renew(rank)
         incident.failures.clear()
         topology.stood_down.add(leg.assignee)
-        job.election.arrive(leg.assignee, STANDBY, ("", 0))
+        job.election.stand_down(leg.assignee)
         job.say(to_agent.StandDown(leg.assignee, leg.node, why))
         if leg.former_lost:
             self.lose(leg.node)
