@@ -159,6 +159,10 @@ class Pods(Part):
             self._nodes.assign(None)
             self._given = now + self._job.settings.take_over
 
+    def follow_up(self, now: float) -> None:
+        if self._job.exhausted:  # another part's follow-up has ended an incident
+            self.decide(now)
+
     def decide(self, now: float) -> None:
         """Restart all ranks if every node has an agent again; called after every event."""
         job = self._job

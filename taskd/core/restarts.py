@@ -103,6 +103,10 @@ class Restarts(Part):
         else:
             self._lost = f"{why} before all ranks had made their groups"
 
+    def follow_up(self, now: float) -> None:
+        if self._job.restart:  # another part's follow-up has ended an incident
+            self.decide()
+
     def decide(self) -> None:
         """Order a restart if one is due; called after every event."""
         job = self._job

@@ -149,8 +149,7 @@ class Cluster(Part):
         if former is not None and node.agent == former.node["agent"]:
             self.world.handover.lose(node.number, former)
             return
-        noticed = self.chance.choice([0.05, 1.2])
-        manager, agent = self.world.manager, node.agent
+        agent = node.agent
         if self.chance.random() < 0.5:
             self.counts["node lost"] += 1
             self.vanish(node)
@@ -163,14 +162,33 @@ class Cluster(Part):
                 self.chance.choice([1.5, self.chance.uniform(1.0, 90.0)]),
                 lambda: self.come_back(node, agent),
             )
+        self._notice(node, self.chance.choice([0.05, 1.2]))
+
+    def stop_launcher(self, node: Node) -> None:
+        """A signal stops the launcher, which says so; that may be lost with its connection."""
+        former = self.world.formers.get(node.number)
+        if former is not None and node.agent == former.node["agent"]:
+            self.world.handover.lose(node.number, former)
+            return
+        self.counts["launcher stopped"] += 1
+        why = "the launcher was stopped by SIGTERM"
+        self.say(node, from_agent.AgentLeft(node.number, False, why, True))
+        self.vanish(node)
+        self._notice(node, 1.2)
+
+    def _notice(self, node: Node, after: float) -> None:
+        """The manager learns that the connection has ended, if it still counts on the agent."""
+        manager, agent = self.world.manager, node.agent
 
         def notice() -> None:
-            if (manager, agent) == (self.world.manager, node.agent):
+            known = self.world.coordinator.job.topology.nodes.get(node.number)
+            left = node.gone and known is not None and known.agent != agent
+            if (manager, agent) == (self.world.manager, node.agent) and not left:
                 self.world.deliver(e.AgentDisconnected(agent))
                 lost = e.AgentLost(node.number, "its connection has ended")
                 self.world.wires[node.number].hear(lost)
 
-        self.after(noticed, notice)
+        self.after(after, notice)
 
     def come_back(self, node: Node, agent: str) -> None:
         if node.agent == agent and node.cut and not node.gone:

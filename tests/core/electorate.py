@@ -10,6 +10,7 @@ from taskd.core import events as e
 from taskd.core.election.election import Election
 from taskd.core.election.roster import Roster
 from taskd.core.election.voter import Voter
+from taskd.messages import from_agent
 from taskd.messages.values import Voting
 
 if TYPE_CHECKING:
@@ -21,10 +22,13 @@ class Electorate:
         self._world = world
         self._voters: dict[str, Voter] = {}
         self._in_charge: dict[int, str] = {}  # term -> manager
+        # agents that the current manager has been told are lost, and not heard from since
+        self._lost: set[str] = set()
 
     def election(self) -> Election:
         """Return the election of the next manager."""
         number = self._world.manager
+        self._lost = set()
         return Election(f"manager-{number}", number > 0, f"node-{number % 3}")
 
     def connect(self, agent: str) -> None:
@@ -36,6 +40,24 @@ class Electorate:
         members = {a: Voting(self._world.node_of(a), (a, 8000)) for a in sorted(roster.members)}
         stands = e.VoterStated(agent, voter.term, voter.manager, roster.stamp, members, own)
         self._world.deliver(stands)
+
+    def hear(self, event: e.Event) -> None:
+        """Note what an event tells the manager about an agent."""
+        coordinator = self._world.coordinator
+        if not coordinator.election.in_charge or coordinator.job.over:
+            return  # it refuses all events
+        if isinstance(event, e.StandbyLost | e.FormerLost):
+            self._lost.add(event.agent)
+        elif isinstance(event, e.AgentLost):
+            node = coordinator.job.topology.nodes.get(event.node)
+            self._lost |= {node.agent} if node is not None and node.agent else set()
+        elif isinstance(event, from_agent.AgentJoined | from_agent.StandbyJoined):
+            self._lost.discard(event.agent)
+
+    def check(self) -> None:
+        """Nobody counts as reachable who is known to be lost."""
+        counted = self._lost & self._world.coordinator.election._here.keys()
+        assert not counted, f"{counted} count as reachable"
 
     def reachable(self, agent: str) -> bool:
         world = self._world

@@ -15,7 +15,9 @@ AT = (
 )  # fmt: skip
 
 
-KINDS = ("node", "node", "rank", "host", "stand-in", "standby", "manager", "manager")
+KINDS = (
+    "node", "node", "rank", "host", "stand-in", "standby", "leg", "leg", "manager", "manager",
+)  # fmt: skip
 
 
 class Harm(Part):
@@ -32,20 +34,41 @@ class Harm(Part):
         self.standbys = 10
         for _ in range(self.chance.choice([1, 1, 1, 2, 3])):
             self.after(self.chance.uniform(4.0, 40.0), self.lose_node)
+        if self.chance.random() < 0.3:  # so that several nodes come back together
+            at = self.chance.uniform(20.0, 60.0)
+            for _ in range(self.chance.randint(2, 4)):
+                self.come(at)
 
     def lose_node(self) -> None:
-        """Of those that are left one, or all but one."""
+        """Of those that are left one, or several at the same moment."""
         able = [n for n in self.world.nodes if not n.gone and not n.cut and n.protected]
         if self.world.over or len(able) < 2:
             return
-        many = len(able) - 1 if self.chance.random() < 0.1 else 1
+        several = self.chance.random() < 0.25
+        many = self.chance.randint(1, len(able) - 1) if several else 1
         for node in self.chance.sample(able, many):
             self.lose(node)
 
     def lose(self, node: Node) -> None:
-        self.world.cluster.lose_node(node)
+        stops = self.chance.random() < 0.25
+        cluster = self.world.cluster
+        (cluster.stop_launcher if stops else cluster.lose_node)(node)
         if self.chance.random() < 0.5:
             self.come(self.chance.choice([0.5, 5.0, 20.0, 80.0]))
+
+    def lose_legs(self) -> bool:
+        """Of the agents of nodes that come back, lose one or several; False if there are none."""
+        world = self.world
+        legs = [(n, f.assignee) for n, f in sorted(world.formers.items()) if f.grows]
+        many = self.chance.randint(1, len(legs)) if legs else 0
+        for number, agent in self.chance.sample(legs, many):
+            node = world.nodes[number]
+            if agent in world.standbys:  # it has not taken the node over yet
+                world.cluster.lose_standby(agent)
+            elif node.agent == agent and not node.gone and not node.cut:
+                self.lose(node)
+            self.come(self.chance.choice([0.5, 5.0]))
+        return bool(legs)
 
     def come(self, after: float) -> None:
         """Another standby comes."""
@@ -67,7 +90,8 @@ class Harm(Part):
         special = grows and not shrinks if self.in_growth else grows or shrinks
         if self.left <= 0 or not isinstance(command, AT) or not special or world.over:
             return
-        if self.chance.random() > self.likelihood:
+        growing = any(former.grows for former in world.formers.values())  # it has few orders
+        if self.chance.random() > self.likelihood * (3 if growing else 1):
             return
         self.left -= 1
         kind = self.chance.choice(KINDS)
@@ -93,6 +117,8 @@ class Harm(Part):
         elif kind == "standby" and world.standbys:
             world.cluster.lose_standby(self.chance.choice(sorted(world.standbys)))
             self.come(self.chance.choice([0.5, 5.0]))
+        elif kind == "leg" and self.lose_legs():
+            pass
         elif kind == "host" and those:
             node = world.nodes[self.chance.choice(those).node]
             if not node.gone and not node.cut and node.protected:

@@ -54,6 +54,7 @@ class Invariants:
     def before(self, event: e.Event) -> None:
         k = self.world.coordinator
         job, incident = k.job, k.recovery.incident
+        self.world.electorate.hear(event)
         self._incident = incident
         # the node's orders may not have reached it
         lost = isinstance(event, from_agent.AgentJoined) and event.node in job.topology.lost
@@ -81,6 +82,7 @@ class Invariants:
             and not k.job.over
         )
         assert not (k.job.over and self._requests), f"requests without an answer: {self._requests}"
+        self.world.electorate.check()
         self._nothing_is_lost()
         self._records_are_kept()
         self._nothing_waits_after_a_move()

@@ -4,6 +4,7 @@ has the checks at every command."""
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from functools import cache
 
@@ -85,10 +86,11 @@ def test_jobs_shrink_and_grow_whatever_fails_meanwhile():
         for strategy in ("elastic-training", "grow"):
             harm = {n for n in counts if n.startswith(f"{kind} at ") and n.endswith(strategy)}
             assert sum(counts[name] for name in harm) >= 3, (kind, strategy)
+    assert sum(n for name, n in counts.items() if re.match("leg at .*, grow", name)) >= 5
     wanted = """
         closed by elastic-training; closed by grow; records taken; no records taken; node grows;
         idle node grows; put back; standby keeps the node; killed, as it is away;
-        fenced while it is cut off; manager killed in a move; sealed
+        fenced while it is cut off; manager killed in a move; sealed; launcher stopped
     """
     names = [name for line in wanted.split(";") if (name := line.strip())]
     assert not [name for name in names if counts[name] < 5], counts

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.election.election import Election
+from taskd.core.election.election import STANDBY, Election
 from taskd.core.election.roster import Roster, is_majority
 from taskd.messages.values import Voting
 
@@ -86,3 +86,29 @@ def test_a_newer_roster_says_who_is_awaited():
     assert election.unasked() == {"s": ("s", 8000)}
     election.ended("s")
     assert election.all_accounted
+
+
+def test_a_lost_agent_that_stood_down_leaves_the_roster():
+    """It was lost as the agent of a node, which is then put back."""
+    election = Election("first")
+    for number, agent in enumerate("abs"):
+        election.state(e.VoterStated(agent, 0, "", (0, 0), {}, False))
+        election.voted(e.AgentVoted(agent, 1, True))
+        election.arrive(agent, number, (agent, 8000))
+
+    def rosters(times):
+        for _ in range(times):
+            for command in election.tend(lambda: False):
+                yield set(command.members)
+                for agent in command.members:
+                    election.candidate.kept(agent, command.stamp)
+
+    assert list(rosters(1)) == [{"a", "b", "s"}]
+    election.depart("b")
+    election.stand_down("b")
+    election.stand_down("s")  # that one is there, and stays
+    for agent in "bs":
+        election.disconnected(agent)
+    election.arrive("t", STANDBY, ("t", 8000))
+    election.candidate.want("t", True)
+    assert list(rosters(5)) == [{"a", "b", "s", "t"}, {"a", "s", "t"}]

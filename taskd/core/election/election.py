@@ -15,6 +15,7 @@ from taskd.messages.values import Address, Voting
 STANDBY = -3  # in place of a node's number: the agent has none
 # hosts whose agents may start the next manager, and so need the members of the roster
 SUCCESSORS = 5
+NOWHERE: Address = ("", 0)
 FEW = 50  # most machines that are asked at once: a connection each, and with time for the answers
 
 
@@ -129,6 +130,14 @@ class Election:
             at = records if records[0] or known is None else known.records
             self._here[agent] = Voting(node, at)
             self._await_no_longer(agent)
+
+    def stand_down(self, agent: str) -> None:
+        """Note that the agent has no node any more. If it is lost it is not back, and leaves the
+        roster as a standby does."""
+        if agent in self._here:
+            self.arrive(agent, STANDBY, NOWHERE)
+        elif (known := self._members.get(agent)) is not None:
+            self._members = {**self._members, agent: Voting(STANDBY, known.records)}
 
     def depart(self, agent: str) -> None:
         self._here.pop(agent, None)

@@ -341,7 +341,7 @@ class Recovery(Part):
         """End the job, by `rungs`, or save its state and train on, if `retry` is among them.
         `latest`: see Incident."""
         incident = self.join(text, now=now)
-        incident.latest = latest
+        incident.latest = min(incident.latest, latest)
         incident.narrow(rungs)
         if incident.strategy not in rungs:  # else it is already ending
             self.again(now)

@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from taskd.core import commands as c
-from taskd.core.election.election import STANDBY
 from taskd.core.incident.state import Incident, Leg, Moving
 from taskd.core.state import JobState
 from taskd.core.topology import Node
@@ -200,7 +199,7 @@ class Takeover:
         job, topology = self._job, self._job.topology
         topology.nodes[leg.node] = before
         before.keepers_notified = False
-        if moving.grows:
+        if moving.grows and job.protected:  # else all ranks begin anew, and none is away
             job.go_away(leg.ranks)
             job.away.update(leg.ranks)
             job.stand_ins, job.held = dict(moving.stand_ins), dict(moving.held)
@@ -210,7 +209,7 @@ class Takeover:
             incident.undo_renew(rank)
         incident.failures.clear()
         topology.stood_down.add(leg.assignee)
-        job.election.arrive(leg.assignee, STANDBY, ("", 0))
+        job.election.stand_down(leg.assignee)
         job.say(to_agent.StandDown(leg.assignee, leg.node, why))
         if leg.former_lost:
             self.lose(leg.node)
