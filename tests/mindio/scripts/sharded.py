@@ -17,17 +17,19 @@ from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
 
 WIDTH = int(os.environ.get("WIDTH", "64"))
 # a rank that dies while groups are made leaves the others waiting for it this long
-PATIENCE = timedelta(seconds=8)
+PATIENCE = timedelta(seconds=float(os.environ.get("PATIENCE", "8")))
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MP, REPLICAS = int(sys.argv[1]), int(sys.argv[2])
 DP_RANKS = list(range(RANK % MP, WORLD, MP))
 MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
 
-groups: dict[str, Any] = {}
+groups: dict[str, Any] = {"world": None}
+present = list(DP_RANKS)  # those that have not left
 
 
 def make_groups() -> None:
+    groups["world"], present[:] = None, DP_RANKS
     with device.making_groups():
         dist.init_process_group("gloo", timeout=PATIENCE)
         for name, ranks in (("dp", DP_RANKS), ("mp", MP_RANKS)):
@@ -99,12 +101,13 @@ class DistributedAdam:
     def state(self) -> list[torch.Tensor]:
         return [self.main, self.moment, self.second]
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float, batches: int) -> None:
+        """`batches`: of all data-parallel ranks, whose gradients are averaged."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         dist.all_reduce(gradient, group=groups["dp"])
-        gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
+        gradient = torch.nn.functional.pad(gradient / batches, (0, self.padding))
         gradient = gradient[self.part * self.size :][: self.size]
-        dist.barrier()
+        dist.barrier(group=groups["world"])
         tft_set_update_start_time()
         tft_start_updating_os()
         self.steps += 1
@@ -119,9 +122,11 @@ class DistributedAdam:
 
     def gather(self) -> None:
         """All ranks of the data-parallel group give their parts to the model."""
-        parts = [torch.empty_like(self.main) for _ in DP_RANKS]
-        dist.all_gather(parts, self.main, group=groups["dp"])
-        whole = torch.cat(parts[: len(DP_RANKS) // REPLICAS])
+        given = [torch.empty_like(self.main) for _ in present]
+        dist.all_gather(given, self.main, group=groups["dp"])
+        count = len(DP_RANKS) // REPLICAS
+        holds = [DP_RANKS.index(rank) % count for rank in present]
+        whole = torch.cat([given[holds.index(part)] for part in range(count)])
         at = 0
         with torch.no_grad():
             for parameter in self.parameters:
