@@ -13,6 +13,7 @@ from tests.mindio import lanes_by_hand
 from tests.mindio.jobs import LAYOUTS, LIMIT, RANKS, STEPS, Job, Start
 
 ELASTIC = "elastic-training"
+PACE = "0.1"  # in which all ranks have come to the next step
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,10 @@ def test_the_others_compute_what_the_ranks_that_left_would_have_gloo_for_hccl(
     leave: list[int],
     micro: int,
 ) -> None:
-    job = start(layout, strategy=ELASTIC, MICRO=str(micro), PACE="0.02")
-    job.kill(dies, 20)
+    job = start(layout, "kill", dies, 20, strategy=ELASTIC, MICRO=str(micro), PACE=PACE)
     job.wait(lambda: bool(job.incidents()))
     job.kill_manager()  # the next one takes over a job that has shrunk
+    (job.out / "hurry").touch()
     assert job.process.wait(LIMIT) == 0, job.log
     (found,) = job.incidents()
     assert found["strategy"] == ELASTIC and found["ranks"] == [], found
@@ -56,14 +57,21 @@ def test_a_fault_while_ranks_are_away_is_not_repaired_gloo_for_hccl(
     start: Start, fault: str
 ) -> None:
     """The framework goes on without ranks once, and has no handler for anything else meanwhile."""
-    job = start("sharded", fault, 2, 40, strategy=f"retry,{ELASTIC},dump", MICRO="2")
-    job.kill(3, 20)
+    faults = ("kill", 3, 20, fault, 2, 40)
+    job = start("sharded", *faults, strategy=f"retry,{ELASTIC},dump", MICRO="2", PACE=PACE)
     log = refused(job)
     for strategy in ("retry", ELASTIC):
         assert f"{strategy}: the framework repairs nothing until the ranks that are away" in log
     (folder,) = job.out.glob("checkpoint-*")
     assert {path.name for path in folder.iterdir()} == {"mp-0-part-0.pt", "mp-0-part-1.pt"}
     assert {torch.load(path)["step"] for path in folder.iterdir()} <= {40, 41}
+
+
+def test_nor_is_one_between_an_update_and_the_end_of_its_step_gloo_for_hccl(start: Start) -> None:
+    """The parameters are not gathered, and the handler has no rollback to do it."""
+    job = start("sharded", strategy=ELASTIC + ",dump", DIES_UPDATED="3:20")
+    assert "was stopped before it called tft_pause_train after update 20" in refused(job)
+    assert (job.out / "checkpoint-20").exists()
 
 
 @pytest.mark.parametrize(
@@ -76,8 +84,7 @@ def test_a_fault_while_ranks_are_away_is_not_repaired_gloo_for_hccl(
 def test_what_is_not_possible_is_said_and_the_next_strategy_taken_gloo_for_hccl(
     start: Start, layout: str, dies: int, settings: dict[str, str], why: str
 ) -> None:
-    job = start(layout, strategy=ELASTIC + ",dump", **settings)
-    job.kill(dies, 20)
+    job = start(layout, "kill", dies, 20, strategy=ELASTIC + ",dump", PACE=PACE, **settings)
     assert f"{ELASTIC} failed: {why}" in refused(job)
     workers = (job.folder / "taskd_log" / "worker-0.log").read_text()
     assert (f"elastic-training: not possible: {why}" in workers) is bool(settings)

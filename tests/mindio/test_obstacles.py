@@ -25,6 +25,7 @@ def rank(monkeypatch):
         world_size=4,
         zit=True,
         shrunk=False,
+        settled=9,
         replacement=False,
         prepared=False,
         generation=1,
@@ -72,6 +73,12 @@ def test_what_is_not_possible_is_named(rank, changes, why):
     vars(rank).update(changes)
     found = elastic.obstacle(rank)
     assert why in found and bool(why) is bool(found)
+
+
+def test_a_rank_that_was_stopped_behind_its_update_is_not_where_it_seems(rank):
+    assert not elastic.unsettled(rank)
+    rank.settled = 8
+    assert "before it called tft_pause_train after update 9" in elastic.unsettled(rank)
 
 
 def test_it_is_told_who_is_left_and_nothing_else_is_called(rank):

@@ -44,6 +44,18 @@ def obstacle(rank: Rank) -> str:
     return ""
 
 
+def unsettled(rank: Rank) -> str:
+    """Why this rank, which has stopped, cannot go on from where it is without a rollback; "" if it
+    can. Between an update and its tft_pause_train the loop gathers parameters and counts."""
+    updates = rank.updates.step
+    if rank.settled == updates:
+        return ""
+    return (
+        f"rank {rank.agent.rank} was stopped before it called tft_pause_train after update"
+        f" {updates}, and nothing is rolled back when ranks leave"
+    )
+
+
 def left(rank: Rank, away: Collection[int]) -> tuple[list[int], list[int]]:
     """The ranks that are left: of this rank's data-parallel group, and of the job."""
     return (

@@ -106,7 +106,7 @@ class Orders:
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
         # the order's own number: a newer interruption has another order, which is answered too
-        why = elastic.obstacle(rank)
+        why = elastic.obstacle(rank) or elastic.unsettled(rank)
         lanes = {} if why else self._lanes()
         at = Position(step, clean, load=rank.load, inelastic=why, **lanes)
         self._agent.report(from_rank.RankInterrupted, order.interruption, at, unfit[:128])

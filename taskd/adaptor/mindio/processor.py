@@ -165,6 +165,7 @@ class Processor(Rank):
         """Wait here while a pause before the next step is ordered. Raises Stopped."""
         if self.replacement:
             return
+        self.settled = self.updates.step
         self._pausing.wait(step)
         slot.patience(PATIENCE)
 

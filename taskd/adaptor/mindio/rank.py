@@ -44,6 +44,7 @@ class Rank:
         self.groups: ReplicaGroups = ()  # of each kind, see replica_info.py
         self.data_parallel: tuple[int, ...] = ()  # this rank's group, ascending
         self.zit = False  # the framework can train elastically, by its own account
+        self.settled = 0  # updates after which the loop had done all else: see tft_pause_train
         self.shrunk = False  # it was told to go on without ranks, and they are not all back
         self.first_update_reported = True  # the first update after a repair is reported
         self.generation = 0
@@ -71,6 +72,7 @@ class Rank:
             self.replacement = self.uce = self.prepared = self.ready = False
             self.load, self.loaded = None, -1
             self.resumed, self.generation = order.interruption, order.generation
+            self.settled = order.step
             self.first_update_reported = False
             self.repair_type = "unknown"
         self.updates.open(order.step, order.interruption)

@@ -7,7 +7,8 @@ pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with RANK
 "all", and FAULT kill, poison, cut, raise, precision (it asks for the checkpoint of step 5), early
 or late (HBM fails before or after an update has begun). SAVE_INTERVAL: updates between two
 checkpoints, 0: none. LOAD_FAULT: a fault on rank 2 while it first loads one. ZIT=0: without elastic
-training. PACE: seconds that a step takes at least.
+training. PACE: seconds before each step, until there is a file "hurry" in OUTPUT.
+DIES_GROWING: ranks that are back die while all make their groups.
 """
 
 from __future__ import annotations
@@ -208,6 +209,8 @@ def precision_error(text: str) -> str:
 
 def grow(new_ranks: list[int], args: Any, params: str) -> None:
     assert params == '{"scale-out-strategy": "DP"}' and rebooted is (RANK in new_ranks)
+    if rebooted and "DIES_GROWING" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
     rebuild_groups(new_ranks, args, None)
 
 
@@ -252,7 +255,6 @@ def rename(step: int, args: Any) -> None:
 def step_of(model: Model, optimizer: DistributedAdam, scheduler: Scheduler, losses: TextIO) -> None:
     """One step; the data and the dropout of a micro-batch are the same whenever and wherever it is
     computed."""
-    time.sleep(PACE)
     found = []
     for share in lanes.shares():
         torch.manual_seed(1_000_003 * optimizer.steps + share)
@@ -301,6 +303,8 @@ def train(
         raise RuntimeError("ARF FINISH")
     with open(OUTPUT / f"losses-{RANK}", "a", buffering=1) as losses:
         while optimizer.steps < STEPS:
+            if PACE and not (OUTPUT / "hurry").exists():
+                time.sleep(PACE)
             hurt(model, optimizer)
             lanes.by_hand((forward, model, optimizer, scheduler))
             forward(model, optimizer, scheduler, losses)

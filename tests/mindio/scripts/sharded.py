@@ -1,10 +1,12 @@
 """What pretrain.py trains: a model whose layers are split by columns and rows over the
 model-parallel ranks, and an optimizer whose parts lie on the data-parallel ranks, with replicas.
-Takes MODEL_PARALLEL and REPLICAS from the command line."""
+Takes MODEL_PARALLEL and REPLICAS from the command line. DIES_UPDATED: "RANK:STEP", where that one
+dies, its update done and its parameters not gathered."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from datetime import timedelta
 from typing import Any
@@ -117,6 +119,8 @@ class DistributedAdam:
         second = self.second / (1 - 0.99**self.steps)
         self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-rate)
         tft_end_updating_os(self.steps)
+        if os.environ.get("DIES_UPDATED") == f"{RANK}:{self.steps}":
+            os.kill(os.getpid(), signal.SIGKILL)
         tft_set_update_end_time()
         self.gather()
 
