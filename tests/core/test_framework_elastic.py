@@ -177,3 +177,32 @@ def test_not_where_a_rank_lacks_an_update(job: Job) -> None:
     job.stop((0,), 10)
     out = "\n".join(map(str, job.stop((1,), 9)))
     assert "rank 1 has not the state after update 10" in out and not job.state.away
+
+
+JOINS = "node 0 joins: joined=0-1 generation=2 resumed=2 handlers=1 stand_ins=2=0/3=1"
+
+
+def replaced(job: Job, joins: str) -> str:
+    """Another manager takes a job over that has shrunk."""
+    job.shrink()
+    return job.take("the manager is replaced by a new one", joins)
+
+
+def test_another_manager_knows_the_groups_of_ranks_that_are_away(job: Job) -> None:
+    replaced(job, JOINS)
+    job.tell(
+        *(from_rank.OptimizerReplicas(r, 0, (ReplicaGroup((r, r + 2), 2),), True) for r in range(2))
+    )
+    assert job.state.handlers and set(job.state.away) == {2, 3}
+    job.grow()
+    job.stop((0, 1), 20)
+    job.take("standby S has taken node 1 @ nothing")
+    job.tell(*(from_rank.RankReady(r, 1) for r in (2, 3)))
+    plan = only(to_rank.Restore, job.all(from_rank.RankRebuilt)).plan
+    assert plan.optimizers == ((0, 2, 0), (0, 3, 1))
+
+
+def test_nor_does_another_manager_repair_anything(job: Job) -> None:
+    """It knows whose job it is before it chooses."""
+    job.take("with notes")
+    assert "strategy dump" in replaced(job, f"{JOINS} waiting=0-1 interruption=2")

@@ -30,7 +30,10 @@ def test_the_others_compute_what_the_ranks_that_left_would_have_gloo_for_hccl(
 ) -> None:
     job = start(layout, "kill", dies, 20, strategy=ELASTIC, MICRO=str(micro), PACE=PACE)
     job.wait(lambda: bool(job.incidents()))
-    job.kill_manager()  # the next one takes over a job that has shrunk
+    job.kill_manager()
+    log = job.folder / "taskd_log" / "manager.log"
+    took_over = f"took over a job of {RANKS - len(leave)} ranks"
+    job.wait(lambda: took_over in log.read_text())
     (job.out / "hurry").touch()
     assert job.process.wait(LIMIT) == 0, job.log
     (found,) = job.incidents()
