@@ -173,8 +173,17 @@ static uint64_t together_key(uint64_t step, uint32_t built_at)
     return (step & UINT32_MAX) << 32 | (uint64_t)(built_at & 0x7FFFu) << 17;
 }
 
+/* How many ranks take steps together: those that are away do not (taskd_page_away). */
+static uint32_t present(const struct taskd_page *page)
+{
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < page->nslots; i++)
+        found += __atomic_load_n(&page->slots[i].started, __ATOMIC_SEQ_CST) != TASKD_ALL_DONE;
+    return found;
+}
+
 /* The state of `key` in the word: 0 all have arrived, 1 given up, -1 neither. */
-static int together_is(uint64_t word, uint64_t key, uint32_t nslots)
+static int together_is(const struct taskd_page *page, uint64_t word, uint64_t key)
 {
     if (word == 0)
         return -1; /* no rank has arrived at any step of this page */
@@ -186,7 +195,7 @@ static int together_is(uint64_t word, uint64_t key, uint32_t nslots)
         return later > 0 ? 0 : -1; /* the others are at a later step, so all had been here */
     if (word & GIVEN_UP)
         return 1;
-    return (word & CAME) == nslots ? 0 : -1;
+    return (word & CAME) >= present(page) ? 0 : -1;
 }
 
 /* Arrive at the step, or with `late` give it up; returns as together_is. */
@@ -194,20 +203,20 @@ static int come_together(struct taskd_page *page, uint64_t key, bool late)
 {
     uint64_t word = __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), next;
     do {
-        if (together_is(word, key, page->nslots) >= 0)
+        if (together_is(page, word, key) >= 0)
             break;
         uint64_t now = (word ^ key) >> 17 == 0 ? word : key;
         next = late ? now | GIVEN_UP : now + 1;
     } while (!__atomic_compare_exchange_n(&page->together, &word, next, false, __ATOMIC_SEQ_CST,
                                           __ATOMIC_SEQ_CST));
     taskd_open_gate(page);
-    return together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key, page->nslots);
+    return together_is(page, __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key);
 }
 
 static bool all_came(const struct taskd_page *page, const struct taskd_slot *slot, uint64_t key)
 {
     (void)slot;
-    return together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key, page->nslots) >= 0;
+    return together_is(page, __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key) >= 0;
 }
 
 int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
@@ -226,8 +235,7 @@ int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
     if (rc < 0)
         return rc;
     return rc == 1 ? come_together(page, key, true)
-                   : together_is(__atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key,
-                                 page->nslots);
+                   : together_is(page, __atomic_load_n(&page->together, __ATOMIC_SEQ_CST), key);
 }
 
 int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)

@@ -76,7 +76,7 @@ class Standby:
     def get_ready(self, order: to_agent.Prepare, context: Any) -> None:
         """Start the ranks of a node that still trains elsewhere. `prepare` has been called."""
         epoch = self._epoch(order, context)
-        found = self._fetch(epoch, order)
+        found = [] if order.own_state else self._fetch(epoch, order)
         self._put_in_place(epoch, found)
 
         def start() -> None:
@@ -84,7 +84,7 @@ class Standby:
                 epoch.drop()
                 return
             self._member.adopt(epoch)
-            if not found:
+            if not found and not order.own_state:
                 self._fail("its records cannot be fetched")
                 return
             self._start(epoch, order)
@@ -185,7 +185,8 @@ class Standby:
             order.ranks,
             order.incarnations,
         )
-        return same and epoch is not None and bool(order.records or order.nested)
+        fetches = bool(order.records or order.nested) or order.own_state
+        return same and epoch is not None and fetches
 
     def _take_prepared(self, preparation: Preparation, order: to_agent.TakeOver) -> None:
         member, epoch = self._member, self._member.epoch
@@ -207,9 +208,12 @@ class Standby:
                         )
                     )
             # the node is lost, and the job waits for it: it cannot be returned
-            if not order.former and not order.nested:
+            if not (order.former or order.nested or order.own_state):
                 self.moved()
 
+        if order.own_state:
+            arrange([])
+            return
         self._ask(epoch, order, lambda found: member.call(lambda: arrange(found)))
 
     def _take(self, epoch: Epoch, order: to_agent.TakeOver) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from taskd.core.incident.machine import Recovery
 from taskd.core.state import JobState, Part
-from taskd.messages import from_agent, from_rank
+from taskd.messages import from_rank
 
 LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request
 
@@ -13,25 +13,21 @@ class Framework(Part):
     def __init__(self, job: JobState, recovery: Recovery) -> None:
         self._job, self._recovery = job, recovery
 
-    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
-        """An agent has registered; with ranks that train already, with a new manager."""
-        if event.generation:
-            self._job.handlers = event.handlers
-
     def replicas(self, event: from_rank.OptimizerReplicas, now: float) -> None:
         job, rank = self._job, event.rank
+        known = job.ranks.keys() | job.away.keys()
         for kind, group in enumerate(event.groups):
             ranks = group.ranks
             if (
                 not ranks
                 or len(set(ranks)) != len(ranks)
-                or not set(ranks) <= set(job.ranks)
+                or not set(ranks) <= known
                 or len(ranks) % group.count
             ):
                 job.note(
                     f"rank {rank} reports an impossible replica group for optimizer {kind}:"
                     f" {group.count} replicas on ranks {list(ranks)}, in a job of"
-                    f" {len(job.ranks)} ranks; ignored"
+                    f" {len(known)} ranks; ignored"
                 )
                 return
         job.ranks[rank].groups, job.ranks[rank].loads = event.groups, event.loads

@@ -191,6 +191,7 @@ class Growth(Part):
                 records=(),
                 reason=reason,
                 nested=sources,
+                own_state=job.handlers,
             )
         )
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.repair import Member, Refusal
-from taskd.messages.values import Load, Plan, RankSet, ReplicaGroup, ReplicaGroups
+from taskd.messages.values import Load, Plan, Position, RankSet, ReplicaGroup, ReplicaGroups
 
 NO_STEP = "no rank has finished an update of its optimizer"
 
@@ -110,6 +110,27 @@ def savers(
     if without := [r for r in ranks if r not in covered]:
         return Refusal(f"it is not known which ranks have the optimizer state of rank {without[0]}")
     return step, tuple(tuple(sorted(found.get(k, ()))) for k in range(max(found) + 1))
+
+
+def lacking(staying: Mapping[int, Position | None], groups: Mapping[int, ReplicaGroups]) -> str:
+    """Why a job cannot go on with the ranks `staying` alone; "" if it can. Its framework copies
+    nothing then: it forms groups of those that stay, and each part is taken from one that has
+    it."""
+    if 0 not in staying:
+        return "rank 0, with which the framework writes its checkpoints and logs, would leave"
+    step = max((p.step for p in staying.values() if p is not None), default=0)
+    for rank, position in staying.items():
+        if position is None or position.clean != step:
+            return f"rank {rank} has not the state after update {step}, and nothing is copied to it"
+    for kind, group in sorted(
+        {(k, g) for known in groups.values() for k, g in enumerate(known)}, key=_order
+    ):
+        parts = len(group.ranks) // group.count
+        for part in range(parts):
+            if not any(r in staying for r in _row(group)[part::parts]):
+                having = abbreviate(_row(group)[part::parts])
+                return f"a part of optimizer {kind} is on ranks [{having}] alone, which would leave"
+    return ""
 
 
 def replicas(rank: int, group: ReplicaGroup) -> list[int]:

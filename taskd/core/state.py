@@ -266,10 +266,11 @@ class JobState:
         new: tuple[int, ...] | None = None,
         dump: str = "",
         stand_ins: Mapping[int, int] | None = None,
+        grows: bool = False,
     ) -> None:
         """Order all ranks to build the communicators of the current generation. `new`: the ranks
         whose processes are; None: all. `dump`: what they begin from. `stand_ins`: in place of the
-        present ones."""
+        present ones. `grows`: ranks that were away are back."""
         store, away = self.store(), self.stand_ins if stand_ins is None else stand_ins
         same = new is not None and not new and stand_ins is None
         self.out.append(
@@ -281,6 +282,7 @@ class JobState:
                 new or (),
                 dump,
                 tuple(sorted(away.items())),
+                grows,
             )
         )
 

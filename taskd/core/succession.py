@@ -55,6 +55,8 @@ class Succession(Part):
         ):
             known -= ranks  # in place: all ranks may wait
             known |= set(told) - dead  # one that is away had perhaps been replaced before
+        if event.generation and event.handlers:  # not each agent has a process that has said so
+            self._job.handlers = True
         if event.resumed > self._resumed:
             self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)
         if self._stand_ins or self._job.away:

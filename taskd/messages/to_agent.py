@@ -110,7 +110,8 @@ class Kill(Message, frozen=True):
 
 class Prepare(Message, frozen=True):
     """Standby `agent` starts the future ranks of `node`, while the current ones still train. Fields
-    as in TakeOver."""
+    as in TakeOver. `own_state`: there are no records to fetch, since the ranks' framework copies
+    its own state."""
 
     agent: Name
     node: Node
@@ -122,6 +123,7 @@ class Prepare(Message, frozen=True):
     records: Addresses
     reason: Report
     nested: tuple[Source, ...] = ()
+    own_state: bool = False
 
 
 class TakeRecords(Message, frozen=True):
@@ -149,7 +151,7 @@ class TakeOver(Message, frozen=True):
     ranks. `epoch`, `generation` and `interruption`: see AgentJoined. `former`: the agent that keeps
     the node until the new ranks have their state, "" if the node is lost. It gets a copy.
     `restart`: it starts no ranks, since all ranks are restarted once it has the node. `nested`: as
-    TakeRecords.sources, for ranks that were away."""
+    TakeRecords.sources, for ranks that were away; `own_state`: as in Prepare, for such ranks."""
 
     agent: Name
     node: Node
@@ -165,6 +167,7 @@ class TakeOver(Message, frozen=True):
     former: Name = ""
     restart: bool = False
     nested: tuple[Source, ...] = ()
+    own_state: bool = False
 
 
 class Fence(Message, frozen=True):

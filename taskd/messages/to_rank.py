@@ -43,7 +43,8 @@ class Rebuild(Message, frozen=True):
     """All ranks build communicators of `generation` over the store at (host, port). `same`: the
     processes are those of the previous generation, so a library that can resume its communicators
     may do so. `new`: the ranks whose processes are not. `dump`: the one that all ranks begin
-    from. `stand_ins`: the ranks that are away, and who stands in for each."""
+    from. `stand_ins`: the ranks that are away, and who stands in for each. `grows`: `new` are ranks
+    that were away."""
 
     interruption: Number
     generation: Number
@@ -52,6 +53,7 @@ class Rebuild(Message, frozen=True):
     new: tuple[Rank, ...] = ()
     dump: Name = ""
     stand_ins: StandIns = ()
+    grows: bool = False
 
 
 class Restore(Message, frozen=True):

@@ -95,9 +95,9 @@ _SWITCHES = {
     "--enable-high-availability": "fast recovery, with dump",
     "--enable-hbmfault-repair": "process-level online recovery",
     "--enable-worker-reboot": "process-level rescheduling",
-    "--enable-elastic-training": "elastic training. Accepted, and without effect: of what it turns"
-    " on taskd keeps the handlers and calls none, as jobs of `mindio_ttp` do not shrink. Jobs of"
-    " `taskd.protect` need no switch but the strategy elastic-training",
+    "--enable-elastic-training": "elastic training: the framework registers the handlers of it,"
+    " which taskd calls where elastic-training is a strategy. Jobs of `taskd.protect` need that"
+    " strategy alone",
 }
 # what taskd does not read
 OF_OTHERS: tuple[Parameter[Any, Any], ...] = (

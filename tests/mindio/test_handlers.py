@@ -47,6 +47,11 @@ def test_rename_gets_the_context_if_there_is_one_else_the_step_arguments():
     assert calling(handlers.RENAME, 7, ctx=0) == (7, 0), "a false context is one"
 
 
+def test_those_of_elastic_training_get_what_is_done_at_the_end_and_no_context():
+    for name in handlers.ELASTIC:
+        assert calling(name, [0, 1], "DP") == ([0, 1], ARGS, "DP")
+
+
 def test_exit_gets_its_context_alone_and_stream_sync_nothing():
     assert calling(handlers.EXIT) == (CTX,)
     assert calling(handlers.SYNC) == ()

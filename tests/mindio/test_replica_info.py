@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.adaptor.mindio.replica_info import groups
+from taskd.adaptor.mindio.replica_info import data_parallel, groups
 from taskd.messages import codec, from_rank
 from taskd.messages.codec import Decoder
 from taskd.messages.values import ReplicaGroup
@@ -131,3 +131,13 @@ def test_anything_is_accepted_or_refused(info: Any) -> None:
         return
     assert len(found) == len(info)
     assert all(0 in g.ranks and len(g.ranks) % g.count == 0 for g in found)
+
+
+def test_a_data_parallel_group_is_given_in_any_order() -> None:
+    assert data_parallel(2, (6, 2, 4)) == (2, 4, 6)
+
+
+@pytest.mark.parametrize("ranks", [None, [], [0, 4], [2, 2], [2, -1], [2, 3.0], "2", {2}])
+def test_one_that_is_wrong_is_refused_and_named(ranks: Any) -> None:
+    with pytest.raises(ValueError, match="tft_set_dp_group_info: dp_rank_list is"):
+        data_parallel(2, ranks)

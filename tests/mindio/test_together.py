@@ -120,6 +120,15 @@ def node() -> Iterator[Node]:
 YES, NO = ["True"] * RANKS, ["False"] * RANKS
 
 
+def test_those_that_are_away_are_not_awaited(node):
+    assert node.all_come(1) == YES
+    node.page.away(2)
+    for step in (1, 2):
+        for rank in (0, 1):
+            node.come(rank, step, built_at=1)
+        assert [node.answer(rank) for rank in (0, 1)] == YES[:2]
+
+
 def test_all_come(node):
     for step in (0, 1, 2, 3, 10):
         node.come(0, step)

@@ -13,13 +13,11 @@ log = logging.getLogger("taskd.worker")
 STOP, CLEAN, REBUILD = "stop", "clean", "rebuild_group"
 REPAIR, ROLLBACK = "repair", "rollback"
 SAVE, RENAME, EXIT, SYNC = "save_ckpt", "rename", "exit", "stream_sync"
-# of elastic training, which a framework with copies of its own cannot have yet: kept, never called
-ELASTIC = (
-    "zit_downgrade_rebuild",
-    "zit_upgrade_rebuild",
-    "zit_upgrade_repair",
-    "zit_upgrade_rollback",
-)
+# of elastic training, see elastic.py
+SHRINK = "zit_downgrade_rebuild"
+GROW_REBUILD, GROW_REPAIR = "zit_upgrade_rebuild", "zit_upgrade_repair"
+GROW_ROLLBACK = "zit_upgrade_rollback"
+ELASTIC = (SHRINK, GROW_REBUILD, GROW_REPAIR, GROW_ROLLBACK)
 NAMES = (STOP, CLEAN, REBUILD, REPAIR, ROLLBACK, SAVE, RENAME, EXIT, SYNC, *ELASTIC)
 
 Handler = Callable[..., Any]
@@ -52,7 +50,8 @@ class Handlers:
         if name not in self._found:
             return None
         function, ctx = self._found[name]
-        # a rename handler takes (step, args), MindSpore's (step, ctx); an exit handler (ctx)
+        # a rename handler takes (step, args), MindSpore's (step, ctx); an exit handler (ctx); those
+        # of elastic training (…, args, what is done), and no context
         given: tuple[Any, ...]
         if name == SYNC:
             given = ()
@@ -60,6 +59,8 @@ class Handlers:
             given = (ctx,)
         elif name == RENAME:
             given = (*arguments, ctx if ctx is not None else self.args)
+        elif name in ELASTIC:
+            given = (*arguments[:-1], self.args, arguments[-1])
         else:
             given = (*arguments, self.args, ctx)
         began = time.monotonic()

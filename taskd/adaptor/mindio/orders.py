@@ -2,7 +2,8 @@
 
 An order overtaken by a newer interruption is dropped. Handlers are called in the interface's
 sequence: stop, clean, then rebuild_group if a process is new, repair on the ranks that copy,
-rollback on all; then training continues.
+rollback on all; then training continues. Where ranks leave it is stop, clean and
+zit_downgrade_rebuild; where they come back zit_upgrade_rebuild, _repair and _rollback.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from taskd.adaptor.mindio import exceptions, frameworks, handlers
+from taskd.adaptor.mindio import elastic, exceptions, frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, RepairType, ReportState
 from taskd.adaptor.mindio.rank import Rank
 from taskd.adaptor.mindio.updates import TORN
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank, to_rank
-from taskd.messages.values import Load, Plan, Position
+from taskd.messages.values import Load, Plan, Position, Spans
 
 log = logging.getLogger("taskd.worker")
 
@@ -29,6 +30,8 @@ REPAIR_TYPES = {
     "retry": "retry",
     "recover-in-place": "recover",
     "recover": "recover",
+    "elastic-training": "downgrade",
+    "grow": "upgrade",
     "dump": "dump",
 }
 CLEANED, FAILED, LOW = 0, 1, 2  # what a clean handler returns
@@ -49,9 +52,11 @@ class Orders:
         self._stopped = False  # the training thread has left the training for this repair
         self._low = False  # failed memory held nothing that has to be restored
         self._high = False  # it did, in this repair
+        self._shrinks = self._grows = False  # ranks leave, or come back, in this repair
         self._orders: dict[type, Callable[[Any], None]] = {
             to_rank.Interrupt: self._interrupted,
             to_rank.Rebuild: self._rebuilt,
+            to_rank.TakeUp: self._taken_up,
             to_rank.Restore: self._restored,
             to_rank.Resume: self._resumed,
             to_rank.SaveCheckpoint: self._saved,
@@ -101,8 +106,16 @@ class Orders:
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
         # the order's own number: a newer interruption has another order, which is answered too
-        at = Position(step, clean, load=rank.load)
+        why = elastic.obstacle(rank) or elastic.unsettled(rank)
+        lanes = {} if why else self._lanes()
+        at = Position(step, clean, load=rank.load, inelastic=why, **lanes)
         self._agent.report(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
+
+    def _lanes(self) -> dict[str, Any]:
+        """The ranks that leave and come back one by one, each with the ranks at its place in the
+        other data-parallel groups."""
+        ranks = self._rank.data_parallel
+        return {"replica_set": ranks[0], "members": Spans.of(ranks)}
 
     def _stop(self, order: to_rank.Interrupt) -> None:
         """Get the training thread out of the training, and the device ready. Raises Unfit, and what
@@ -148,14 +161,38 @@ class Orders:
 
     # -- rebuild, repair, rollback -----------------------------------------------------------------
 
+    def _taken_up(self, order: to_rank.TakeUp) -> None:
+        """The node that this process was started for ahead of time is its own now."""
+        self._agent.report(from_rank.RankReady)
+
     def _rebuilt(self, order: to_rank.Rebuild) -> None:
         rank = self._rank
-        if order.generation == 1 and not rank.replacement:
+        self._shrinks, self._grows = False, order.grows
+        if order.stand_ins or rank.shrunk:
+            self._rebuild_elastic(order)
+        elif order.generation == 1 and not rank.replacement:
             rank.generation = 1  # the groups are the framework's own
         elif not order.same or not frameworks.resumes_links():
             self._rebuild(order)
         sockets.renewed()
         self._agent.report(from_rank.RankRebuilt, order.generation)
+
+    def _rebuild_elastic(self, order: to_rank.Rebuild) -> None:
+        rank = self._rank
+        if order.grows and not order.stand_ins:
+            self._rebuild(order)
+            return
+        if rank.shrunk or rank.replacement:
+            raise RuntimeError(
+                "the framework goes on without some ranks already, and changes that only when all"
+                " are back"
+            )
+        frameworks.before_rebuild(order.generation, order.store)
+        rank.shrunk = self._shrinks = True
+        rank.repair_step = rank.updates.step  # all that stay have finished the same updates
+        remaining = elastic.left(rank, {away for away, _ in order.stand_ins})
+        with self._communicating():
+            rank.handlers.call(handlers.SHRINK, *remaining, elastic.SHRINK)
 
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         rank = self._rank
@@ -170,7 +207,10 @@ class Orders:
                 )
             return
         with self._communicating():
-            rank.handlers.call(handlers.REBUILD, sorted(order.new))
+            if self._grows:
+                rank.handlers.call(handlers.GROW_REBUILD, sorted(order.new), elastic.GROW)
+            else:
+                rank.handlers.call(handlers.REBUILD, sorted(order.new))
 
     def _restored(self, order: to_rank.Restore) -> None:
         rank, plan = self._rank, order.plan
@@ -180,15 +220,26 @@ class Orders:
                 rank.repair_step = self._load(plan.step, plan.load)
                 digest = f"the checkpoint of step {rank.repair_step}"
             else:
-                if any(d == self._agent.rank for _, d, _ in plan.optimizers):
-                    rank.updates.whole = False
-                for info, rebuilds in self._repairs(plan):
-                    failed = sorted({d for _, d, _ in plan.optimizers})
-                    rank.handlers.call(handlers.REPAIR, plan.step, rebuilds, failed, info)
-            rank.handlers.call(handlers.ROLLBACK, rank.repair_step)
+                self._copy(plan)
+            if self._grows:
+                rank.handlers.call(handlers.GROW_ROLLBACK, rank.repair_step, elastic.GROW)
+                rank.shrunk = False
+            elif not self._shrinks:  # then the framework has done that already
+                rank.handlers.call(handlers.ROLLBACK, rank.repair_step)
         if sockets.torn():
             raise RuntimeError(f"{TORN}: the state is not whole")
         self._agent.report(from_rank.RankRestored, order.generation, digest, rank.loaded)
+
+    def _copy(self, plan: Plan) -> None:
+        rank = self._rank
+        if any(d == self._agent.rank for _, d, _ in plan.optimizers):
+            rank.updates.whole = False
+        name, more = (
+            (handlers.GROW_REPAIR, [elastic.GROW]) if self._grows else (handlers.REPAIR, [])
+        )
+        failed = sorted({d for _, d, _ in plan.optimizers})
+        for info, rebuilds in self._repairs(plan):
+            rank.handlers.call(name, plan.step, rebuilds, failed, info, *more)
 
     def _load(self, step: int, load: Load) -> int:
         """Have the framework load a checkpoint; returns its step. `step`: the updates finished."""
@@ -250,6 +301,7 @@ class Orders:
             slot.progress(0, slot.COMMITTED)
             return
         self._stopped = self._built = self._low = self._high = False
+        self._shrinks = self._grows = False
         rank.callbacks.resumed()
         rank.resume(order)
 

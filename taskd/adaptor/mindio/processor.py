@@ -14,8 +14,8 @@ import sys
 import threading
 from typing import Any
 
-from taskd import logs
-from taskd.adaptor.mindio import exceptions, frameworks, handlers
+from taskd import logs, settings
+from taskd.adaptor.mindio import elastic, exceptions, frameworks, handlers
 from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.orders import Orders
 from taskd.adaptor.mindio.pausing import Order, Pausing
@@ -55,6 +55,7 @@ class Processor(Rank):
         belonging.dies_with_launcher()
         super().__init__(rank, world_size)
         self._released = -1
+        self._elastic = settings.elastic(os.environ)  # until it is said why that is not possible
         self._pausing = Pausing(self)
 
     # -- beginning and end -------------------------------------------------------------------------
@@ -155,15 +156,21 @@ class Processor(Rank):
         if not self.first_update_reported:
             self.first_update_reported = True
             self.agent.report(from_rank.StepCommitted, self.generation, step - 1)
+        if self._elastic:
+            self._elastic = False
+            if self.agent.rank == 0 and (why := elastic.obstacle(self)):
+                log.warning("elastic-training: not possible: %s", why)
 
     def pause(self, step: int) -> None:
         """Wait here while a pause before the next step is ordered. Raises Stopped."""
         if self.replacement:
             return
+        self.settled = self.updates.step
         self._pausing.wait(step)
         slot.patience(PATIENCE)
 
     def set_replicas(self, groups: tuple[ReplicaGroup, ...]) -> None:
+        self.groups = groups
         self.kinds = tuple(k for k, g in enumerate(groups) if self.agent.rank in g.ranks)
         loads = frameworks.loads_checkpoints()
         self.agent.report(from_rank.OptimizerReplicas, groups, loads)
@@ -236,8 +243,9 @@ def current() -> Processor | None:
     return _current
 
 
-def make(rank: int, world_size: int) -> None:
-    """Make this process's Processor, if it runs under taskd's agent. Raises ValueError, OSError."""
+def make(rank: int, world_size: int, zit: bool = False) -> None:
+    """Make this process's Processor, if it runs under taskd's agent. `zit`: see Rank. Raises
+    ValueError, OSError."""
     global _current
     if "TASKD_AGENT" not in os.environ:
         print(
@@ -250,3 +258,4 @@ def make(rank: int, world_size: int) -> None:
     if _current is not None:
         raise ValueError("tft_init_processor was called already in this process")
     _current = Processor(rank, world_size)
+    _current.zit = zit

@@ -14,7 +14,7 @@ from taskd.adaptor.mindio.handlers import Handlers
 from taskd.adaptor.mindio.updates import Updates
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
-from taskd.messages.values import Load
+from taskd.messages.values import Load, ReplicaGroups
 from taskd.worker.communication.agent_client import AgentClient
 
 
@@ -41,6 +41,11 @@ class Rank:
         self.load: Load | None = None  # no rank's state is right: what all have to load
         self.loaded = -1  # the step of the checkpoint that the framework has loaded
         self.kinds: tuple[int, ...] = ()  # of the optimizers that this rank has parts of
+        self.groups: ReplicaGroups = ()  # of each kind, see replica_info.py
+        self.data_parallel: tuple[int, ...] = ()  # this rank's group, ascending
+        self.zit = False  # the framework can train elastically, by its own account
+        self.settled = 0  # updates after which the loop had done all else: see tft_pause_train
+        self.shrunk = False  # it was told to go on without ranks, and they are not all back
         self.first_update_reported = True  # the first update after a repair is reported
         self.generation = 0
         self.action: Action | None = None  # what the training thread does next, once it is known
@@ -67,6 +72,7 @@ class Rank:
             self.replacement = self.uce = self.prepared = self.ready = False
             self.load, self.loaded = None, -1
             self.resumed, self.generation = order.interruption, order.generation
+            self.settled = order.step
             self.first_update_reported = False
             self.repair_type = "unknown"
         self.updates.open(order.step, order.interruption)

@@ -26,19 +26,27 @@ def _group(rank: int, kind: int, entry: Any) -> ReplicaGroup:
     where = f"tft_set_optimizer_replica: replica_info[{kind}]"
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is {entry!r}; give a dict with rank_list and replica_cnt")
-    ranks, count = entry.get("rank_list"), entry.get("replica_cnt")
+    ranks = _ranks(rank, entry.get("rank_list"), f"{where}['rank_list']")
+    count = entry.get("replica_cnt")
+    if type(count) is not int or not 1 <= count <= len(ranks) or len(ranks) % count:
+        raise ValueError(
+            f"{where}['replica_cnt'] is {count!r}; it must divide the {len(ranks)} ranks of"
+            " rank_list"
+        )
+    return ReplicaGroup(ranks, count)
+
+
+def data_parallel(rank: int, ranks: Any) -> tuple[int, ...]:
+    """The data-parallel group of `rank`, ascending. Raises ValueError."""
+    return tuple(sorted(_ranks(rank, ranks, "tft_set_dp_group_info: dp_rank_list")))
+
+
+def _ranks(rank: int, ranks: Any, what: str) -> tuple[int, ...]:
     if (
         not isinstance(ranks, list | tuple)
         or not all(type(r) is int and 0 <= r < MOST_RANKS for r in ranks)
         or len(set(ranks)) != len(ranks)
         or rank not in ranks
     ):
-        raise ValueError(
-            f"{where}['rank_list'] is {ranks!r}; give a list of different ranks with rank {rank}"
-        )
-    if type(count) is not int or not 1 <= count <= len(ranks) or len(ranks) % count:
-        raise ValueError(
-            f"{where}['replica_cnt'] is {count!r}; it must divide the {len(ranks)} ranks of"
-            " rank_list"
-        )
-    return ReplicaGroup(tuple(ranks), count)
+        raise ValueError(f"{what} is {ranks!r}; give a list of different ranks with rank {rank}")
+    return tuple(ranks)

@@ -186,7 +186,7 @@ class RankConnections:
         elif isinstance(message, from_rank.RankRestored):
             rank.restored = message.generation
         elif isinstance(message, from_rank.OptimizerReplicas):
-            rank.replicas = message
+            rank.replicas, rank.handlers = message, True  # a replacement does not join
         elif isinstance(message, from_rank.GroupReady):
             rank.connected = True
         elif isinstance(message, from_rank.RankReady):

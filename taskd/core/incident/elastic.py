@@ -8,12 +8,17 @@ that it stands in for in place with its own.
 
 What a rank that is away would have recorded is nested in its stand-in's record from then on. If
 that one goes away too, its record has both.
+
+A framework that copies its own state (taskd/adaptor/mindio) has no such records: told who is left,
+it forms its groups anew and spreads the micro-batches itself. It does so once until all ranks are
+back, and a fault meanwhile is not repaired (Damage.shrunk).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from taskd.core import optimizer_replicas
 from taskd.core.abbreviate import abbreviate
 from taskd.core.elastic import Lanes, NotElastic, shares
 from taskd.core.election.election import STANDBY
@@ -69,7 +74,8 @@ class Elastic:
             lanes, gone, stand_ins = self._split(incident)
         except NotElastic as why:
             return Move.SPENT, str(why)
-        job.lanes = lanes
+        # ranks of a framework that copies its own state come back all together
+        job.lanes = None if job.handlers else lanes
         away = stand_ins.keys()
         self._lost = incident.number, self.lost(incident) | gone
         leaving = away - job.away.keys()
@@ -80,8 +86,9 @@ class Elastic:
         }
         self._go_away(incident, leaving)
         round_.stand_ins = stand_ins
-        new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
-        round_.taking = self._take_records(new)
+        if not job.handlers:
+            new = {r: s for r, s in stand_ins.items() if job.stand_ins.get(r) != s}
+            round_.taking = self._take_records(new)
         return None
 
     def _gone(self, incident: Incident) -> set[int]:
@@ -96,13 +103,19 @@ class Elastic:
         self._refuse(gone)
         lanes = Lanes.of(incident.round.reports, job.topology.world_size)
         away = {r for n in lanes.broken(gone | job.away.keys()) for r in lanes.lane(n)}
-        return lanes, gone, lanes.stand_ins(away, job.stand_ins)
+        stand_ins = lanes.stand_ins(away, job.stand_ins)
+        if job.handlers:
+            reports = incident.round.reports
+            staying = {r: reports.get(r) for r in job.ranks if r not in away}
+            if why := optimizer_replicas.lacking(staying, job.optimizers):
+                raise NotElastic(why)
+        return lanes, gone, stand_ins
 
     def _refuse(self, gone: set[int]) -> None:
         """Raise NotElastic if it is known already that the job cannot go on without `gone`."""
         job = self._job
-        if job.handlers:
-            raise NotElastic("the framework copies its own state, and does not stand in for ranks")
+        if job.load is not None:
+            raise NotElastic(f"all ranks have to load {job.load.which}")
         if gone and (why := job.outnumbered):
             raise NotElastic(why)
 

@@ -61,6 +61,8 @@ class Damage:
     moving: bool = False  # a node is moving to a standby
     # dead and evicted ranks whose device gets no further process, and why
     unusable: Mapping[int, str] = field(default_factory=dict)
+    # ranks are away, and the framework, which copies its own state, has gone on without them
+    shrunk: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def unfit(strategy: str, damage: Damage) -> str | None:
         return f"rank {min(damage.ended)} has ended already, the job is past its last step"
     if strategy in MOVES:
         return None if damage.moving else "no node is being moved"
+    if damage.shrunk and strategy not in ENDING:
+        return "the framework repairs nothing until the ranks that are away are back"
     if strategy == "retry" and damage.dead:
         return f"it keeps every process, and rank {min(damage.dead)} has none"
     if strategy == "retry" and damage.evicted:

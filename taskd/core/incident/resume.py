@@ -42,7 +42,9 @@ class Rebuild(OfAll):
 
     def enter(self, incident: Incident, why: str, now: float) -> Next:
         self._job.generation += 1
-        self._job.rebuild(tuple(sorted(incident.new)), stand_ins=incident.round.stand_ins)
+        grows = incident.moving is not None and incident.moving.grows
+        new = tuple(sorted(incident.new))
+        self._job.rebuild(new, stand_ins=incident.round.stand_ins, grows=grows)
         return None
 
     def reported(self, incident: Incident) -> Collection[int]:
@@ -77,7 +79,9 @@ class Restore(OfAll):
         if not self.all_reported(incident):
             return None
         assert plan is not None
-        sets = {m.rank: m.replica_set for m in incident.round.members}
+        # a framework's handlers report the checkpoint that they have loaded, the same for all
+        by_set = not self._job.handlers
+        sets = {m.rank: m.replica_set if by_set else 0 for m in incident.round.members}
         if replica_sets.equal(restored, sets):
             return self._loaded(incident, plan)
         detail = abbreviate(f"rank {r}: {d}" for r, d in sorted(restored.items()))

@@ -149,6 +149,7 @@ class Rounds:
             living_nodes=living,
             moving=incident.moving is not None,
             unusable=unusable,
+            shrunk=job.handlers and bool(job.away),
         )
 
     def faulty(self, incident: Incident) -> tuple[tuple[int, int], ...]:

@@ -116,6 +116,7 @@ class Takeover:
         reason: str,
         former: str = "",
         nested: tuple[Source, ...] = (),
+        own_state: bool = False,
     ) -> None:
         topology = self._job.topology
         node = topology.nodes[number]
@@ -141,6 +142,7 @@ class Takeover:
                 former=former,
                 restart=incident is None,
                 nested=nested,
+                own_state=own_state,
             )
         )
 
@@ -165,7 +167,8 @@ class Takeover:
                 job.come_back(node.ranks)
             self.lose(leg.node)
             give = (incident, leg.node, leg.assignee, records, moving.why, node.agent)
-            self._give(*give, nested=nested)
+            own_state = moving.grows and job.handlers
+            self._give(*give, nested=nested, own_state=own_state)
         self.keep_records()
 
     def moved(self, incident: Incident) -> None:
@@ -225,6 +228,8 @@ class Takeover:
         """Where the records of ranks that are away are: by node, the ranks that have them in
         theirs."""
         topology = self._job.topology
+        if self._job.handlers:  # such a job has no records
+            return ()
         holders: dict[int, set[int]] = {}
         for rank in ranks:
             for holder in self._job.held.get(rank, ()):

@@ -6,11 +6,14 @@ and precision errors.
 pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with RANK a number or
 "all", and FAULT kill, poison, cut, raise, precision (it asks for the checkpoint of step 5), early
 or late (HBM fails before or after an update has begun). SAVE_INTERVAL: updates between two
-checkpoints, 0: none. LOAD_FAULT: a fault on rank 2 while it first loads one.
+checkpoints, 0: none. LOAD_FAULT: a fault on rank 2 while it first loads one. ZIT=0: without elastic
+training. PACE: seconds before each step, until there is a file "hurry" in OUTPUT.
+DIES_GROWING: ranks that are back die while all make their groups.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -22,8 +25,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import gloo_device as device
+import lanes
 import torch
 import torch.distributed as dist
+from lanes import MODEL, OPTIMIZER, SCHEDULER, TOTAL
 from mindio_ttp.framework_ttp import (
     OptimizerType,
     RepairType,
@@ -72,11 +77,11 @@ from sharded import (
 )
 
 BATCH = 8
-MODEL, OPTIMIZER, SCHEDULER = 1, 2, 3  # places of the decorated function's arguments
 
 STEPS, OUTPUT = int(sys.argv[3]), Path(sys.argv[4])
 FAULTS = list(zip(sys.argv[5::3], sys.argv[6::3], sys.argv[7::3], strict=True))
 SAVE_INTERVAL = int(os.environ.get("SAVE_INTERVAL", "0"))
+PACE, ZIT = float(os.environ.get("PACE", "0")), os.environ.get("ZIT", "1") == "1"
 LOADING = OUTPUT / "checkpoints"
 LATEST = LOADING / "latest_checkpointed_iteration.txt"
 
@@ -93,7 +98,7 @@ def stop(args: Any, ctx: Any) -> None:
 
 
 def clean(is_uce_error: bool, args: Any, ctx: Any) -> int:
-    assert tft_get_repair_type() in ("retry", "recover", "dump")
+    assert tft_get_repair_type() in ("retry", "recover", "dump", "unknown")
     if is_uce_error:
         args[MODEL] = args[OPTIMIZER] = None
     return 0
@@ -202,8 +207,32 @@ def precision_error(text: str) -> str:
     return "PRECISION ERROR"
 
 
-def elastic(*given: Any) -> None:
-    raise AssertionError("taskd does no elastic training with this framework")
+def grow(new_ranks: list[int], args: Any, params: str) -> None:
+    assert params == '{"scale-out-strategy": "DP"}' and rebooted is (RANK in new_ranks)
+    if rebooted and "DIES_GROWING" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rebuild_groups(new_ranks, args, None)
+
+
+def grow_repair(
+    step: int,
+    need_rebuild: bool,
+    error_ranks: list[int],
+    repair_info: dict[str, Any],
+    args: Any,
+    params: str,
+) -> None:
+    assert params == '{"scale-out-strategy": "DP"}' and not need_rebuild
+    assert repair_info["repair_type"] in (
+        RepairType.RT_SEND.value,
+        RepairType.RT_RECV_REPAIR.value,
+    )
+    repair(step, need_rebuild, error_ranks, repair_info, args, None)
+
+
+def grow_rollback(step: int, args: Any, params: str) -> None:
+    assert params == '{"scale-out-strategy": "DP"}'
+    rollback(step, args, None)
 
 
 def save(step: int, save_info: list[dict[str, Any]], args: Any, ctx: Any) -> None:
@@ -224,15 +253,19 @@ def rename(step: int, args: Any) -> None:
 
 
 def step_of(model: Model, optimizer: DistributedAdam, scheduler: Scheduler, losses: TextIO) -> None:
-    """One step; the data and the dropout are the same whenever it runs."""
-    torch.manual_seed(1_000_003 * optimizer.steps + DP_RANKS.index(RANK))
-    x = torch.randn(BATCH, WIDTH)
-    loss = (model(x) - x.roll(1, 1)).pow(2).mean()
-    loss.backward()
+    """One step; the data and the dropout of a micro-batch are the same whenever and wherever it is
+    computed."""
+    found = []
+    for share in lanes.shares():
+        torch.manual_seed(1_000_003 * optimizer.steps + share)
+        x = torch.randn(BATCH, WIDTH)
+        loss = (model(x) - x.roll(1, 1)).pow(2).mean()
+        loss.backward()
+        found.append(f"{share}:{float(loss.detach()).hex()}")
     # before the update: a step whose update is done does not run again
-    losses.write(f"{optimizer.steps} {float(loss.detach()).hex()} {time.time():.4f}\n")
+    losses.write(f"{optimizer.steps} {','.join(found)} {time.time():.4f}\n")
     scheduler.step()
-    optimizer.step(scheduler.rate)
+    optimizer.step(scheduler.rate, TOTAL)
 
 
 def hurt(model: Model, optimizer: DistributedAdam) -> None:
@@ -270,7 +303,10 @@ def train(
         raise RuntimeError("ARF FINISH")
     with open(OUTPUT / f"losses-{RANK}", "a", buffering=1) as losses:
         while optimizer.steps < STEPS:
+            if PACE and not (OUTPUT / "hurry").exists():
+                time.sleep(PACE)
             hurt(model, optimizer)
+            lanes.by_hand((forward, model, optimizer, scheduler))
             forward(model, optimizer, scheduler, losses)
             if SAVE_INTERVAL and optimizer.steps % SAVE_INTERVAL == 0:
                 save_checkpoint(optimizer)
@@ -281,9 +317,9 @@ def train(
 def main() -> None:
     global rebooted
     if RANK == 0 and "MINDX_TASK_ID" not in os.environ:
-        tft_init_controller(RANK, WORLD, False, True, False)
+        tft_init_controller(RANK, WORLD, False, True, ZIT)
         tft_start_controller("127.0.0.1", 8000, False, "")
-    tft_init_processor(RANK, WORLD, False, False, "", True, True, False)
+    tft_init_processor(RANK, WORLD, False, False, "", True, True, ZIT)
     tft_start_processor("127.0.0.1", 8000)
     rebooted = tft_is_reboot_node()
     make_groups()
@@ -298,17 +334,18 @@ def main() -> None:
     tft_register_rollback_handler(rollback)
     tft_register_rebuild_group_handler(rebuild_groups)
     tft_register_stream_sync_handler(lambda: None)
-    tft_register_zit_downgrade_rebuild_handler(elastic)
-    tft_register_zit_upgrade_rebuild_handler(elastic)
-    tft_register_zit_upgrade_repair_handler(elastic)
-    tft_register_zit_upgrade_rollback_handler(elastic)
+    tft_register_zit_downgrade_rebuild_handler(lanes.shrink)
+    tft_register_zit_upgrade_rebuild_handler(grow)
+    tft_register_zit_upgrade_repair_handler(grow_repair)
+    tft_register_zit_upgrade_rollback_handler(grow_rollback)
     for pattern in ("Connection closed by peer", "Connection reset by peer", "Broken pipe"):
         tft_register_exception_handler(pattern, "RS_HCCL_FAILED", lambda text: "gloo")
     tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", precision_error)
     model = Model()
     (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))
     optimizer = train(step_of, model, DistributedAdam(model), Scheduler())
-    digest = [t.double().sum().item().hex() for t in optimizer.state]
+    trained = [*optimizer.state, *optimizer.parameters]
+    digest = [hashlib.sha256(t.detach().numpy().tobytes()).hexdigest() for t in trained]
     (OUTPUT / f"end-{RANK}").write_text(json.dumps([optimizer.steps, digest]))
     dist.destroy_process_group()
 

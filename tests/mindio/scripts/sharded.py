@@ -1,10 +1,12 @@
 """What pretrain.py trains: a model whose layers are split by columns and rows over the
 model-parallel ranks, and an optimizer whose parts lie on the data-parallel ranks, with replicas.
-Takes MODEL_PARALLEL and REPLICAS from the command line."""
+Takes MODEL_PARALLEL and REPLICAS from the command line. DIES_UPDATED: "RANK:STEP", where that one
+dies, its update done and its parameters not gathered."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from datetime import timedelta
 from typing import Any
@@ -17,17 +19,19 @@ from mindio_ttp.utils import tft_set_update_end_time, tft_set_update_start_time
 
 WIDTH = int(os.environ.get("WIDTH", "64"))
 # a rank that dies while groups are made leaves the others waiting for it this long
-PATIENCE = timedelta(seconds=8)
+PATIENCE = timedelta(seconds=float(os.environ.get("PATIENCE", "8")))
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 MP, REPLICAS = int(sys.argv[1]), int(sys.argv[2])
 DP_RANKS = list(range(RANK % MP, WORLD, MP))
 MP_RANKS = list(range(RANK - RANK % MP, RANK - RANK % MP + MP))
 
-groups: dict[str, Any] = {}
+groups: dict[str, Any] = {"world": None}
+present = list(DP_RANKS)  # those that have not left
 
 
 def make_groups() -> None:
+    groups["world"], present[:] = None, DP_RANKS
     with device.making_groups():
         dist.init_process_group("gloo", timeout=PATIENCE)
         for name, ranks in (("dp", DP_RANKS), ("mp", MP_RANKS)):
@@ -99,12 +103,13 @@ class DistributedAdam:
     def state(self) -> list[torch.Tensor]:
         return [self.main, self.moment, self.second]
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float, batches: int) -> None:
+        """`batches`: of all data-parallel ranks, whose gradients are averaged."""
         gradient = torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None])
         dist.all_reduce(gradient, group=groups["dp"])
-        gradient = torch.nn.functional.pad(gradient / len(DP_RANKS), (0, self.padding))
+        gradient = torch.nn.functional.pad(gradient / batches, (0, self.padding))
         gradient = gradient[self.part * self.size :][: self.size]
-        dist.barrier()
+        dist.barrier(group=groups["world"])
         tft_set_update_start_time()
         tft_start_updating_os()
         self.steps += 1
@@ -114,14 +119,18 @@ class DistributedAdam:
         second = self.second / (1 - 0.99**self.steps)
         self.main.addcdiv_(first, second.sqrt_().add_(1e-8), value=-rate)
         tft_end_updating_os(self.steps)
+        if os.environ.get("DIES_UPDATED") == f"{RANK}:{self.steps}":
+            os.kill(os.getpid(), signal.SIGKILL)
         tft_set_update_end_time()
         self.gather()
 
     def gather(self) -> None:
         """All ranks of the data-parallel group give their parts to the model."""
-        parts = [torch.empty_like(self.main) for _ in DP_RANKS]
-        dist.all_gather(parts, self.main, group=groups["dp"])
-        whole = torch.cat(parts[: len(DP_RANKS) // REPLICAS])
+        given = [torch.empty_like(self.main) for _ in present]
+        dist.all_gather(given, self.main, group=groups["dp"])
+        count = len(DP_RANKS) // REPLICAS
+        holds = [DP_RANKS.index(rank) % count for rank in present]
+        whole = torch.cat([given[holds.index(part)] for part in range(count)])
         at = 0
         with torch.no_grad():
             for parameter in self.parameters:

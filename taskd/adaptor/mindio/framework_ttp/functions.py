@@ -12,7 +12,7 @@ from typing import Any
 from taskd.adaptor.mindio import controller, exceptions, frameworks, handlers, processor
 from taskd.adaptor.mindio.controller import MOST_RANKS
 from taskd.adaptor.mindio.enums import Action, OptimizerType, RepairType, ReportState
-from taskd.adaptor.mindio.replica_info import groups
+from taskd.adaptor.mindio.replica_info import data_parallel, groups
 from taskd.adaptor.mindio.updates import Stopped
 from taskd.adaptor.mindio.utils.uce_utils import tft_can_do_uce_repair
 
@@ -59,13 +59,14 @@ def tft_init_processor(
     enable_zit: bool = False,
 ) -> None:
     """Make this process a rank that its framework repairs. The strategies are those that the
-    manager is configured with; ranks and agents talk by local sockets, which need no TLS. Raises
+    manager is configured with; ranks and agents talk by local sockets, which need no TLS.
+    `enable_zit`: the framework can train elastically, by the handlers tft_register_zit_…. Raises
     ValueError, OSError."""
     if type(world_size) is not int or not 1 <= world_size <= MOST_RANKS:
         raise ValueError(f"world_size is {world_size!r}; it must be 1 to {MOST_RANKS}")
     if type(rank) is not int or not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank!r}; it must be 0 to {world_size - 1}")
-    processor.make(rank, world_size)
+    processor.make(rank, world_size, enable_zit is True)
 
 
 def tft_start_processor(master_ip: str, port: int, local_ip: str = "") -> None:
@@ -133,7 +134,11 @@ def tft_set_optimizer_replica(rank: int, replica_info: list[dict[str, Any]]) -> 
 
 
 def tft_set_dp_group_info(rank: int, dp_rank_list: list[int]) -> None:
-    """Used by elastic training, which taskd does not do."""
+    """Report the data-parallel group of `rank`, for elastic training: its ranks leave and come back
+    one by one, each with the ranks at its place in the other groups. Raises ValueError."""
+    found = data_parallel(rank, dp_rank_list)
+    if (me := processor.current()) is not None:
+        me.data_parallel = found
 
 
 def tft_reset_limit_step() -> None:
@@ -186,9 +191,10 @@ def tft_get_repair_step() -> int:
 
 
 def tft_get_repair_type() -> str:
-    """ "retry", "recover", "dump" or "unknown"."""
+    """ "retry", "recover", "dump" or "unknown", which it is too where ranks leave or come back."""
     me = processor.current()
-    return "unknown" if me is None else me.repair_type
+    known = me is not None and me.repair_type in ("retry", "recover", "dump")
+    return me.repair_type if me is not None and known else "unknown"
 
 
 def tft_report_load_ckpt_step(step: int) -> None:
@@ -258,22 +264,28 @@ def tft_register_stream_sync_handler(func: Handler, ctx: Any = None) -> None:
 
 
 def tft_register_zit_downgrade_rebuild_handler(func: Handler, ctx: Any = None) -> None:
-    """Of elastic training, which taskd does not do: never called."""
+    """func(dp_ranks, ranks, args, params): make groups of `ranks`, which are left, and of
+    `dp_ranks`, which are left of this rank's data-parallel group; spread the micro-batches of a
+    step over the latter; bring the loop to the state after tft_get_repair_step() updates. `params`:
+    '{"scale-in-strategy": "DP"}'."""
     _register("zit_downgrade_rebuild", func, ctx)
 
 
 def tft_register_zit_upgrade_rebuild_handler(func: Handler, ctx: Any = None) -> None:
-    """Of elastic training: never called."""
+    """func(new_ranks, args, params): ranks are back, with new processes. Make the groups of all.
+    `params` is '{"scale-out-strategy": "DP"}'."""
     _register("zit_upgrade_rebuild", func, ctx)
 
 
 def tft_register_zit_upgrade_repair_handler(func: Handler, ctx: Any = None) -> None:
-    """Of elastic training: never called."""
+    """func(step, need_rebuild, error_ranks, repair_info, args, params): give state to ranks that
+    are back, or take it."""
     _register("zit_upgrade_repair", func, ctx)
 
 
 def tft_register_zit_upgrade_rollback_handler(func: Handler, ctx: Any = None) -> None:
-    """Of elastic training: never called."""
+    """func(step, args, params): spread the micro-batches over all ranks again, and bring everything
+    else to the state after `step` updates."""
     _register("zit_upgrade_rollback", func, ctx)
 
 
