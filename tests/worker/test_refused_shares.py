@@ -16,7 +16,8 @@ from taskd.messages import from_rank
 from taskd.worker.state.given import WouldDiverge
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.test_shares import Script, loader, samples
+from tests.worker.elastic_scripts import Script, loader
+from tests.worker.test_shares import samples
 
 ELASTIC = "elastic-training,dump"
 
@@ -185,6 +186,29 @@ def test_shares_that_do_not_agree_about_the_update(tmp_path: Path, page):
                     script.update(step)
 
     refused(lab, "some shares of a step update the parameters and others do not", run)
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_gradients_that_are_changed_while_they_wait(synced, tmp_path: Path, page):
+    """Averages may be: every rank does the same to the same."""
+    script, data = Script(), loader(0)
+    lab = started(tmp_path, page, script)
+
+    def run() -> None:
+        for attempt in lab.job.batches(data):
+            with attempt as (step, (x,)):
+                script.model.require_backward_grad_sync = synced or step % 2 == 1
+                script.share(step, x)
+                torch.nn.utils.clip_grad_value_(script.model.parameters(), 0.01)
+                if step % 2:
+                    script.update(step)
+                    script.clear(step)
+
+    if synced:
+        run()
+        assert not lab.failures()
+    else:
+        refused(lab, "gradients that wait for a later step were changed", run)
 
 
 def test_an_update_that_computes_gradients(tmp_path: Path, page):

@@ -17,17 +17,8 @@ from taskd.records.store import Entries
 from taskd.worker.state import entry as entries
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.test_shares import (
-    Notes,
-    Scales,
-    Schedules,
-    Script,
-    at_seed,
-    by_hand,
-    loader,
-    same,
-    values,
-)
+from tests.worker.elastic_scripts import Scales, Schedules, Script, loader
+from tests.worker.test_shares import Notes, at_seed, by_hand, same, values
 
 AT = 5  # where ranks are lost, in the second of three passes of four steps
 

@@ -311,6 +311,14 @@ class Standing:
                 f" what decides about it sees the gradients of one share only: {REMEDY}"
             )
         self._updates = updates
+        assert self._made is not None
+        if not updates and self._made[1].changed():
+            self.abandon()
+            raise WouldDiverge(
+                "elastic-training: gradients that wait for a later step were changed (clipped,"
+                " scaled) before they are averaged: each rank would do that to its own, here it"
+                " would be done to a sum: do it in the step that updates"
+            )
 
     def over(self) -> None:
         """The attempt has ended."""
