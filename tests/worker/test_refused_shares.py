@@ -65,6 +65,13 @@ def trains_twice(script: Script, step: int, x: torch.Tensor) -> None:
         script.update(step)
 
 
+def follows(script: Script, step: int, x: torch.Tensor) -> None:
+    """As a momentum encoder does in its forward."""
+    with torch.no_grad():
+        script.model.module.norm.bias.mul_(0.9)
+    evaluates(script, step, x)
+
+
 def evaluates(script: Script, step: int, x: torch.Tensor) -> None:
     script.share(step, x)
     script.update(step)
@@ -79,6 +86,7 @@ def evaluates(script: Script, step: int, x: torch.Tensor) -> None:
         (reduces, "the script calls allreduce of torch.distributed itself"),
         (waits, "the script calls barrier of torch.distributed itself"),
         (trains_twice, "Net is trained further after an update in the same step"),
+        (follows, "parameters or optimizer state"),
         (evaluates, ""),
     ],
 )
@@ -104,6 +112,25 @@ def test_bodies(body, says, shrunk, tmp_path: Path, page, monkeypatch, caplog):
         assert all(says in text and "job.shares" in text for text in told)
     own = dist.ProcessGroup.__dict__["allreduce"]
     assert not hasattr(own, "__closure__") or own.__closure__ is None  # torch's own again
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_parameters_that_change_behind_their_version(shares, tmp_path: Path, page):
+    script, data = Script(), loader(0)
+    lab = started(tmp_path, page, script)
+    follower = script.model.module.norm.weight
+
+    def run() -> None:
+        for attempt in lab.job.steps(2) if shares else lab.job.batches(data):
+            with attempt as given:
+                step = given if shares else given[0]
+                script.clear(step)
+                for place in lab.job.shares(step):
+                    follower.data.mul_(0.9)
+                    script.share(step, samples(step, place))
+                script.update(step)
+
+    refused(lab, "parameters or optimizer state change while the share of one rank", run)
 
 
 def test_nothing_is_watched_without_the_strategy(tmp_path: Path, page, monkeypatch):

@@ -22,6 +22,7 @@ from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.records import Found
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
+from taskd.worker.elastic.untouched import Untouched
 from taskd.worker.state import fsdp2
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
@@ -60,6 +61,7 @@ class Standing:
         self._carrier = carrier
         self.mine: dict[int, Away] = {}
         self.passes = Passes(carrier, self.mine)
+        self._untouched = Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
         self._scalers: list[Any] = []
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
@@ -125,6 +127,7 @@ class Standing:
         ranks: list[Away | None] = [None, *self.mine.values()]
         self._order = sorted(ranks, key=lambda a: self._own_place() if a is None else a.place)
         self._install()
+        self._untouched.taken_up()
         if rewound:
             self._added = -1
         averaged = add_waiting(
@@ -209,6 +212,7 @@ class Standing:
         sums.watch(self._carrier.state.parameters(), fsdp2.managed(modules))
         synchronization.begin()
         sums.begin(len(self._order))
+        self._untouched.begin()
         self._open = True
         ours = self._take()
         self._present = [
@@ -236,12 +240,14 @@ class Standing:
         self._put(self._present[number])
         self._made[0].share(number == 0, last)
         self._made[1].share(last, self._by_itself)
+        self._untouched.share()
         self._at = number
 
     def leave(self) -> None:
         """The present share has been computed; after the last one this rank is itself again."""
         assert self._made is not None
         number = self._at
+        self._untouched.check()
         self._present[number] = self._take()
         self._pause()
         self._done = number + 1

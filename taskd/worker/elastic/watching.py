@@ -1,5 +1,6 @@
 """Notices what makes the body of a loop over job.batches impossible to run once for each share: the
-script's own collectives, which would add one share only, and a forward after an update.
+script's own collectives, which would add one share only, a forward after an update, and parameters
+that change before one.
 
 Looks only where elastic-training is a strategy, or ranks are away already. Collectives that torch's
 modules make (FSDP2's) are theirs to make in each share; those of DDP never come by Python.
@@ -39,6 +40,7 @@ class Watch:
         self._layer = methods.Layer(LEVEL)
         self._installed = self._open = False
         self._handles: list[Any] = []
+        self._versions = b""  # of the parameters when the attempt began
         self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
 
     def install(self) -> None:
@@ -58,11 +60,18 @@ class Watch:
     def begin(self) -> None:
         """An attempt begins."""
         self._open = self._installed
+        if self._open:
+            self._versions = self._state.versions()
 
     def updates(self) -> None:
         """The attempt's first update of the parameters begins."""
         if self._open and not self._handles:
             state = self._state
+            if state.versions() != self._versions:
+                self._found(
+                    "parameters or optimizer state are changed before the update (a momentum"
+                    " encoder in the forward?), which would be done once for each share"
+                )
             roots: list[torch.nn.Module] = [*state.modules.values(), *state.ddps]
             self._handles = [m.register_forward_pre_hook(self._forward) for m in roots]
 
@@ -78,7 +87,10 @@ class Watch:
             name = type(
                 module.module if isinstance(module, DistributedDataParallel) else module
             ).__name__
-            self._found(f"{name} is trained further after an update in the same step")
+            self._found(
+                f"{name} is trained further after an update in the same step, which would"
+                " count one share only"
+            )
 
     # -- collectives -------------------------------------------------------------------------------
 
@@ -86,7 +98,8 @@ class Watch:
         def method(handle: Any, *args: Any, **more: Any) -> Any:
             if self._open and _is_script(sys._getframe(1)) and self._spanning(handle):
                 self._found(
-                    f"the script calls {name} of torch.distributed itself in the body of its loop"
+                    f"the script calls {name} of torch.distributed itself in the body of its loop,"
+                    " which would count one share only"
                 )
             return original(handle, *args, **more)
 

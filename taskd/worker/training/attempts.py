@@ -250,8 +250,8 @@ class Attempts:
 
     def _seen(self, what: str) -> None:
         """The script does something in the body of a loop over job.batches that only one share of
-        several would do. Raises WouldDiverge where there are several."""
-        why = f"{what}, which would count one share only: {REMEDY}"
+        several would do, or each. Raises WouldDiverge where there are several."""
+        why = f"{what}: {REMEDY}"
         if self._session.standing.shrunk:
             raise WouldDiverge(f"elastic-training: {why}")
         self.inelastic.note(why)
