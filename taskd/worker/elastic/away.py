@@ -57,8 +57,10 @@ class Away:
         self.kind, self.step, self.found = FINAL, -1, True
         self.random = private.of_random(self._untold)
         self._told: set[str] = set()
-        self.settings = private.of_settings(lambda: common(state) | self._scripts)
-        self.buffers = private.of_buffers(lambda: [row.numel() for row in state.buffers])
+        self.settings = private.of_settings(lambda: common(state) | self._scripts, self._changed)
+        self.buffers = private.of_buffers(
+            lambda: [row.numel() for row in state.buffers], self._changed
+        )
         self.at = Pass()
         self.batches = Batches()
         self._structure: tuple[bytes, bytes] = b"", b""
@@ -107,6 +109,17 @@ class Away:
                 "rank %d is away: %s was drawn from, or seeded, outside the shares of a step in a"
                 " way that cannot be done for this rank: its numbers will be others than in a full"
                 " job",
+                self.rank,
+                name,
+            )
+
+    def _changed(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "rank %d is away: %s, of which each rank has its own, was changed outside the"
+                " shares of a step: the rank has that of its stand-in from now on. Change it while"
+                " a share is computed, before the update",
                 self.rank,
                 name,
             )
