@@ -39,7 +39,7 @@ class Sharing:
                 kept = self._batches if away is None else away.batches
                 standing.enter(index)
                 try:
-                    yield Attempt(step, (number, kept.batch(step)), ended)
+                    yield Attempt(step, (number, kept.batch(step, others=True)), ended)
                 except GeneratorExit:
                     self._broken(index)
                     raise
