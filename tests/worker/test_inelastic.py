@@ -40,7 +40,7 @@ def known(model: nn.Module, loader: Any = None, **more: Any) -> Inelastic:
     module = model.module if isinstance(model, DDP) else model
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     state = TrainingState({"model": model, "optimizer": optimizer})
-    passes = SimpleNamespace(place=lambda rank: OURS)
+    passes = SimpleNamespace(place=lambda rank: OURS, neighbor=lambda: THEIRS)
     standing = SimpleNamespace(passes=passes)
     made = Inelastic(SimpleNamespace(rank=0, state=state, standing=standing))  # type: ignore[arg-type]
     made.loops, made.loader = True, loader
@@ -195,6 +195,17 @@ class Open(Stateful):
         self.running = (i for i in range(3))
 
 
+class Fixed(DistributedSampler):
+    """Computes its part once."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.part = list(super().__iter__())
+
+    def __iter__(self):
+        return iter(self.part)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(DATA)
@@ -215,10 +226,14 @@ def test_a_loader_that_is_moved():
         (DATA, "from list"),
         (DataLoader(Stream(), 2), "from DataLoader"),
         (Open(), "Open cannot be copied (TypeError"),
+        (
+            DataLoader(DATA, 2, sampler=Fixed(DATA, 4, 0)),
+            "Fixed gives rank 3 the samples of rank 0",
+        ),
     ],
 )
 def test_loaders_that_cannot_be_read_for_others(loader, says):
-    why = loaders.obstacle(loader, OURS)
+    why = loaders.obstacle(loader, OURS, THEIRS)
     assert says in why and "job.shares(step)" in why
 
 

@@ -47,14 +47,15 @@ class Pass:
 
 class Away:
     """`place`: its data rank. `entry`, `kind`, `step`: the record that it was taken up from;
-    `found`: it has been, and its loader does not follow yet."""
+    `behind`: its loader does not follow ours yet. By the identity of our loaders: `loaders`, what
+    of their state is its own; `kept`, its clones that go on to the next pass."""
 
     def __init__(self, rank: int, place: int, state: TrainingState, seal: Seal) -> None:
         self.rank, self.place = rank, place
         self._seal = replace(seal, rank=rank)
         self._state = state
         self.entry: Entry
-        self.kind, self.step, self.found = FINAL, -1, True
+        self.kind, self.step, self.behind = FINAL, -1, True
         self.random = private.of_random(self._untold)
         self._told: set[str] = set()
         self.settings = private.of_settings(lambda: common(state) | self._scripts, self._changed)
@@ -62,6 +63,8 @@ class Away:
             lambda: [row.numel() for row in state.buffers], self._changed
         )
         self.at = Pass()
+        self.loaders: dict[int, tuple[Any, private.Apart]] = {}
+        self.kept: dict[int, tuple[Any, Any]] = {}
         self.batches = Batches()
         self._structure: tuple[bytes, bytes] = b"", b""
         # the variables of a script that goes through the shares itself are of all of them
@@ -74,7 +77,8 @@ class Away:
         self.step, self.entry, self.kind = step, entry, kind
         self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
         if fresh:
-            self.found, self.at = True, Pass(entry.pass_random, entry.loader)
+            self.behind, self.at = True, Pass(entry.pass_random, entry.loader)
+            self.loaders, self.kept = {}, {}
             self.batches.clear()
             self.batches.begin_at(step, entry.previous, entry.place)
         self.settings.settle(own.settings, entry.settings)

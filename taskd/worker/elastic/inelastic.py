@@ -46,6 +46,7 @@ class Inelastic:
         self.loader: Iterable[Any] | None = None
         self.shares: bool | None = None
         self._noted = ""
+        self._read: tuple[Any, str] | None = None  # a loader, and why it cannot be read for others
 
     def note(self, why: str) -> None:
         """What was seen while an attempt ran; the first counts."""
@@ -76,8 +77,7 @@ class Inelastic:
             if self.loops and self.shares is False:
                 yield f"the loop's last step did not go through job.shares: {REMEDY}"
             return
-        ours = self._carrier.standing.passes.place(self._carrier.rank)
-        if why := loaders.obstacle(self.loader, ours):
+        if why := self._obstacle():
             yield why
         if not state.ddps and not fsdp2.roots(state.modules.values()):
             yield (
@@ -89,6 +89,15 @@ class Inelastic:
                 yield f"{name} has sparse gradients: give it sparse=False, or {REMEDY}"
         if self._noted:
             yield self._noted
+
+    def _obstacle(self) -> str:
+        """Why the loader cannot be read for others; found once for each."""
+        if self._read is None or self._read[0] is not self.loader:
+            passes = self._carrier.standing.passes
+            ours = passes.place(self._carrier.rank)
+            why = loaders.obstacle(self.loader, ours, passes.neighbor())
+            self._read = self.loader, why
+        return self._read[1]
 
 
 def of_state(state: TrainingState) -> Iterator[str]:

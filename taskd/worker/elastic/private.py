@@ -213,3 +213,24 @@ def _same(one: Any, other: Any) -> bool:
 def _name(path: tuple[Any, ...]) -> str:
     """Where it is, as a reader knows it: without the number of its kind."""
     return ".".join(str(part) for part in path[1:]) or "the state"
+
+
+# -- the places of loaders: see state/loading.py ---------------------------------------------------
+
+
+def of_places(changed: Callable[[str], None]) -> Apart:
+    """By value, as deep as dicts go."""
+
+    def tree(data: bytes) -> dict[Any, Any]:
+        counters, own = plain.decode(data)
+        return {0: dict(enumerate(counters)), 1: plain.decode(own) if own else None}
+
+    def of(ours: bytes, theirs: bytes) -> Any:
+        return _difference(tree(ours), tree(theirs))
+
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        counters, state = _apply(tree(ours), tree(before), own, changed, ()).values()
+        has = plain.decode(ours)[1]
+        return plain.encode([list(counters.values()), plain.encode(state) if has else b""])
+
+    return Apart(of, over)

@@ -210,7 +210,8 @@ class Loop:
         elif loader is not None:
             iterator = iter(loader)
         with self._refusing():
-            self.session.standing.passes.begin(loader, cursor.pass_number, cursor.pass_random)
+            where = cursor.pass_number, cursor.pass_random, cursor.loader
+            self.session.standing.passes.begin(loader, *where)
         if iterator is not None:
             self._loads_from = self.attempts.step
         self._loader, self._iterator = loader, iterator
@@ -239,7 +240,8 @@ class Loop:
                 return None
             self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
         with self._refusing():
-            passes.fetch(step, self.batches.fetched(step)[0], oldest)
+            fetched = self.batches.fetched(step)[0], oldest, self.batches.fingerprint(step)
+            passes.fetch(step, *fetched)
         return self.batches.fetched(step)
 
     def _follows(self, entry: Entry | None) -> None:
@@ -248,8 +250,7 @@ class Loop:
         session, cursor = self.session, self.cursor
         if self.rejoin.target == NOWHERE:  # else they come when the loop is there
             present = session.random.snapshot() if entry is None else entry.fetch or entry.random
-            where = self._loader, cursor.pass_number, cursor.pass_random
-            session.standing.passes.find(*where, present)
+            session.standing.passes.find(cursor.pass_number, cursor.pass_random, present)
             if session.standing.shrunk and self.attempts.loads:
                 self.attempts.watch.install()
 
