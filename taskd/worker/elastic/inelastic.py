@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from taskd.worker.elastic.synchronization import lacking
 from taskd.worker.state import fsdp2
 from taskd.worker.state.gradients import MAIN
 from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
 
 HOOKS = tuple(
     getattr(default_hooks, name)
@@ -45,12 +48,19 @@ class Inelastic:
         self.loops = self.draws = False
         self.loader: Iterable[Any] | None = None
         self.shares: bool | None = None
-        self._noted = ""
+        self._noted, self._told = "", False
         self._read: tuple[Any, str] | None = None  # a loader, and why it cannot be read for others
 
     def note(self, why: str) -> None:
-        """What was seen while an attempt ran; the first counts."""
+        """What was seen while the script ran; the first counts."""
         self._noted = self._noted or why
+        self.tell()
+
+    def tell(self) -> None:
+        """Log why the job is not elastic, once."""
+        if self._carrier.rank == 0 and not self._told and (why := self.reason()):
+            self._told = True
+            log.warning("elastic-training: not possible: %s", why)
 
     def reason(self) -> str:
         """A sentence, "" if the job is elastic as far as is known."""
@@ -73,6 +83,8 @@ class Inelastic:
                 " over job.batches(loader), or load the batches of each rank by its number from"
                 " job.shares(step)"
             )
+        if self._noted:
+            yield self._noted
         if self.loader is None:
             if self.loops and self.shares is False:
                 yield f"the loop's last step did not go through job.shares: {REMEDY}"
@@ -87,8 +99,6 @@ class Inelastic:
         for name, module in _modules(state):
             if getattr(module, "sparse", False) is True:
                 yield f"{name} has sparse gradients: give it sparse=False, or {REMEDY}"
-        if self._noted:
-            yield self._noted
 
     def _obstacle(self) -> str:
         """Why the loader cannot be read for others; found once for each."""
