@@ -205,8 +205,10 @@ def alone(directory: Path) -> Iterator[Page]:
             try:
                 yield page
             finally:
-                while LABS:  # it watches to the end of the process
-                    LABS.pop().loop.attempts.watch.remove()
+                while LABS:  # each watches to the end of its process
+                    lab = LABS.pop()
+                    lab.loop.attempts.watch.remove()
+                    lab.session.standing.remove()
                 slot.detach()
     finally:
         dist.destroy_process_group()

@@ -125,6 +125,19 @@ class Scales(Script):
         self.draw()
 
 
+class ScalesByItself(Scales):
+    """The scaler is not given to protect(), and unscales as it steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.objects["scaler"]
+
+    def update(self, step: int) -> None:
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.draw()
+
+
 class TwoOptimizers(Script):
     def __init__(self) -> None:
         super().__init__()
@@ -189,6 +202,7 @@ KINDS = [
     Decays,
     DecaysByHook,
     Scales,
+    ScalesByItself,
     TwoOptimizers,
     Schedules,
     AccumulatesWithin,

@@ -7,11 +7,9 @@ after them (the update, and what follows it) is run once, as this rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-import torch
+from typing import Protocol
 
 from taskd.records import nested
 from taskd.records.store import Entries
@@ -20,6 +18,7 @@ from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small
 from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.records import Found
+from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.elastic.untouched import Untouched
@@ -63,7 +62,7 @@ class Standing:
         self.passes = Passes(carrier, self.mine)
         self._untouched = Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
-        self._scalers: list[Any] = []
+        self._scalers = Scalers(self.updates)
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
         self._buffers = b""  # what was gathered last
@@ -140,15 +139,18 @@ class Standing:
         if self._made is not None:
             self._made[1].averaged = averaged
 
-    def _install(self) -> None:
-        """Have torch's wrappers work in a shrunk job, or as ever in a full one."""
-        state = self._carrier.state
+    def remove(self) -> None:
+        """Leave torch's objects as they are in a full job."""
         if self._made is not None:
             self._made[0].remove()
             self._made[1].remove()
-        for scaler in self._scalers:
-            scaler.__dict__.pop("step", None)
-        self._made, self._scalers = None, []
+        self._scalers.remove()
+        self._made = None
+
+    def _install(self) -> None:
+        """Have torch's wrappers work in a shrunk job, or as ever in a full one."""
+        state = self._carrier.state
+        self.remove()
         if not self.shrunk:
             return
         synchronization = Synchronization(state.ddps, state.modules)
@@ -157,20 +159,7 @@ class Standing:
         self._made = synchronization, sums
         if self.mine:
             synchronization.heard = sums.heard
-            self._scalers = [v for v in state.small.values() if isinstance(v, torch.amp.GradScaler)]
-            for scaler in self._scalers:
-                scaler.__dict__["step"] = self._stepping(scaler)
-
-    def _stepping(self, scaler: Any) -> Callable[..., Any]:
-        """A scaler skips the update where a gradient is not finite: the share ends here in any
-        case."""
-        step = type(scaler).step
-
-        def stepped(optimizer: Any, *args: Any, **more: Any) -> Any:
-            self.updates()
-            return step(scaler, optimizer, *args, **more)
-
-        return stepped
+            self._scalers.install(state.small.values())
 
     @contextmanager
     def _borrowed(self, rank: int) -> Iterator[None]:
@@ -252,9 +241,8 @@ class Standing:
         self._pause()
         self._done = number + 1
         if self._done < len(self._order):
-            # what a scaler did to each optimizer's gradients in this share
-            for scaler in self._scalers if self._by_itself else ():
-                scaler._per_optimizer_states.clear()
+            if self._by_itself:
+                self._scalers.share_over()
             return
         ours = self._present[self._order.index(None)]
         for away, present in zip(self._order, self._present, strict=True):
