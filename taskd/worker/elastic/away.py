@@ -56,7 +56,7 @@ class Away:
         self._state = state
         self.entry: Entry
         self.kind, self.step, self.behind = FINAL, -1, True
-        self.random = private.of_random(self._untold)
+        self.random = private.of_random(self._tell_random)
         self._told: set[str] = set()
         self.settings = private.of_settings(lambda: common(state) | self._scripts, self._changed)
         self.buffers = private.of_buffers(
@@ -75,7 +75,8 @@ class Away:
         process has no loader of the rank. Raises RuntimeError if the two are of different
         models."""
         self.step, self.entry, self.kind = step, entry, kind
-        self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
+        if own.plan:  # else the script has not begun a loop
+            self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
         if fresh:
             self.behind, self.at = True, Pass(entry.pass_random, entry.loader)
             self.loaders, self.kept = {}, {}
@@ -85,6 +86,13 @@ class Away:
         self.buffers.settle(bytes(own.private), bytes(entry.private))
         self.random.settle(_start(own), _start(entry))
         self._structure = b"", b""
+
+    def begin(self, by_itself: bool) -> None:
+        """An attempt begins; see Standing.begin."""
+        scripts = set() if by_itself else {VARIABLES}
+        if scripts != self._scripts:
+            self._scripts = scripts
+            self.settings.again()
 
     def settle(self, ours: Small, theirs: Small) -> None:
         """Both have just computed their shares."""
@@ -106,7 +114,7 @@ class Away:
             return self.batches.fetched(step)[1]
         return self.random.now(random)
 
-    def _untold(self, name: str) -> None:
+    def _tell_random(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
             log.warning(
@@ -116,6 +124,19 @@ class Away:
                 self.rank,
                 name,
             )
+
+    def follows(self, names: list[str]) -> None:
+        """What was computed from gradients in the last share."""
+        for name in names:
+            if name not in self._told:
+                self._told.add(name)
+                log.warning(
+                    "rank %d is away: %s changes after gradients have been read, so it is taken to"
+                    " come of them and to be the same on all ranks. If it is not, change it before"
+                    " the backward",
+                    self.rank,
+                    name,
+                )
 
     def _changed(self, name: str) -> None:
         if name not in self._told:

@@ -131,11 +131,39 @@ def of_settings(common: Callable[[], set[str]], changed: Callable[[str], None]) 
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
         found = _apply(_tree(ours, set()), _tree(before, set()), own, changed, ())
-        groups, *rest = found.values()
-        lists = {name: list(each.values()) for name, each in groups.items()}
-        return plain.encode((lists, *rest))
+        return _settings(found)
 
     return Apart(of, over)
+
+
+def following(mine: tuple[bytes, bytes], last: tuple[bytes, bytes]) -> tuple[bytes, list[str]]:
+    """The settings at the end of a share, where what was equal in both follows the last share.
+    `mine`, `last`: before the last backward of each, and at its end. Also returns the names of what
+    changes by that."""
+    (before, end), (lasts_before, lasts_end) = mine, last
+    if end == lasts_end or (before == end and lasts_before == lasts_end):
+        return end, []
+    own = _difference(_tree(lasts_before, set()), _tree(before, set()))
+    here = _tree(end, set())
+    found = _overlaid(_tree(lasts_end, set()), _picked(own or {}, here))
+    names: list[str] = []
+    _apply(here, found, _difference(here, found) or {}, names.append, ())
+    return _settings(found), names
+
+
+def _picked(shape: dict[Any, Any], source: Any) -> dict[Any, Any]:
+    """The tree of differences `shape`, with the values of `source`."""
+    return {
+        key: _picked(inner, source[key])
+        if type(inner) is dict and type(source.get(key)) is dict
+        else _Leaf(source.get(key, _GONE))
+        for key, inner in shape.items()
+    }
+
+
+def _settings(tree: dict[Any, Any]) -> bytes:
+    groups, *rest = tree.values()
+    return plain.encode(({name: list(each.values()) for name, each in groups.items()}, *rest))
 
 
 def keeping(name: str, here: bytes, wanted: bytes) -> bytes:
@@ -202,6 +230,10 @@ def _apply(
         else:
             found[key] = inner.value
     return found
+
+
+def _overlaid(tree: Any, own: Any) -> Any:
+    return _apply(tree, tree, own, lambda name: None, ())
 
 
 def _same(one: Any, other: Any) -> bool:

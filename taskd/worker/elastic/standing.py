@@ -17,6 +17,7 @@ from taskd.worker.discovery.loop_variables import NAME as VARIABLES
 from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small
 from taskd.worker.elastic.passes import Communicators, Passes
+from taskd.worker.elastic.reading import Reading
 from taskd.worker.elastic.records import Found
 from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
@@ -62,7 +63,9 @@ class Standing:
         self.passes = Passes(carrier, self.mine)
         self._untouched = Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
-        self._scalers = Scalers(self.updates)
+        self._scalers, self._reading = Scalers(self.updates), Reading(self)
+        # of the shares in which gradients were read: the settings before their last backward
+        self._before_reading: dict[int, bytes] = {}
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
         self._buffers = b""  # what was gathered last
@@ -145,6 +148,7 @@ class Standing:
             self._made[0].remove()
             self._made[1].remove()
         self._scalers.remove()
+        self._reading.remove()
         self._made = None
 
     def _install(self) -> None:
@@ -160,6 +164,7 @@ class Standing:
         if self.mine:
             synchronization.heard = sums.heard
             self._scalers.install(state.small.values())
+            self._reading.install()
 
     @contextmanager
     def _borrowed(self, rank: int) -> Iterator[None]:
@@ -202,7 +207,9 @@ class Standing:
         synchronization.begin()
         sums.begin(len(self._order))
         self._untouched.begin()
-        self._open = True
+        self._open, self._before_reading = True, {}
+        for away in self.mine.values():
+            away.begin(by_itself)
         ours = self._take()
         self._present = [
             ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
@@ -236,6 +243,9 @@ class Standing:
         """The present share has been computed; after the last one this rank is itself again."""
         assert self._made is not None
         number = self._at
+        if (before := self._reading.before) is not None:
+            self._before_reading[number] = before
+        self._reading.over()
         self._untouched.check()
         self._present[number] = self._take()
         self._pause()
@@ -244,6 +254,7 @@ class Standing:
             if self._by_itself:
                 self._scalers.share_over()
             return
+        self._follow(number)
         ours = self._present[self._order.index(None)]
         for away, present in zip(self._order, self._present, strict=True):
             if away is not None:
@@ -251,6 +262,20 @@ class Standing:
         self._return()
         if self._by_itself:
             self._made[1].complete()
+
+    def _follow(self, last: int) -> None:
+        """See reading.py."""
+        known, present = self._before_reading, self._present
+        for number in [n for n in known if n != last and last in known]:
+            mine = known[number], present[number].settings
+            wanted, names = private.following(mine, (known[last], present[last].settings))
+            present[number] = present[number]._replace(settings=wanted)
+            if names:
+                (self._order[number] or next(iter(self.mine.values()))).follows(names)
+
+    def settings(self) -> bytes:
+        """Those in memory."""
+        return self._carrier.state.settings()
 
     def updates(self, closure: bool = False) -> None:
         """The parameters are about to change. Raises ShareOver, WouldDiverge."""
@@ -340,6 +365,7 @@ class Standing:
         assert self._made is not None
         self._made[0].over()
         self._made[1].ended()
+        self._reading.over()
         self._at = -1
 
     # -- small state in memory ---------------------------------------------------------------------
