@@ -75,8 +75,29 @@ def apart() -> Inelastic:
     return made
 
 
+KEPT: list[Any] = []
+
+
+def inside() -> Inelastic:
+    KEPT.append(DDP(net()))
+    return known(KEPT[-1].module, shares=True)
+
+
+def compiled(given: bool) -> Inelastic:
+    model = DDP(net())
+    KEPT.append(torch.compile(model, backend="eager"))
+    return known(KEPT[-1] if given else model, shares=True)
+
+
 CASES: dict[str, tuple[Any, str]] = {
     "ddp": (lambda: known(DDP(net()), distributed()), ""),
+    "inside": (inside, "was given the module inside DistributedDataParallel(Sequential)"),
+    "compiled": (lambda: compiled(False), "DistributedDataParallel(Sequential) is compiled"),
+    "compiled, given": (lambda: compiled(True), "DistributedDataParallel(Sequential) is compiled"),
+    "compiled inside": (
+        lambda: known(DDP(torch.compile(net(), backend="eager")), distributed()),
+        "",
+    ),
     "half": (lambda: known(hooked(default_hooks.fp16_compress_hook), distributed()), ""),
     "shares": (lambda: known(net(), shares=True), ""),
     "not yet": (lambda: known(net()), ""),
@@ -115,6 +136,7 @@ def _noted() -> Inelastic:
 def test_reasons(name):
     make, says = CASES[name]
     reason = make().reason()
+    KEPT.clear()
     assert (says in reason) and bool(says) == bool(reason), reason
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.worker.elastic import loaders
+from taskd.worker.elastic import hidden, loaders
 from taskd.worker.elastic.standing import REMEDY, Standing
 from taskd.worker.elastic.synchronization import lacking
 from taskd.worker.state import fsdp2
@@ -49,6 +49,8 @@ class Inelastic:
         self.loader: Iterable[Any] | None = None
         self.shares: bool | None = None
         self._noted, self._told = "", False
+        self._hidden: list[str] | None = None
+        self._trained = False
         self._read: tuple[Any, str] | None = None  # a loader, and why it cannot be read for others
 
     def note(self, why: str) -> None:
@@ -71,6 +73,7 @@ class Inelastic:
         yield from of_state(state)
         for ddp in state.ddps:
             yield from of_ddp(ddp)
+        yield from self._of_hidden()
         for name, module in _modules(state):
             if isinstance(module, torch.nn.SyncBatchNorm):
                 yield (
@@ -99,6 +102,13 @@ class Inelastic:
         for name, module in _modules(state):
             if getattr(module, "sparse", False) is True:
                 yield f"{name} has sparse gradients: give it sparse=False, or {REMEDY}"
+
+    def _of_hidden(self) -> list[str]:
+        """Looked for until the script has trained."""
+        if self._hidden is None or not self._trained:
+            self._trained = self.shares is not None
+            self._hidden = list(hidden.reasons(self._carrier.state))
+        return self._hidden
 
     def _obstacle(self) -> str:
         """Why the loader cannot be read for others; found once for each."""
