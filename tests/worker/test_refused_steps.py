@@ -51,6 +51,20 @@ def half_without_update(lab: Lab, script: Script, step: int) -> None:
         break
 
 
+def clears(lab: Lab, script: Script, step: int) -> None:
+    for place in lab.job.shares(step):
+        script.clear(step)
+        script.share(step, samples(step, place))
+    script.update(step)
+
+
+def clips(lab: Lab, script: Script, step: int) -> None:
+    for place in lab.job.shares(step):
+        script.share(step, samples(step, place))
+        torch.nn.utils.clip_grad_norm_(script.model.parameters(), 0.1)
+    script.update(step)
+
+
 def afterwards(lab: Lab, script: Script, step: int) -> None:
     for place in lab.job.shares(step):
         script.share(step, samples(step, place))
@@ -64,6 +78,8 @@ def afterwards(lab: Lab, script: Script, step: int) -> None:
         (no_gradients, "updated before the loop over job.shares"),
         (inside, "updated before the loop over job.shares"),
         (half, "updated before the loop over job.shares"),
+        (clears, "cleared or changed inside the loop over job.shares"),
+        (clips, "cleared or changed inside the loop over job.shares"),
         (half_without_update, "was left before its last share"),
         (afterwards, "a backward outside the loop over job.shares"),
     ],
@@ -127,6 +143,23 @@ def test_a_loop_without_shares_is_told_in_a_full_job(tmp_path: Path, page):
                 script.update(step)
         why = lab.loop._inelastic()
         assert ("did not go through job.shares" in why) == (step == 0), why
+
+
+def test_gradients_cleared_inside_are_told_in_a_full_job(tmp_path: Path, page):
+    script = Script()
+    lab = started(tmp_path, page, script, shrunk=False)
+    for attempt in lab.job.steps(4):
+        with attempt as step:
+            if step < 2:
+                script.clear(step)
+                for place in lab.job.shares(step):
+                    script.share(step, samples(step, place))
+                script.update(step)
+            else:
+                assert lab.loop._inelastic() == ""
+                clears(lab, script, step)
+                break
+    assert "cleared inside the loop over job.shares" in lab.loop._inelastic()
 
 
 # -- collectives -----------------------------------------------------------------------------------

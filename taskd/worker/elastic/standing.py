@@ -190,7 +190,7 @@ class Standing:
     def committed(self, left: Left) -> None:
         """An attempt was committed; `left`: the gradients that wait."""
         if self.mine and self._made is not None:
-            self._made[1].left(left)
+            self._made[1].committed(left)
 
     # -- the shares of an attempt ------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ class Sums:
         self._open = self._sharing = self._taking = self._last = False
         self._sums: dict[int, torch.Tensor] = {}  # of the shares before, by parameter
         self._left: dict[int, Seen] = {}  # what stayed in .grad in this share, before an average
+        self._staying: dict[int, Seen] = {}  # what is in .grad where shares are not taken out
         # averages at the start of the attempt, with copies
         self._waiting: dict[int, tuple[Seen, torch.Tensor]] = {}
         self._is_average: dict[int, bool] = {}  # of the parameters that have got a gradient
@@ -121,9 +122,9 @@ class Sums:
     def over(self) -> None:
         """The attempt's body has ended."""
         self._open = self._sharing = False
-        self._sums, self._left, self._waiting = {}, {}, {}
+        self._sums, self._left, self._waiting, self._staying = {}, {}, {}, {}
 
-    def left(self, left: Left) -> None:
+    def committed(self, left: Left) -> None:
         """An attempt was committed; `left`: gradients that wait."""
         rows = {row.index for row in left.rows if row.name == GRAD}
         was, self.averaged = self.averaged, set()
@@ -165,7 +166,7 @@ class Sums:
         if average is not None and _is_still(average[0], grad):
             grad.add_(average[1], alpha=self._count - 1)
         if not self._taking:
-            pass
+            self._added(key, grad)
         elif self._last:
             rest = self._sums.pop(key, None)
             if rest is not None:
@@ -190,6 +191,18 @@ class Sums:
         self._is_average[key] = averages
         if self._last and not averages:
             self._left[key] = grad, grad._version
+
+    def _added(self, key: int, grad: torch.Tensor) -> None:
+        """A gradient stays in .grad, with those of the shares before."""
+        seen = self._staying.get(key)
+        if seen is not None and not _is_still(seen, grad):
+            raise WouldDiverge(
+                "elastic-training: gradients are cleared or changed inside the loop over"
+                " job.shares(step), so those of the shares before are lost: clear them before the"
+                " loop, and change them after it"
+            )
+        if not grad.requires_grad and grad.layout is torch.strided:  # else it is a new one
+            self._staying[key] = grad, grad._version
 
 
 def _is_still(seen: Seen, grad: torch.Tensor) -> bool:
