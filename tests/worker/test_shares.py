@@ -27,7 +27,7 @@ def page(tmp_path):
 
 
 def samples(step: int, place: int) -> torch.Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(100 * step + place))
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(100 * step + place + 100))
 
 
 class Reference:
@@ -159,6 +159,38 @@ def test_shares_of_calls(again, tmp_path: Path, page):
         assert lab.job.call(call, step) == step
     lab.job.finish()
     assert not lab.failures() and not elastic_lab.HOOKS
+    assert same(values(model, optimizer), expected)
+
+
+def test_a_validation_inside_an_attempt_has_all_shares(tmp_path: Path, page):
+    model, optimizer = net()
+    wanted = Reference(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    got = Notes(tmp_path / "got")
+    for attempt in lab.job.steps(STEPS):
+        with attempt as step:
+            optimizer.zero_grad()
+            for place in lab.job.shares(step):
+                model(samples(step, place)).square().mean().backward()
+            optimizer.step()
+            model.eval()
+            for place in lab.job.shares(step):
+                with torch.no_grad():
+                    model(samples(-1, place))
+                got(place)
+            model.train()
+    assert not lab.failures()
+    assert got.lines() == ["0", "1", "2"] * STEPS
     assert same(values(model, optimizer), expected)
 
 

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from taskd.records import nested
 from taskd.records.store import Entries
-from taskd.worker.discovery.loop_variables import NAME as VARIABLES
 from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small
+from taskd.worker.elastic.in_memory import InMemory
 from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.reading import Reading
 from taskd.worker.elastic.records import Found
@@ -27,7 +27,7 @@ from taskd.worker.state import fsdp2
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.gradients import Gradients, Left
-from taskd.worker.state.memory import gather, scatter
+from taskd.worker.state.memory import scatter
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
@@ -61,14 +61,13 @@ class Standing:
         self._carrier = carrier
         self.mine: dict[int, Away] = {}
         self.passes = Passes(carrier, self.mine)
-        self._untouched = Untouched(carrier.state)
+        self._memory, self._untouched = InMemory(carrier), Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
         self._scalers, self._reading = Scalers(self.updates), Reading(self)
         # of the shares in which gradients were read: the settings before their last backward
         self._before_reading: dict[int, bytes] = {}
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
-        self._buffers = b""  # what was gathered last
         self._at = -1  # the share that is being computed
         self._home = True  # this rank's own state is in memory
         self._done = 0  # shares computed since the loop over them began
@@ -169,7 +168,7 @@ class Standing:
     @contextmanager
     def _borrowed(self, rank: int) -> Iterator[None]:
         """Inside, the buffers of a rank that is away are in place."""
-        rows, ours = self._carrier.state.buffers, self._gathered()
+        rows, ours = self._carrier.state.buffers, self._memory.gathered()
         scatter(self.mine[rank].buffers.now(ours), rows)
         try:
             yield
@@ -210,7 +209,8 @@ class Standing:
         self._open, self._before_reading = True, {}
         for away in self.mine.values():
             away.begin(by_itself)
-        ours = self._take()
+        self._memory.begin()
+        ours = self._memory.take()
         self._present = [
             ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
             for a in self._order
@@ -219,7 +219,9 @@ class Standing:
     def again(self) -> None:
         """The loop over job.shares begins: everything is as this rank has it now."""
         assert self._made is not None
-        ours = self._take()
+        self._memory.begin()
+        self._untouched.again()
+        ours = self._memory.take()
         self._present = [ours if a is None else a.now(ours) for a in self._order]
         self._made[0].begin()
         self._done, self._begun = 0, True
@@ -233,7 +235,7 @@ class Standing:
         assert self._made is not None
         last = number == len(self._order) - 1
         self._home = False
-        self._put(self._present[number])
+        self._memory.put(self._present[number], self._by_itself)
         self._made[0].share(number == 0, last)
         self._made[1].share(last, self._by_itself)
         self._untouched.share()
@@ -247,7 +249,7 @@ class Standing:
             self._before_reading[number] = before
         self._reading.over()
         self._untouched.check()
-        self._present[number] = self._take()
+        self._present[number] = self._memory.take()
         self._pause()
         self._done = number + 1
         if self._done < len(self._order):
@@ -358,7 +360,7 @@ class Standing:
             self._return()
 
     def _return(self) -> None:
-        self._put(self._present[self._order.index(None)])
+        self._memory.put(self._present[self._order.index(None)], self._by_itself)
         self._home = True
 
     def _pause(self) -> None:
@@ -367,34 +369,3 @@ class Standing:
         self._made[1].ended()
         self._reading.over()
         self._at = -1
-
-    # -- small state in memory ---------------------------------------------------------------------
-
-    def _take(self) -> Small:
-        state = self._carrier.state
-        if state.changed():
-            raise WouldDiverge(
-                "elastic-training: tensors were added to the model or exchanged while the share of"
-                " one rank was computed: other ranks' cannot follow. Do it between two steps"
-            )
-        return Small(self._carrier.random.snapshot(), state.settings(), self._gathered())
-
-    def _gathered(self) -> bytes:
-        rows = self._carrier.state.buffer_rows
-        if rows.hosted:
-            self._buffers = rows.gather(self._buffers)
-        else:
-            self._buffers = gather(self._carrier.state.buffers)
-        return self._buffers
-
-    def _put(self, wanted: Small) -> None:
-        state, here = self._carrier.state, self._take()
-        if wanted.random != here.random:
-            self._carrier.random.put(wanted.random)
-        settings = wanted.settings
-        if settings != here.settings and not self._by_itself:
-            settings = private.keeping(VARIABLES, here.settings, settings)
-        if settings != here.settings:
-            state.exchange_settings(here.settings, settings)
-        if wanted.buffers != here.buffers:
-            scatter(wanted.buffers, state.buffers)

@@ -28,6 +28,11 @@ class Untouched:
         self._contents = checksum(self._state.replicated) if self._thorough else ""
         self._thorough = False
 
+    def again(self) -> None:
+        """A loop over the shares begins: what was changed before is the script's to change."""
+        if self._contents:
+            self._contents = checksum(self._state.replicated)
+
     def share(self) -> None:
         """A share begins."""
         self._versions = self._state.versions()
