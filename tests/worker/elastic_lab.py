@@ -82,6 +82,9 @@ class Alone(Communicators):
         return (self.rank,)
 
 
+LABS: list[Lab] = []
+
+
 class Lab:
     """`rank` of `world`. `job`: as the script has it."""
 
@@ -121,6 +124,7 @@ class Lab:
         self.session.built_at = self.session.answered = slot.interruption()
         self.job = Job(self.session)
         assert self.job.loop is not None
+        LABS.append(self)
         self.loop = self.job.loop
         if not incarnation and communicators is None:
             self.loop.recorder.formed()
@@ -201,6 +205,10 @@ def alone(directory: Path) -> Iterator[Page]:
             try:
                 yield page
             finally:
+                while LABS:  # each watches to the end of its process
+                    lab = LABS.pop()
+                    lab.loop.attempts.watch.remove()
+                    lab.session.standing.remove()
                 slot.detach()
     finally:
         dist.destroy_process_group()

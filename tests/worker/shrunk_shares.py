@@ -192,7 +192,7 @@ def trains(
     same(net.parameters(), expected.parameters(), "parameters")
     same(net.buffers(), buffers[job.rank], "buffers")
     standing = lab.session.standing
-    ours = standing._gathered()
+    ours = standing._memory.gathered()
     for rank, away in standing.mine.items():
         theirs = b"".join(b.numpy().tobytes() for b in buffers[rank])
         a, b = (

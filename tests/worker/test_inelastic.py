@@ -40,7 +40,7 @@ def known(model: nn.Module, loader: Any = None, **more: Any) -> Inelastic:
     module = model.module if isinstance(model, DDP) else model
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     state = TrainingState({"model": model, "optimizer": optimizer})
-    passes = SimpleNamespace(place=lambda rank: OURS)
+    passes = SimpleNamespace(place=lambda rank: OURS, neighbor=lambda: THEIRS)
     standing = SimpleNamespace(passes=passes)
     made = Inelastic(SimpleNamespace(rank=0, state=state, standing=standing))  # type: ignore[arg-type]
     made.loops, made.loader = True, loader
@@ -75,8 +75,29 @@ def apart() -> Inelastic:
     return made
 
 
+KEPT: list[Any] = []
+
+
+def inside() -> Inelastic:
+    KEPT.append(DDP(net()))
+    return known(KEPT[-1].module, shares=True)
+
+
+def compiled(given: bool) -> Inelastic:
+    model = DDP(net())
+    KEPT.append(torch.compile(model, backend="eager"))
+    return known(KEPT[-1] if given else model, shares=True)
+
+
 CASES: dict[str, tuple[Any, str]] = {
     "ddp": (lambda: known(DDP(net()), distributed()), ""),
+    "inside": (inside, "was given the module inside DistributedDataParallel(Sequential)"),
+    "compiled": (lambda: compiled(False), "DistributedDataParallel(Sequential) is compiled"),
+    "compiled, given": (lambda: compiled(True), "DistributedDataParallel(Sequential) is compiled"),
+    "compiled inside": (
+        lambda: known(DDP(torch.compile(net(), backend="eager")), distributed()),
+        "",
+    ),
     "half": (lambda: known(hooked(default_hooks.fp16_compress_hook), distributed()), ""),
     "shares": (lambda: known(net(), shares=True), ""),
     "not yet": (lambda: known(net()), ""),
@@ -115,6 +136,7 @@ def _noted() -> Inelastic:
 def test_reasons(name):
     make, says = CASES[name]
     reason = make().reason()
+    KEPT.clear()
     assert (says in reason) and bool(says) == bool(reason), reason
 
 
@@ -195,6 +217,17 @@ class Open(Stateful):
         self.running = (i for i in range(3))
 
 
+class Fixed(DistributedSampler):
+    """Computes its part once."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.part = list(super().__iter__())
+
+    def __iter__(self):
+        return iter(self.part)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(DATA)
@@ -215,10 +248,14 @@ def test_a_loader_that_is_moved():
         (DATA, "from list"),
         (DataLoader(Stream(), 2), "from DataLoader"),
         (Open(), "Open cannot be copied (TypeError"),
+        (
+            DataLoader(DATA, 2, sampler=Fixed(DATA, 4, 0)),
+            "Fixed gives rank 3 the samples of rank 0",
+        ),
     ],
 )
 def test_loaders_that_cannot_be_read_for_others(loader, says):
-    why = loaders.obstacle(loader, OURS)
+    why = loaders.obstacle(loader, OURS, THEIRS)
     assert says in why and "job.shares(step)" in why
 
 
@@ -230,35 +267,52 @@ def settings(small: dict[str, Any], lr: float = 0.1) -> bytes:
     return plain.encode((groups, {}, small, {}, (b"\1", b"\1")))
 
 
+def apart_settings(*common: str) -> tuple[private.Apart, list[str]]:
+    """And what it says was changed."""
+    changed: list[str] = []
+    return private.of_settings(lambda: set(common), changed.append), changed
+
+
 def test_what_is_equal_stays_common():
-    apart = private.of_settings(lambda: {"scaler"})
+    apart, changed = apart_settings("scaler")
     ours = {"meter": {"count": 1, "sum": 2.0}, "mine": [1], "scaler": {"scale": 4.0}}
     theirs = {"meter": {"count": 1, "sum": 3.0, "more": 5}, "mine": [1], "scaler": {"scale": 1.0}}
     apart.settle(settings(ours), settings(theirs))
-    now = {"meter": {"count": 2, "sum": 9.0}, "mine": [1, 2], "scaler": {"scale": 8.0}}
+    now = {"meter": {"count": 2, "sum": 2.0}, "mine": [1, 2], "scaler": {"scale": 8.0}}
     wanted = {
         "meter": {"count": 2, "sum": 3.0, "more": 5},
         "mine": [1, 2],
         "scaler": {"scale": 8.0},
     }
     assert plain.decode(apart.now(settings(now, 0.05))) == plain.decode(settings(wanted, 0.05))
+    assert not changed
+
+
+def test_what_the_script_sets_back_is_set_back_for_all():
+    apart, changed = apart_settings()
+    ours, theirs = {"meter": {"n": 2, "sum": 2.0}}, {"meter": {"n": 2, "sum": 3.0}}
+    apart.settle(settings(ours), settings(theirs))
+    now = settings({"meter": {"n": 0, "sum": 0.0}})
+    assert plain.decode(apart.now(now)) == plain.decode(now) and changed == ["meter.sum"]
 
 
 def test_a_list_is_one_value():
-    apart = private.of_settings(set)
+    apart, changed = apart_settings()
     apart.settle(settings({"mine": {"a": [1, 2]}}), settings({"mine": {"a": [1, 3]}}))
-    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2, 3], "b": 1}})))
-    assert found[2] == {"mine": {"a": [1, 3], "b": 1}}
+    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2], "b": 1}})))
+    assert found[2] == {"mine": {"a": [1, 3], "b": 1}} and not changed
+    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2, 3]}})))
+    assert found[2] == {"mine": {"a": [1, 2, 3]}} and changed == ["mine.a"]
 
 
 def test_what_one_has_alone():
-    apart = private.of_settings(set)
+    apart, _ = apart_settings()
     apart.settle(settings({"mine": {"a": 1, "b": 2}}), settings({"mine": {"b": 2}}))
-    assert plain.decode(apart.now(settings({"mine": {"a": 5, "b": 3}})))[2] == {"mine": {"b": 3}}
+    assert plain.decode(apart.now(settings({"mine": {"a": 1, "b": 3}})))[2] == {"mine": {"b": 3}}
 
 
 def test_nothing_is_made_anew_where_nothing_differs():
-    apart, ours = private.of_settings(set), settings({"a": 1})
+    (apart, _), ours = apart_settings(), settings({"a": 1})
     apart.settle(ours, settings({"a": 1}))
     assert apart.now(ours) is ours
     apart.settle(ours, settings({"a": 2}))
@@ -266,8 +320,10 @@ def test_nothing_is_made_anew_where_nothing_differs():
 
 
 def test_buffers_one_by_one():
-    apart = private.of_buffers(lambda: [2, 3, 1])
+    changed: list[str] = []
+    apart = private.of_buffers(lambda: [2, 3, 1], changed.append)
     apart.settle(b"aabbbc", b"aaxbbc")
-    assert apart.now(b"zzbbby") == b"zzxbby"
+    assert apart.now(b"zzbbby") == b"zzxbby" and not changed
+    assert apart.now(b"zzwbby") == b"zzwbby" and changed
     with pytest.raises(RuntimeError, match="the record has 5 bytes of private tensors"):
         apart.settle(b"aabbbc", b"aabbb")

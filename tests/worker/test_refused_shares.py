@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.distributed.nn.functional as by_autograd
 from torch.utils.data import DataLoader, DistributedSampler
 
 from taskd.messages import from_rank
 from taskd.worker.state.given import WouldDiverge
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.test_shares import Script, loader, samples
+from tests.worker.elastic_scripts import Script, loader
+from tests.worker.test_shares import samples
 
 ELASTIC = "elastic-training,dump"
 
@@ -51,6 +54,17 @@ def reduces(script: Script, step: int, x: torch.Tensor) -> None:
     script.update(step)
 
 
+def reduces_by_autograd(script: Script, step: int, x: torch.Tensor) -> None:
+    by_autograd.all_reduce(script.loss(x)).backward()
+    script.update(step)
+
+
+def reduces_by_function(script: Script, step: int, x: torch.Tensor) -> None:
+    functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
+    script.share(step, x)
+    script.update(step)
+
+
 def waits(script: Script, step: int, x: torch.Tensor) -> None:
     script.share(step, x)
     dist.barrier()
@@ -62,6 +76,13 @@ def trains_twice(script: Script, step: int, x: torch.Tensor) -> None:
         script.clear(step)
         script.share(step, part)
         script.update(step)
+
+
+def follows(script: Script, step: int, x: torch.Tensor) -> None:
+    """As a momentum encoder does in its forward."""
+    with torch.no_grad():
+        script.model.module.norm.bias.mul_(0.9)
+    evaluates(script, step, x)
 
 
 def evaluates(script: Script, step: int, x: torch.Tensor) -> None:
@@ -76,8 +97,11 @@ def evaluates(script: Script, step: int, x: torch.Tensor) -> None:
     ("body", "says"),
     [
         (reduces, "the script calls allreduce of torch.distributed itself"),
+        (reduces_by_autograd, "the script calls allreduce of torch.distributed itself"),
+        (reduces_by_function, "the script calls all_reduce of torch.distributed itself"),
         (waits, "the script calls barrier of torch.distributed itself"),
         (trains_twice, "Net is trained further after an update in the same step"),
+        (follows, "parameters or optimizer state"),
         (evaluates, ""),
     ],
 )
@@ -101,8 +125,25 @@ def test_bodies(body, says, shrunk, tmp_path: Path, page, monkeypatch, caplog):
         told = [r.message for r in caplog.records if "not possible" in r.message]
         assert len(told) == bool(says and not shrunk)
         assert all(says in text and "job.shares" in text for text in told)
-    own = dist.ProcessGroup.__dict__["allreduce"]
-    assert not hasattr(own, "__closure__") or own.__closure__ is None  # torch's own again
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_parameters_that_change_behind_their_version(shares, tmp_path: Path, page):
+    script, data = Script(), loader(0)
+    lab = started(tmp_path, page, script)
+    follower = script.model.module.norm.weight
+
+    def run() -> None:
+        for attempt in lab.job.steps(2) if shares else lab.job.batches(data):
+            with attempt as given:
+                step = given if shares else given[0]
+                script.clear(step)
+                for place in lab.job.shares(step):
+                    follower.data.mul_(0.9)
+                    script.share(step, samples(step, place))
+                script.update(step)
+
+    refused(lab, "parameters or optimizer state change while the share of one rank", run)
 
 
 def test_nothing_is_watched_without_the_strategy(tmp_path: Path, page, monkeypatch):
@@ -187,6 +228,29 @@ def test_shares_that_do_not_agree_about_the_update(tmp_path: Path, page):
     refused(lab, "some shares of a step update the parameters and others do not", run)
 
 
+@pytest.mark.parametrize("synced", [True, False])
+def test_gradients_that_are_changed_while_they_wait(synced, tmp_path: Path, page):
+    """Averages may be: every rank does the same to the same."""
+    script, data = Script(), loader(0)
+    lab = started(tmp_path, page, script)
+
+    def run() -> None:
+        for attempt in lab.job.batches(data):
+            with attempt as (step, (x,)):
+                script.model.require_backward_grad_sync = synced or step % 2 == 1
+                script.share(step, x)
+                torch.nn.utils.clip_grad_value_(script.model.parameters(), 0.01)
+                if step % 2:
+                    script.update(step)
+                    script.clear(step)
+
+    if synced:
+        run()
+        assert not lab.failures()
+    else:
+        refused(lab, "gradients that wait for a later step were changed", run)
+
+
 def test_an_update_that_computes_gradients(tmp_path: Path, page):
     script, data = Script(), loader(0)
     lab = started(tmp_path, page, script)
@@ -236,113 +300,3 @@ def test_a_loader_that_cannot_be_read_for_others(tmp_path: Path, page):
             pass
     (why,) = lab.failures()
     assert "batches of another rank cannot be had from DataLoader: give its torch" in why
-
-
-# -- loops over job.steps --------------------------------------------------------------------------
-
-
-def without(lab: Lab, script: Script, step: int) -> None:
-    script.share(step, samples(step, 0))
-    script.update(step)
-
-
-def no_gradients(lab: Lab, script: Script, step: int) -> None:
-    script.update(step)
-
-
-def inside(lab: Lab, script: Script, step: int) -> None:
-    for place in lab.job.shares(step):
-        script.share(step, samples(step, place))
-        script.update(step)
-
-
-def half(lab: Lab, script: Script, step: int) -> None:
-    for place in lab.job.shares(step):
-        script.share(step, samples(step, place))
-        if place:
-            break
-    script.update(step)
-
-
-def half_without_update(lab: Lab, script: Script, step: int) -> None:
-    for place in lab.job.shares(step):
-        script.share(step, samples(step, place))
-        break
-
-
-def afterwards(lab: Lab, script: Script, step: int) -> None:
-    for place in lab.job.shares(step):
-        script.share(step, samples(step, place))
-    script.share(step, samples(step, 0))
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (without, "a backward outside the loop over job.shares"),
-        (no_gradients, "updated before the loop over job.shares"),
-        (inside, "updated before the loop over job.shares"),
-        (half, "updated before the loop over job.shares"),
-        (half_without_update, "was left before its last share"),
-        (afterwards, "a backward outside the loop over job.shares"),
-    ],
-)
-def test_bodies_with_shares(body, says, tmp_path: Path, page):
-    script = Script()
-    lab = started(tmp_path, page, script)
-
-    def run() -> None:
-        for attempt in lab.job.steps(3):
-            with attempt as step:
-                script.clear(step)
-                body(lab, script, step)
-
-    refused(lab, says, run)
-
-
-def test_a_loop_over_shares_that_raises_leaves_the_rank_as_it_was(tmp_path: Path, page):
-    script = Script()
-    lab = started(tmp_path, page, script)
-    found = []
-
-    def run() -> None:
-        for attempt in lab.job.steps(3):
-            with attempt as step:
-                for place in lab.job.shares(step):
-                    if place == 1:
-                        raise ValueError("a fault of the script")
-                    found.append((place, torch.rand(1), lab.session.random.snapshot()))
-
-    with pytest.raises(ValueError, match="a fault of the script"):
-        run()
-    assert [place for place, *_ in found] == [0]
-    assert lab.session.random.snapshot() == found[0][-1]
-    assert not lab.line.last(from_rank.RankRaised).refused
-
-
-def test_steps_of_shares(tmp_path: Path, page):
-    lab = started(tmp_path, page, Script())
-    with pytest.raises(RuntimeError, match="outside an attempt"):
-        next(lab.job.shares(0))
-    for attempt in lab.job.steps(1):
-        with attempt as step:
-            with pytest.raises(ValueError, match=r"job.shares\(3\): the present step is 0"):
-                next(lab.job.shares(3))
-            assert list(lab.job.shares(step)) == [0, 1, 2]
-
-
-def test_a_loop_without_shares_is_told_in_a_full_job(tmp_path: Path, page):
-    script = Script()
-    lab = started(tmp_path, page, script, shrunk=False)
-    assert lab.loop._inelastic() == ""
-    for attempt in lab.job.steps(2):
-        with attempt as step:
-            script.clear(step)
-            if step == 0:
-                without(lab, script, step)
-            else:
-                for place in lab.job.shares(step):
-                    script.share(step, samples(step, place))
-                script.update(step)
-        why = lab.loop._inelastic()
-        assert ("did not go through job.shares" in why) == (step == 0), why

@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from taskd.worker.job import Job
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.replicas import Replicas
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, seeded, with_seed
+from tests.worker.elastic_scripts import KINDS, Script, loader, net
 
 SEEDS = {0: 50, 1: 51, 2: 52}
 STEPS = 6
@@ -29,26 +27,8 @@ def page(tmp_path):
         yield page
 
 
-class Net(nn.Module):
-    """Draws random numbers, and has statistics of its own batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
-        self.drop, self.last = nn.Dropout(0.5), nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.last(self.drop(self.norm(self.first(x)).tanh()))
-
-
-def net(**more: Any) -> tuple[DDP, torch.optim.Optimizer]:
-    torch.manual_seed(1)
-    model = DDP(Net(), broadcast_buffers=False, **more)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
-
-
 def samples(step: int, place: int) -> torch.Tensor:
-    return torch.randn(5, 4, generator=torch.Generator().manual_seed(100 * step + place))
+    return torch.randn(5, 4, generator=torch.Generator().manual_seed(100 * step + place + 100))
 
 
 class Reference:
@@ -183,6 +163,38 @@ def test_shares_of_calls(again, tmp_path: Path, page):
     assert same(values(model, optimizer), expected)
 
 
+def test_a_validation_inside_an_attempt_has_all_shares(tmp_path: Path, page):
+    model, optimizer = net()
+    wanted = Reference(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for place in wanted.shares(step):
+            model(samples(step, place)).square().mean().backward()
+        optimizer.step()
+    expected = values(model, optimizer)
+
+    model, optimizer = net()
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    got = Notes(tmp_path / "got")
+    for attempt in lab.job.steps(STEPS):
+        with attempt as step:
+            optimizer.zero_grad()
+            for place in lab.job.shares(step):
+                model(samples(step, place)).square().mean().backward()
+            optimizer.step()
+            model.eval()
+            for place in lab.job.shares(step):
+                with torch.no_grad():
+                    model(samples(-1, place))
+                got(place)
+            model.train()
+    assert not lab.failures()
+    assert got.lines() == ["0", "1", "2"] * STEPS
+    assert same(values(model, optimizer), expected)
+
+
 def test_an_unprotected_job_has_its_own_share_alone(page):
     job = Job(None)
     for attempt in job.steps(2):
@@ -204,151 +216,6 @@ def test_shares_are_of_ranks_whoever_has_the_same_parameters(tmp_path: Path, pag
         if step == 0:
             lab.state.set_apart([], Replicas(0, None, (0, 2)))
     assert lab.job.step == 3 and not lab.failures()
-
-
-class Noisy(TensorDataset):
-    """Each sample is fetched with a random number."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        return (super().__getitem__(index)[0] + 0.1 * torch.randn(4),)
-
-
-def loader(place: int) -> DataLoader:
-    data = Noisy(torch.randn(60, 4, generator=torch.Generator().manual_seed(9)))
-    return DataLoader(data, 5, sampler=DistributedSampler(data, 3, place, seed=4))
-
-
-class Script:
-    """A training loop in three parts: `clear`, `share` and `update` make one step."""
-
-    def __init__(self, **more: Any) -> None:
-        self.model, self.optimizer = net(**more)
-        self.objects: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
-
-    def loss(self, x: torch.Tensor) -> torch.Tensor:
-        return self.model(x).square().mean()
-
-    def clear(self, step: int) -> None:
-        self.optimizer.zero_grad()
-
-    def share(self, step: int, x: torch.Tensor) -> None:
-        self.loss(x).backward()
-
-    def update(self, step: int) -> None:
-        self.optimizer.step()
-        self.draw()
-
-    def draw(self) -> None:
-        torch.rand(3)
-
-
-class ClearsAfterwards(Script):
-    def clear(self, step: int) -> None: ...
-
-    def update(self, step: int) -> None:
-        super().update(step)
-        self.optimizer.zero_grad()
-
-
-class ClearsInPlace(Script):
-    def clear(self, step: int) -> None:
-        self.optimizer.zero_grad(set_to_none=False)
-
-
-class Clips(ClearsAfterwards):
-    def update(self, step: int) -> None:
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
-        super().update(step)
-
-
-class Scales(Script):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-        self.objects["scaler"] = self.scaler
-
-    def share(self, step: int, x: torch.Tensor) -> None:
-        loss = self.loss(x)
-        if step == 2 and x.sum() > 0:
-            loss = loss * float("inf")
-        self.scaler.scale(loss).backward()
-
-    def update(self, step: int) -> None:
-        self.scaler.unscale_(self.optimizer)
-        nn.utils.clip_grad_norm_(self.model.parameters(), 0.1)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.draw()
-
-
-class TwoOptimizers(Script):
-    def __init__(self) -> None:
-        super().__init__()
-        net = self.model.module
-        self.optimizer = torch.optim.SGD([*net.first.parameters(), *net.norm.parameters()], lr=0.1)
-        self.second = torch.optim.Adam(net.last.parameters())
-        self.objects |= {"optimizer": self.optimizer, "second": self.second}
-
-    def clear(self, step: int) -> None:
-        self.model.zero_grad()
-
-    def update(self, step: int) -> None:
-        self.optimizer.step()
-        self.second.step()
-        self.draw()
-
-
-class Schedules(ClearsAfterwards):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.7)
-        self.objects["scheduler"] = self.scheduler
-
-    def update(self, step: int) -> None:
-        super().update(step)
-        self.scheduler.step()
-
-
-class AccumulatesWithin(Script):
-    def share(self, step: int, x: torch.Tensor) -> None:
-        with self.model.no_sync():
-            self.loss(x[:3]).backward()
-        self.loss(x[3:]).backward()
-
-
-class AccumulatesOverSteps(Script):
-    def clear(self, step: int) -> None:
-        if step % 3 == 0:
-            self.optimizer.zero_grad()
-
-    def share(self, step: int, x: torch.Tensor) -> None:
-        self.model.require_backward_grad_sync = step % 3 == 2
-        self.loss(x).backward()
-
-    def update(self, step: int) -> None:
-        if step % 3 == 2:
-            self.optimizer.step()
-        if step % 3 == 2:
-            self.draw()
-
-
-class BucketViews(Script):
-    def __init__(self) -> None:
-        super().__init__(gradient_as_bucket_view=True)
-
-
-KINDS = [
-    Script,
-    ClearsAfterwards,
-    ClearsInPlace,
-    Clips,
-    Scales,
-    TwoOptimizers,
-    Schedules,
-    AccumulatesWithin,
-    AccumulatesOverSteps,
-    BucketViews,
-]
 
 
 def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Tensor]:

@@ -15,19 +15,11 @@ from taskd.messages import from_rank
 from taskd.records import nested, store
 from taskd.records.store import Entries
 from taskd.worker.state import entry as entries
+from taskd.worker.state import plain
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.test_shares import (
-    Notes,
-    Scales,
-    Schedules,
-    Script,
-    at_seed,
-    by_hand,
-    loader,
-    same,
-    values,
-)
+from tests.worker.elastic_scripts import Scales, Schedules, Script, loader
+from tests.worker.test_shares import Notes, at_seed, by_hand, same, values
 
 AT = 5  # where ranks are lost, in the second of three passes of four steps
 
@@ -200,7 +192,8 @@ def test_the_job_grows_again(tmp_path: Path, page):
     assert [steps.count(step) for step in range(12)] == [3] * 5 + [2] + [1] * 6
     assert lab.session.communicators.were_away == [frozenset({1, 2}), frozenset()]
     assert lab.entry(12).nested == b""
-    assert "_sync_buffers" not in vars(script.model) and "step" not in vars(script.scaler)
+    assert "_sync_buffers" not in vars(script.model)
+    assert type(script.scaler).step.__qualname__ == "GradScaler.step"
     assert not any(p._post_accumulate_grad_hooks for p in script.model.parameters())
 
 
@@ -235,3 +228,77 @@ def test_a_loader_that_has_gone_too_far_is_noticed(tmp_path: Path, page):
 
     with pytest.raises(RuntimeError, match="loader of rank 1, which is away, is at step 4 here"):
         train(lab, script, Notes(tmp_path / "got"), {3: forget})
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value = state["value"]
+
+
+class ClipsByHistory(Script):
+    """By a running mean of norms, which is the same on all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meter = self.objects["meter"] = Meter()
+
+    def update(self, step: int) -> None:
+        limit = 0.5 + self.meter.value
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        self.meter.value = 0.5 * self.meter.value + 0.5 * norm
+        super().update(step)
+
+
+def of_others(lab: Lab, name: str) -> list[Any]:
+    """The small object of that name, of each rank that is away."""
+    ours = lab.state.settings()
+    return [
+        plain.decode(away.settings.now(ours))[2][name]
+        for away in lab.session.standing.mine.values()
+    ]
+
+
+def test_what_is_computed_from_gradients_is_the_same_for_all(tmp_path: Path, page):
+    notes = Notes(tmp_path / "notes")
+    expected = by_hand(ClipsByHistory, notes)
+    script, data = ClipsByHistory(), loader(0)
+    at_seed()
+    lab = Lab(tmp_path, page, 0, 3, **script.objects)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    for number in range(2):
+        data.sampler.set_epoch(number)
+        for attempt in lab.job.batches(data):
+            with attempt as (step, (x,)):
+                script.clear(step)
+                script.share(step, x)
+                torch.rand(1)
+                script.update(step)
+    assert same(values(script.model, script.optimizer), expected)
+    assert script.meter.value > 0.1
+    assert [found["value"] for found in of_others(lab, "meter")] == [script.meter.value] * 2
+    assert "grad" not in vars(torch.Tensor)
+
+
+def test_variables_of_the_loop_are_each_ranks_own(tmp_path: Path, page):
+    """Also where ranks have left before the first step, and until the script sets them back."""
+    script, data, notes = Script(), loader(0), Notes(tmp_path / "notes")
+    lab = Lab(tmp_path, page, 0, 3, **script.objects)
+    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
+    total = 0.0
+    for attempt in lab.job.batches(data):
+        with attempt as (step, (x,)):
+            script.clear(step)
+            script.share(step, x)
+            total += x.abs().sum().item()
+            script.update(step)
+            if step == 2:
+                total = 0.0
+            notes(total, *(v["total"] for v in of_others(lab, "(variables of the loop)")))
+    found = [set(line.split()) for line in notes.lines()]
+    assert [len(each) for each in found] == [3, 3, 1, 3]

@@ -46,20 +46,25 @@ class Pass:
 
 
 class Away:
-    """`entry`, `kind`, `step`: the record that it was taken up from; `found`: it has been, and its
-    loader does not follow yet."""
+    """`entry`, `kind`, `step`: the record that it was taken up from;
+    `behind`: its loader does not follow ours yet. By the identity of our loaders: `loaders`, what
+    of their state is its own; `kept`, its clones that go on to the next pass."""
 
     def __init__(self, rank: int, state: TrainingState, seal: Seal) -> None:
         self.rank = rank
         self._seal = replace(seal, rank=rank)
         self._state = state
         self.entry: Entry
-        self.kind, self.step, self.found = FINAL, -1, True
-        self.random = private.of_random(self._untold)
+        self.kind, self.step, self.behind = FINAL, -1, True
+        self.random = private.of_random(self._tell_random)
         self._told: set[str] = set()
-        self.settings = private.of_settings(lambda: common(state) | self._scripts)
-        self.buffers = private.of_buffers(lambda: [row.numel() for row in state.buffers])
+        self.settings = private.of_settings(lambda: common(state) | self._scripts, self._changed)
+        self.buffers = private.of_buffers(
+            lambda: [row.numel() for row in state.buffers], self._changed
+        )
         self.at = Pass()
+        self.loaders: dict[int, tuple[Any, private.Apart]] = {}
+        self.kept: dict[int, tuple[Any, Any]] = {}
         self.batches = Batches()
         self._structure: tuple[bytes, bytes] = b"", b""
         # the variables of a script that goes through the shares itself are of all of them
@@ -70,15 +75,24 @@ class Away:
         process has no loader of the rank. Raises RuntimeError if the two are of different
         models."""
         self.step, self.entry, self.kind = step, entry, kind
-        self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
+        if own.plan:  # else the script has not begun a loop
+            self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
         if fresh:
-            self.found, self.at = True, Pass(entry.pass_random, entry.loader)
+            self.behind, self.at = True, Pass(entry.pass_random, entry.loader)
+            self.loaders, self.kept = {}, {}
             self.batches.clear()
             self.batches.begin_at(step, entry.previous, entry.place)
         self.settings.settle(own.settings, entry.settings)
         self.buffers.settle(bytes(own.private), bytes(entry.private))
         self.random.settle(_start(own), _start(entry))
         self._structure = b"", b""
+
+    def begin(self, by_itself: bool) -> None:
+        """An attempt begins; see Standing.begin."""
+        scripts = set() if by_itself else {VARIABLES}
+        if scripts != self._scripts:
+            self._scripts = scripts
+            self.settings.again()
 
     def settle(self, ours: Small, theirs: Small) -> None:
         """Both have just computed their shares."""
@@ -100,13 +114,37 @@ class Away:
             return self.batches.fetched(step)[1]
         return self.random.now(random)
 
-    def _untold(self, name: str) -> None:
+    def _tell_random(self, name: str) -> None:
         if name not in self._told:
             self._told.add(name)
             log.warning(
                 "rank %d is away: %s was drawn from, or seeded, outside the shares of a step in a"
                 " way that cannot be done for this rank: its numbers will be others than in a full"
                 " job",
+                self.rank,
+                name,
+            )
+
+    def follows(self, names: list[str]) -> None:
+        """What was computed from gradients in the last share."""
+        for name in names:
+            if name not in self._told:
+                self._told.add(name)
+                log.warning(
+                    "rank %d is away: %s changes after gradients have been read, so it is taken to"
+                    " come of them and to be the same on all ranks. If it is not, change it before"
+                    " the backward",
+                    self.rank,
+                    name,
+                )
+
+    def _changed(self, name: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            log.warning(
+                "rank %d is away: %s, of which each rank has its own, was changed outside the"
+                " shares of a step: the rank has that of its stand-in from now on. Change it while"
+                " a share is computed, before the update",
                 self.rank,
                 name,
             )

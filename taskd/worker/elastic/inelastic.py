@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -10,12 +11,14 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.worker.elastic import loaders
+from taskd.worker.elastic import hidden, loaders
 from taskd.worker.elastic.standing import REMEDY, Standing
 from taskd.worker.elastic.synchronization import lacking
 from taskd.worker.state import fsdp2
 from taskd.worker.state.gradients import MAIN
 from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
 
 HOOKS = tuple(
     getattr(default_hooks, name)
@@ -45,11 +48,21 @@ class Inelastic:
         self.loops = self.draws = False
         self.loader: Iterable[Any] | None = None
         self.shares: bool | None = None
-        self._noted = ""
+        self._noted, self._told = "", False
+        self._hidden: list[str] | None = None
+        self._trained = False
+        self._read: tuple[Any, str] | None = None  # a loader, and why it cannot be read for others
 
     def note(self, why: str) -> None:
-        """What was seen while an attempt ran; the first counts."""
+        """What was seen while the script ran; the first counts."""
         self._noted = self._noted or why
+        self.tell()
+
+    def tell(self) -> None:
+        """Log why the job is not elastic, once."""
+        if self._carrier.rank == 0 and not self._told and (why := self.reason()):
+            self._told = True
+            log.warning("elastic-training: not possible: %s", why)
 
     def reason(self) -> str:
         """A sentence, "" if the job is elastic as far as is known."""
@@ -60,6 +73,7 @@ class Inelastic:
         yield from of_state(state)
         for ddp in state.ddps:
             yield from of_ddp(ddp)
+        yield from self._of_hidden()
         for name, module in _modules(state):
             if isinstance(module, torch.nn.SyncBatchNorm):
                 yield (
@@ -72,12 +86,13 @@ class Inelastic:
                 " over job.batches(loader), or load the batches of each rank by its number from"
                 " job.shares(step)"
             )
+        if self._noted:
+            yield self._noted
         if self.loader is None:
             if self.loops and self.shares is False:
                 yield f"the loop's last step did not go through job.shares: {REMEDY}"
             return
-        ours = self._carrier.standing.passes.place(self._carrier.rank)
-        if why := loaders.obstacle(self.loader, ours):
+        if why := self._obstacle():
             yield why
         if not state.ddps and not fsdp2.roots(state.modules.values()):
             yield (
@@ -87,8 +102,22 @@ class Inelastic:
         for name, module in _modules(state):
             if getattr(module, "sparse", False) is True:
                 yield f"{name} has sparse gradients: give it sparse=False, or {REMEDY}"
-        if self._noted:
-            yield self._noted
+
+    def _of_hidden(self) -> list[str]:
+        """Looked for until the script has trained."""
+        if self._hidden is None or not self._trained:
+            self._trained = self.shares is not None
+            self._hidden = list(hidden.reasons(self._carrier.state))
+        return self._hidden
+
+    def _obstacle(self) -> str:
+        """Why the loader cannot be read for others; found once for each."""
+        if self._read is None or self._read[0] is not self.loader:
+            passes = self._carrier.standing.passes
+            ours = passes.place(self._carrier.rank)
+            why = loaders.obstacle(self.loader, ours, passes.neighbor())
+            self._read = self.loader, why
+        return self._read[1]
 
 
 def of_state(state: TrainingState) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ REMEDY = (
     "give its torch DataLoader a DistributedSampler, or the loader state_dict() and"
     " load_state_dict(), or loop over job.steps and job.shares(step)"
 )
+FIRST = 64  # samples of two ranks that are compared
 
 
 class NotCloned(WouldDiverge):
@@ -57,8 +59,7 @@ def clone(loader: Any, ours: Place, theirs: Place) -> Any:
                     " give it one of these two pairs"
                 )
             if id(sampler) not in copies:
-                copies[id(sampler)] = copy.copy(sampler)
-                copies[id(sampler)].rank = theirs.of(sampler.num_replicas)
+                copies[id(sampler)] = _sampler(sampler, theirs.of(sampler.num_replicas))
             _set(inside, attribute, copies[id(sampler)])
         return made
     if not moves(loader):
@@ -73,10 +74,67 @@ def clone(loader: Any, ours: Place, theirs: Place) -> Any:
         ) from None
 
 
-def obstacle(loader: Any, ours: Place) -> str:
+def _sampler(sampler: Any, rank: int | None) -> Any:
+    """`sampler` as that rank has it. Raises NotCloned where it gives the samples of ours."""
+    made = copy.copy(sampler)
+    for name, value in vars(made).items():
+        if type(value) in (list, dict, set):  # what set_epoch may fill
+            vars(made)[name] = copy.copy(value)
+    made.rank = rank
+    if _overrides(sampler, "set_epoch"):
+        made.set_epoch(made.epoch)  # may compute the rank's part
+    if (
+        rank != sampler.rank
+        and _overrides(sampler, "__iter__")
+        and not loading.generators(sampler)
+        and (first := _first(made)) == _first(copy.copy(sampler))
+        and first
+    ):
+        raise NotCloned(
+            f"{type(sampler).__name__} gives rank {rank} the samples of rank {sampler.rank}, where"
+            " its attribute rank is changed: have it compute a rank's part in __iter__ or"
+            " set_epoch, or loop over job.steps and job.shares(step)"
+        )
+    return made
+
+
+def _overrides(sampler: Any, name: str) -> bool:
+    return getattr(type(sampler), name) is not getattr(DistributedSampler, name)
+
+
+def _first(sampler: Any) -> list[Any]:
+    return list(itertools.islice(iter(sampler), FIRST))
+
+
+def trusted(loader: Any) -> bool:
+    """Whether torch itself says which samples each rank has."""
+    found = samplers(loader)
+    return bool(found) and not any(
+        _overrides(getattr(getattr(loader, holder) if holder else loader, name), "__iter__")
+        for holder, name in found
+    )
+
+
+def follow(made: Any, loader: Any, ours: Place, theirs: Place) -> Any:
+    """`made`, a clone whose workers persist, as a new clone of `loader` would be: its iterator
+    keeps the samplers that it has begun with. Raises NotCloned."""
+    new = clone(loader, ours, theirs)
+    for holder, name in samplers(loader):
+        of_new = getattr(new, holder) if holder else new
+        of_made = getattr(made, holder) if holder else made
+        vars(getattr(of_made, name)).update(vars(getattr(of_new, name)))
+    return made
+
+
+def persists(loader: Any) -> bool:
+    """Whether its worker processes go on to the next pass."""
+    return isinstance(loader, DataLoader) and bool(getattr(loader, "persistent_workers", False))
+
+
+def obstacle(loader: Any, ours: Place, theirs: Place) -> str:
     """Why `clone` would fail, "" if it would not."""
     try:
-        clone(loader, ours, ours)
+        clone(loader, ours, theirs)
     except NotCloned as error:
         return str(error)
     return ""

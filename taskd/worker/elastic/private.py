@@ -2,7 +2,9 @@
 
 A rank that is away would run the same program. What is equal on both ranks when their shares of a
 step have been computed stays common: a scheduler that the script steps afterwards, for both. What
-differs is the rank's own, and changes only while its share is computed.
+differs is the rank's own, and changes while its share is computed. Where the script changes ours
+outside the shares (a sum that is set to zero for the next pass), the rank would change its own:
+ours is taken, and that is said, since it may have become another one.
 """
 
 from __future__ import annotations
@@ -33,6 +35,15 @@ class Apart:
         """Both are of the same moment: what differs is the rank's own from now on."""
         self._own = self._of(ours, theirs) if theirs is not ours and theirs != ours else None
         self._settled = self._made = ours, theirs
+
+    @property
+    def differs(self) -> bool:
+        """Whether the rank has anything of its own."""
+        return self._own is not None
+
+    def again(self) -> None:
+        """Settle once more: what `of` leaves out has changed."""
+        self.settle(*self._settled)
 
     def now(self, ours: bytes) -> bytes:
         """The rank's state, while ours is `ours`; the same object if nothing has changed."""
@@ -75,8 +86,8 @@ def of_random(untold: Callable[[str], None]) -> Apart:
 # -- buffers ---------------------------------------------------------------------------------------
 
 
-def of_buffers(sizes: Callable[[], Sequence[int]]) -> Apart:
-    """By buffer; `sizes`: in bytes."""
+def of_buffers(sizes: Callable[[], Sequence[int]], changed: Callable[[str], None]) -> Apart:
+    """By buffer; `sizes`: in bytes. `changed`: called where ours was, outside the shares."""
 
     def split(data: bytes) -> list[bytes]:
         parts, at = [], 0
@@ -93,7 +104,10 @@ def of_buffers(sizes: Callable[[], Sequence[int]]) -> Apart:
         return _pieces(split(ours), split(theirs)) or None
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        return b"".join([own.get(i, our) for i, our in enumerate(split(ours))])
+        was, parts = split(before), split(ours)
+        if any(parts[i] != was[i] for i in own):
+            changed("a buffer of a module")
+        return b"".join([own.get(i, our) if our == was[i] else our for i, our in enumerate(parts)])
 
     return Apart(of, over)
 
@@ -108,18 +122,48 @@ def _pieces(ours: list[bytes], theirs: list[bytes]) -> dict[int, bytes]:
 # -- settings: see state/small_state.py ------------------------------------------------------------
 
 
-def of_settings(common: Callable[[], set[str]]) -> Apart:
-    """By value, as deep as dicts go. `common`: names of small objects that never differ."""
+def of_settings(common: Callable[[], set[str]], changed: Callable[[str], None]) -> Apart:
+    """By value, as deep as dicts go. `common`: names of small objects that never differ; `changed`:
+    called with a name where ours was changed outside the shares."""
 
     def of(ours: bytes, theirs: bytes) -> Any:
         return _difference(_tree(ours, set()), _tree(theirs, common()))
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        groups, *rest = _apply(_tree(ours, set()), own).values()
-        lists = {name: list(each.values()) for name, each in groups.items()}
-        return plain.encode((lists, *rest))
+        found = _apply(_tree(ours, set()), _tree(before, set()), own, changed, ())
+        return _settings(found)
 
     return Apart(of, over)
+
+
+def following(mine: tuple[bytes, bytes], last: tuple[bytes, bytes]) -> tuple[bytes, list[str]]:
+    """The settings at the end of a share, where what was equal in both follows the last share.
+    `mine`, `last`: before the last backward of each, and at its end. Also returns the names of what
+    changes by that."""
+    (before, end), (lasts_before, lasts_end) = mine, last
+    if end == lasts_end or (before == end and lasts_before == lasts_end):
+        return end, []
+    own = _difference(_tree(lasts_before, set()), _tree(before, set()))
+    here = _tree(end, set())
+    found = _overlaid(_tree(lasts_end, set()), _picked(own or {}, here))
+    names: list[str] = []
+    _apply(here, found, _difference(here, found) or {}, names.append, ())
+    return _settings(found), names
+
+
+def _picked(shape: dict[Any, Any], source: Any) -> dict[Any, Any]:
+    """The tree of differences `shape`, with the values of `source`."""
+    return {
+        key: _picked(inner, source[key])
+        if type(inner) is dict and type(source.get(key)) is dict
+        else _Leaf(source.get(key, _GONE))
+        for key, inner in shape.items()
+    }
+
+
+def _settings(tree: dict[Any, Any]) -> bytes:
+    groups, *rest = tree.values()
+    return plain.encode(({name: list(each.values()) for name, each in groups.items()}, *rest))
 
 
 def keeping(name: str, here: bytes, wanted: bytes) -> bytes:
@@ -166,18 +210,59 @@ def _difference(ours: Any, theirs: Any) -> Any:
     return None if plain.encode(ours) == plain.encode(theirs) else _Leaf(theirs)
 
 
-def _apply(ours: Any, own: Any) -> Any:
-    if isinstance(own, _Leaf):
-        return own.value
-    if type(ours) is not dict:  # it was a dict, of which a part was the rank's own
+def _apply(
+    ours: Any, before: Any, own: Any, changed: Callable[[str], None], path: tuple[Any, ...]
+) -> Any:
+    """`own` over `ours`, except where ours is no longer what it was `before`."""
+    if type(ours) is not dict or type(before) is not dict:  # of which a part was the rank's own
+        changed(_name(path))
         return ours
     found = dict(ours)
     for key, inner in own.items():
-        if isinstance(inner, _Leaf):
-            if inner.value is _GONE:
-                found.pop(key, None)
-            else:
-                found[key] = inner.value
-        elif key in found:
-            found[key] = _apply(found[key], inner)
+        here, was = ours.get(key, _GONE), before.get(key, _GONE)
+        if not isinstance(inner, _Leaf):
+            if here is not _GONE:
+                found[key] = _apply(here, was, inner, changed, (*path, key))
+        elif not _same(here, was):
+            changed(_name((*path, key)))
+        elif inner.value is _GONE:
+            found.pop(key, None)
+        else:
+            found[key] = inner.value
     return found
+
+
+def _overlaid(tree: Any, own: Any) -> Any:
+    return _apply(tree, tree, own, lambda name: None, ())
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is _GONE or other is _GONE:
+        return one is other
+    return plain.encode(one) == plain.encode(other)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """Where it is, as a reader knows it: without the number of its kind."""
+    return ".".join(str(part) for part in path[1:]) or "the state"
+
+
+# -- the places of loaders: see state/loading.py ---------------------------------------------------
+
+
+def of_places(changed: Callable[[str], None]) -> Apart:
+    """By value, as deep as dicts go."""
+
+    def tree(data: bytes) -> dict[Any, Any]:
+        counters, own = plain.decode(data)
+        return {0: dict(enumerate(counters)), 1: plain.decode(own) if own else None}
+
+    def of(ours: bytes, theirs: bytes) -> Any:
+        return _difference(tree(ours), tree(theirs))
+
+    def over(ours: bytes, before: bytes, own: Any) -> bytes:
+        counters, state = _apply(tree(ours), tree(before), own, changed, ()).values()
+        has = plain.decode(ours)[1]
+        return plain.encode([list(counters.values()), plain.encode(state) if has else b""])
+
+    return Apart(of, over)

@@ -7,26 +7,27 @@ after them (the update, and what follows it) is run once, as this rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-import torch
+from typing import Protocol
 
 from taskd.records import nested
 from taskd.records.store import Entries
-from taskd.worker.discovery.loop_variables import NAME as VARIABLES
 from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small
+from taskd.worker.elastic.in_memory import InMemory
 from taskd.worker.elastic.passes import Communicators, Passes
+from taskd.worker.elastic.reading import Reading
 from taskd.worker.elastic.records import Found
+from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
+from taskd.worker.elastic.untouched import Untouched
 from taskd.worker.state import fsdp2
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.gradients import Gradients, Left
-from taskd.worker.state.memory import gather, scatter
+from taskd.worker.state.memory import scatter
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
@@ -60,11 +61,13 @@ class Standing:
         self._carrier = carrier
         self.mine: dict[int, Away] = {}
         self.passes = Passes(carrier, self.mine)
+        self._memory, self._untouched = InMemory(carrier), Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
-        self._scalers: list[Any] = []
+        self._scalers, self._reading = Scalers(self.updates), Reading(self)
+        # of the shares in which gradients were read: the settings before their last backward
+        self._before_reading: dict[int, bytes] = {}
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
-        self._buffers = b""  # what was gathered last
         self._at = -1  # the share that is being computed
         self._home = True  # this rank's own state is in memory
         self._done = 0  # shares computed since the loop over them began
@@ -121,6 +124,7 @@ class Standing:
         ranks: list[Away | None] = [None, *self.mine.values()]
         self._order = sorted(ranks, key=lambda a: carrier.rank if a is None else a.rank)
         self._install()
+        self._untouched.taken_up()
         if rewound:
             self._added = -1
         averaged = add_waiting(
@@ -133,15 +137,19 @@ class Standing:
         if self._made is not None:
             self._made[1].averaged = averaged
 
-    def _install(self) -> None:
-        """Have torch's wrappers work in a shrunk job, or as ever in a full one."""
-        state = self._carrier.state
+    def remove(self) -> None:
+        """Leave torch's objects as they are in a full job."""
         if self._made is not None:
             self._made[0].remove()
             self._made[1].remove()
-        for scaler in self._scalers:
-            scaler.__dict__.pop("step", None)
-        self._made, self._scalers = None, []
+        self._scalers.remove()
+        self._reading.remove()
+        self._made = None
+
+    def _install(self) -> None:
+        """Have torch's wrappers work in a shrunk job, or as ever in a full one."""
+        state = self._carrier.state
+        self.remove()
         if not self.shrunk:
             return
         synchronization = Synchronization(state.ddps, state.modules)
@@ -150,25 +158,13 @@ class Standing:
         self._made = synchronization, sums
         if self.mine:
             synchronization.heard = sums.heard
-            self._scalers = [v for v in state.small.values() if isinstance(v, torch.amp.GradScaler)]
-            for scaler in self._scalers:
-                scaler.__dict__["step"] = self._stepping(scaler)
-
-    def _stepping(self, scaler: Any) -> Callable[..., Any]:
-        """A scaler skips the update where a gradient is not finite: the share ends here in any
-        case."""
-        step = type(scaler).step
-
-        def stepped(optimizer: Any, *args: Any, **more: Any) -> Any:
-            self.updates()
-            return step(scaler, optimizer, *args, **more)
-
-        return stepped
+            self._scalers.install(state.small.values())
+            self._reading.install()
 
     @contextmanager
     def _borrowed(self, rank: int) -> Iterator[None]:
         """Inside, the buffers of a rank that is away are in place."""
-        rows, ours = self._carrier.state.buffers, self._gathered()
+        rows, ours = self._carrier.state.buffers, self._memory.gathered()
         scatter(self.mine[rank].buffers.now(ours), rows)
         try:
             yield
@@ -189,7 +185,7 @@ class Standing:
     def committed(self, left: Left) -> None:
         """An attempt was committed; `left`: the gradients that wait."""
         if self.mine and self._made is not None:
-            self._made[1].left(left)
+            self._made[1].committed(left)
 
     # -- the shares of an attempt ------------------------------------------------------------------
 
@@ -205,8 +201,12 @@ class Standing:
         sums.watch(self._carrier.state.parameters(), fsdp2.managed(modules))
         synchronization.begin()
         sums.begin(len(self._order))
-        self._open = True
-        ours = self._take()
+        self._untouched.begin()
+        self._open, self._before_reading = True, {}
+        for away in self.mine.values():
+            away.begin(by_itself)
+        self._memory.begin()
+        ours = self._memory.take()
         self._present = [
             ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
             for a in self._order
@@ -215,7 +215,9 @@ class Standing:
     def again(self) -> None:
         """The loop over job.shares begins: everything is as this rank has it now."""
         assert self._made is not None
-        ours = self._take()
+        self._memory.begin()
+        self._untouched.again()
+        ours = self._memory.take()
         self._present = [ours if a is None else a.now(ours) for a in self._order]
         self._made[0].begin()
         self._done, self._begun = 0, True
@@ -229,23 +231,28 @@ class Standing:
         assert self._made is not None
         last = number == len(self._order) - 1
         self._home = False
-        self._put(self._present[number])
+        self._memory.put(self._present[number], self._by_itself)
         self._made[0].share(number == 0, last)
         self._made[1].share(last, self._by_itself)
+        self._untouched.share()
         self._at = number
 
     def leave(self) -> None:
         """The present share has been computed; after the last one this rank is itself again."""
         assert self._made is not None
         number = self._at
-        self._present[number] = self._take()
+        if (before := self._reading.before) is not None:
+            self._before_reading[number] = before
+        self._reading.over()
+        self._untouched.check()
+        self._present[number] = self._memory.take()
         self._pause()
         self._done = number + 1
         if self._done < len(self._order):
-            # what a scaler did to each optimizer's gradients in this share
-            for scaler in self._scalers if self._by_itself else ():
-                scaler._per_optimizer_states.clear()
+            if self._by_itself:
+                self._scalers.share_over()
             return
+        self._follow(number)
         ours = self._present[self._order.index(None)]
         for away, present in zip(self._order, self._present, strict=True):
             if away is not None:
@@ -253,6 +260,20 @@ class Standing:
         self._return()
         if self._by_itself:
             self._made[1].complete()
+
+    def _follow(self, last: int) -> None:
+        """See reading.py."""
+        known, present = self._before_reading, self._present
+        for number in [n for n in known if n != last and last in known]:
+            mine = known[number], present[number].settings
+            wanted, names = private.following(mine, (known[last], present[last].settings))
+            present[number] = present[number]._replace(settings=wanted)
+            if names:
+                (self._order[number] or next(iter(self.mine.values()))).follows(names)
+
+    def settings(self) -> bytes:
+        """Those in memory."""
+        return self._carrier.state.settings()
 
     def updates(self, closure: bool = False) -> None:
         """The parameters are about to change. Raises ShareOver, WouldDiverge."""
@@ -307,6 +328,14 @@ class Standing:
                 f" what decides about it sees the gradients of one share only: {REMEDY}"
             )
         self._updates = updates
+        assert self._made is not None
+        if not updates and self._made[1].changed():
+            self.abandon()
+            raise WouldDiverge(
+                "elastic-training: gradients that wait for a later step were changed (clipped,"
+                " scaled) before they are averaged: each rank would do that to its own, here it"
+                " would be done to a sum: do it in the step that updates"
+            )
 
     def over(self) -> None:
         """The attempt has ended."""
@@ -327,42 +356,12 @@ class Standing:
             self._return()
 
     def _return(self) -> None:
-        self._put(self._present[self._order.index(None)])
+        self._memory.put(self._present[self._order.index(None)], self._by_itself)
         self._home = True
 
     def _pause(self) -> None:
         assert self._made is not None
         self._made[0].over()
         self._made[1].ended()
+        self._reading.over()
         self._at = -1
-
-    # -- small state in memory ---------------------------------------------------------------------
-
-    def _take(self) -> Small:
-        state = self._carrier.state
-        if state.changed():
-            raise WouldDiverge(
-                "elastic-training: tensors were added to the model or exchanged while the share of"
-                " one rank was computed: other ranks' cannot follow. Do it between two steps"
-            )
-        return Small(self._carrier.random.snapshot(), state.settings(), self._gathered())
-
-    def _gathered(self) -> bytes:
-        rows = self._carrier.state.buffer_rows
-        if rows.hosted:
-            self._buffers = rows.gather(self._buffers)
-        else:
-            self._buffers = gather(self._carrier.state.buffers)
-        return self._buffers
-
-    def _put(self, wanted: Small) -> None:
-        state, here = self._carrier.state, self._take()
-        if wanted.random != here.random:
-            self._carrier.random.put(wanted.random)
-        settings = wanted.settings
-        if settings != here.settings and not self._by_itself:
-            settings = private.keeping(VARIABLES, here.settings, settings)
-        if settings != here.settings:
-            state.exchange_settings(here.settings, settings)
-        if wanted.buffers != here.buffers:
-            scatter(wanted.buffers, state.buffers)

@@ -2,7 +2,8 @@
 
 In a loop over `job.batches` the script clears gradients, clips or unscales them in each share as it
 always does. So a gradient is taken out of `.grad` as soon as it is there, and what stays is the
-zero that changes nothing, -0.0; the first gradient of the last share gets the sum of the others.
+zero that changes nothing, -0.0, whatever the script then does to it in this share; the first
+gradient of the last share gets the sum of the others.
 torch runs these hooks before those of DDP, which reads `.grad` then. The result is bit for bit that
 of accumulating all shares in `.grad` (tests/worker/test_shares_of_ranks.py).
 
@@ -44,7 +45,8 @@ class Sums:
         self._count = 1  # shares
         self._open = self._sharing = self._taking = self._last = False
         self._sums: dict[int, torch.Tensor] = {}  # of the shares before, by parameter
-        self._left: dict[int, Seen] = {}  # what stayed in .grad in this share
+        self._left: dict[int, Seen] = {}  # what stayed in .grad in this share, before an average
+        self._staying: dict[int, Seen] = {}  # what is in .grad where shares are not taken out
         # averages at the start of the attempt, with copies
         self._waiting: dict[int, tuple[Seen, torch.Tensor]] = {}
         self._is_average: dict[int, bool] = {}  # of the parameters that have got a gradient
@@ -84,8 +86,22 @@ class Sums:
         self._sharing, self._last, self._taking, self._left = True, last, taking, {}
 
     def ended(self) -> None:
-        """The share has ended."""
+        """The share has ended. What the script did to the zeros in .grad it also does in the last
+        share, to the sum."""
+        if self._sharing and self._taking and not self._last:
+            with torch.no_grad():
+                for parameter in self._parameters:
+                    if id(parameter) in self._sums and parameter.grad is not None:
+                        parameter.grad.fill_(-0.0)
         self._sharing = False
+
+    def changed(self) -> bool:
+        """Whether the script has changed gradients that are not averaged in the last share."""
+        return self._last and any(
+            grad is not seen[0] or grad._version != seen[1]
+            for parameter in self._parameters
+            if (seen := self._left.get(id(parameter))) and (grad := parameter.grad) is not None
+        )
 
     def heard(self) -> None:
         """A forward begins whose gradients will be averaged: those averaged already in this attempt
@@ -106,9 +122,9 @@ class Sums:
     def over(self) -> None:
         """The attempt's body has ended."""
         self._open = self._sharing = False
-        self._sums, self._left, self._waiting = {}, {}, {}
+        self._sums, self._left, self._waiting, self._staying = {}, {}, {}, {}
 
-    def left(self, left: Left) -> None:
+    def committed(self, left: Left) -> None:
         """An attempt was committed; `left`: gradients that wait."""
         rows = {row.index for row in left.rows if row.name == GRAD}
         was, self.averaged = self.averaged, set()
@@ -150,7 +166,7 @@ class Sums:
         if average is not None and _is_still(average[0], grad):
             grad.add_(average[1], alpha=self._count - 1)
         if not self._taking:
-            pass
+            self._added(key, grad)
         elif self._last:
             rest = self._sums.pop(key, None)
             if rest is not None:
@@ -173,6 +189,20 @@ class Sums:
         owner = self._owner.get(key)
         averages = self._last and owner is not None and self._synchronization.averages(owner)
         self._is_average[key] = averages
+        if self._last and not averages:
+            self._left[key] = grad, grad._version
+
+    def _added(self, key: int, grad: torch.Tensor) -> None:
+        """A gradient stays in .grad, with those of the shares before."""
+        seen = self._staying.get(key)
+        if seen is not None and not _is_still(seen, grad):
+            raise WouldDiverge(
+                "elastic-training: gradients are cleared or changed inside the loop over"
+                " job.shares(step), so those of the shares before are lost: clear them before the"
+                " loop, and change them after it"
+            )
+        if not grad.requires_grad and grad.layout is torch.strided:  # else it is a new one
+            self._staying[key] = grad, grad._version
 
 
 def _is_still(seen: Seen, grad: torch.Tensor) -> bool:

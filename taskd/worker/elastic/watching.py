@@ -1,5 +1,9 @@
-"""Notices what makes the body of a loop over job.batches impossible to run once for each share: the
-script's own collectives, which would add one share only, and a forward after an update.
+"""Notices what ranks that are away would have no part in, or their stand-ins too many.
+
+In the body of a loop over job.batches, which is run once for each share: the script's own
+collectives, which would add one share only, a forward after an update, and parameters that change
+before one. Between two steps, in every kind of loop: collectives of what the ranks have computed by
+themselves (the losses of an epoch, a validation), which lack the ranks that are away.
 
 Looks only where elastic-training is a strategy, or ranks are away already. Collectives that torch's
 modules make (FSDP2's) are theirs to make in each share; those of DDP never come by Python.
@@ -7,6 +11,7 @@ modules make (FSDP2's) are theirs to make in each share; those of DDP never come
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.communication import methods
@@ -22,11 +28,15 @@ from taskd.worker.state.training_state import TrainingState
 
 LEVEL = 2  # of communication/methods.py: nearest to the script
 CALLS = (*FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
+# those that give what all ranks have, whoever makes them
+ALIKE = ("barrier", "monitored_barrier", "broadcast", "recv", "recv_anysource")
 # torch's own functions between the caller and the group
 BETWEEN = (
     "torch.distributed.distributed_c10d",
     "torch.distributed.c10d_logger",
     "torch.distributed._functional_collectives",
+    "torch.distributed.nn.functional",
+    "torch.autograd.function",
     "torch.utils._contextlib",
 )
 
@@ -38,15 +48,20 @@ class Watch:
         self._state, self._found = state, found
         self._layer = methods.Layer(LEVEL)
         self._installed = self._open = False
+        self._inside = self._begun = False  # in an attempt; one has been begun
         self._handles: list[Any] = []
+        self._versions = b""  # of the parameters when the attempt began
         self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
 
     def install(self) -> None:
-        """A pass of a loop over job.batches begins. Idempotent."""
+        """A pass begins. Idempotent."""
         if not self._installed:
             self._installed = True
             for name in CALLS:
                 self._layer.put(dist.ProcessGroup, name, partial(self._wrapped, name))
+            for name, function in vars(functional).copy().items():
+                if (at := _place_of_group(name, function)) >= 0:
+                    self._layer.put(functional, name, partial(self._functional, name, at))
 
     def remove(self) -> None:
         self.over()
@@ -55,20 +70,28 @@ class Watch:
 
     # -- an attempt --------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """An attempt begins."""
-        self._open = self._installed
+    def begin(self, loads: bool) -> None:
+        """An attempt begins. `loads`: of a loop over job.batches."""
+        self._open = self._installed and loads
+        self._inside, self._begun = self._installed, True
+        if self._open:
+            self._versions = self._state.versions()
 
     def updates(self) -> None:
         """The attempt's first update of the parameters begins."""
         if self._open and not self._handles:
             state = self._state
+            if state.versions() != self._versions:
+                self._found(
+                    "parameters or optimizer state are changed before the update (a momentum"
+                    " encoder in the forward?), which would be done once for each share"
+                )
             roots: list[torch.nn.Module] = [*state.modules.values(), *state.ddps]
             self._handles = [m.register_forward_pre_hook(self._forward) for m in roots]
 
     def over(self) -> None:
         """The attempt has ended."""
-        self._open = False
+        self._open = self._inside = False
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -78,19 +101,52 @@ class Watch:
             name = type(
                 module.module if isinstance(module, DistributedDataParallel) else module
             ).__name__
-            self._found(f"{name} is trained further after an update in the same step")
+            self._found(
+                f"{name} is trained further after an update in the same step, which would"
+                " count one share only"
+            )
 
     # -- collectives -------------------------------------------------------------------------------
 
     def _wrapped(self, name: str, original: Any) -> Any:
         def method(handle: Any, *args: Any, **more: Any) -> Any:
-            if self._open and _is_script(sys._getframe(1)) and self._spanning(handle):
-                self._found(
-                    f"the script calls {name} of torch.distributed itself in the body of its loop"
-                )
+            if self._looks and _is_script(sys._getframe(1)) and self._spanning(handle):
+                self._called(name)
             return original(handle, *args, **more)
 
         return method
+
+    def _functional(self, name: str, at: int, original: Any) -> Any:
+        """A functional collective, whose group is argument `at`: it never comes to the methods."""
+
+        def function(*args: Any, **more: Any) -> Any:
+            if (
+                self._looks
+                and not torch.compiler.is_compiling()
+                and _is_script(sys._getframe(1))
+                and self._spanning(_group([*args, more.get("group")][min(at, len(args))]))
+            ):
+                self._called(name)
+            return original(*args, **more)
+
+        return function
+
+    @property
+    def _looks(self) -> bool:
+        return self._open or (self._begun and not self._inside)
+
+    def _called(self, name: str) -> None:
+        if self._open:
+            self._found(
+                f"the script calls {name} of torch.distributed itself in the body of its loop,"
+                " which would count one share only"
+            )
+        elif name not in ALIKE:
+            self._found(
+                f"the script calls {name} of torch.distributed itself between two steps, where"
+                " nobody stands in for ranks that are away (the losses of an epoch, a validation):"
+                " do it inside an attempt"
+            )
 
     def _spanning(self, handle: Any) -> bool:
         """Whether the group has several ranks with the same parameters."""
@@ -101,6 +157,23 @@ class Watch:
             found = len(ranks if members is None else set(ranks) & set(members)) > 1
             self._spans[handle] = found
         return found
+
+
+def _place_of_group(name: str, value: Any) -> int:
+    """Where a functional collective has its group among its arguments; -1: it is none."""
+    if name[0] == "_" or not inspect.isfunction(value) or value.__module__ != functional.__name__:
+        return -1
+    names = inspect.signature(value).parameters
+    needed = "group" in names and names["group"].default is inspect.Parameter.empty
+    return list(names).index("group") if needed else -1
+
+
+def _group(given: Any) -> Any:
+    """The group of a functional collective."""
+    if isinstance(given, dist.ProcessGroup):
+        return given
+    name = functional._resolve_group_name(given)
+    return dist.distributed_c10d._resolve_process_group(name)
 
 
 def _is_script(frame: Any) -> bool:

@@ -53,9 +53,10 @@ class Batches:
         for kept in (self._batches, self._fetched, self._prints, self._places):
             kept.clear()
 
-    def batch(self, step: int) -> Any:
-        """Raises RuntimeError if an earlier attempt has changed it and it was not copied."""
-        fresh, self._fresh = self._fresh == step, -1
+    def batch(self, step: int, others: bool = False) -> Any:
+        """`others`: batches of other ranks have been fetched since, perhaps into the same memory.
+        Raises RuntimeError if it has been changed and was not copied."""
+        fresh, self._fresh = self._fresh == step and not others, -1
         kept = self._batches[step]
         return kept.value if fresh else kept.again(f"the batch of step {step}")
 

@@ -96,7 +96,7 @@ class Attempts:
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
         session.standing.begin(step, before, self.loads)
-        self.watch.begin()
+        self.watch.begin(self.loads)
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
         session.agent.begun(step)
@@ -249,11 +249,14 @@ class Attempts:
             raise Interrupted
 
     def _seen(self, what: str) -> None:
-        """The script does something in the body of a loop over job.batches that only one share of
-        several would do. Raises WouldDiverge where there are several."""
-        why = f"{what}, which would count one share only: {REMEDY}"
+        """The script does something that only one share of several would do, or each. Raises
+        WouldDiverge where there are several."""
+        why = f"{what}: {REMEDY}"
         if self._session.standing.shrunk:
-            raise WouldDiverge(f"elastic-training: {why}")
+            error = WouldDiverge(f"elastic-training: {why}")
+            if not self.open:
+                self.refused(error)
+            raise error
         self.inelastic.note(why)
 
     def _end_for(self, why: str) -> None:

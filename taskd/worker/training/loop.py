@@ -3,7 +3,6 @@ the end of a pass."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,8 +36,6 @@ from taskd.worker.training.rejoin import NOWHERE, Rejoin
 from taskd.worker.training.sharing import Sharing
 from taskd.worker.training.suspicion import Suspicion
 
-log = logging.getLogger("taskd.worker")
-
 
 class Loop:
     """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
@@ -59,7 +56,7 @@ class Loop:
         self.sharing = Sharing(session, self.attempts, self.batches)
         self._carried = carried.Watch(partial(memory.tensors, session))
         self.alone = ""
-        self._elastic, self._told = settings.elastic(os.environ), False
+        self._elastic, self._looked = settings.elastic(os.environ), False
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
         self._loads_from = -1  # the first step of the pass whose batch this process can load
@@ -101,12 +98,12 @@ class Loop:
         )
         if not self._begin_pass(loader):
             return True
-        if loader is not None and (self._elastic or session.standing.shrunk):
+        if self._elastic or session.standing.shrunk:
             watch.install()
         try:
             return (yield from self._attempts())
         finally:
-            watch.remove()
+            watch.over()
             set_up.again()
 
     def _attempts(self) -> Generator[Attempt, None, bool]:
@@ -210,7 +207,8 @@ class Loop:
         elif loader is not None:
             iterator = iter(loader)
         with self._refusing():
-            self.session.standing.passes.begin(loader, cursor.pass_number, cursor.pass_random)
+            where = cursor.pass_number, cursor.pass_random, cursor.loader
+            self.session.standing.passes.begin(loader, *where)
         if iterator is not None:
             self._loads_from = self.attempts.step
         self._loader, self._iterator = loader, iterator
@@ -239,7 +237,8 @@ class Loop:
                 return None
             self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
         with self._refusing():
-            passes.fetch(step, self.batches.fetched(step)[0], oldest)
+            fetched = self.batches.fetched(step)[0], oldest, self.batches.fingerprint(step)
+            passes.fetch(step, *fetched)
         return self.batches.fetched(step)
 
     def _follows(self, entry: Entry | None) -> None:
@@ -248,9 +247,8 @@ class Loop:
         session, cursor = self.session, self.cursor
         if self.rejoin.target == NOWHERE:  # else they come when the loop is there
             present = session.random.snapshot() if entry is None else entry.fetch or entry.random
-            where = self._loader, cursor.pass_number, cursor.pass_random
-            session.standing.passes.find(*where, present)
-            if session.standing.shrunk and self.attempts.loads:
+            session.standing.passes.find(cursor.pass_number, cursor.pass_random, present)
+            if session.standing.shrunk:
                 self.attempts.watch.install()
 
     @contextmanager
@@ -264,10 +262,10 @@ class Loop:
 
     def _ended(self, error: BaseException | None) -> Ending:
         ending = self.attempts.ended(error)
-        if self._elastic and not self._told and ending is Ending.COMMITTED:
-            self._told = True
-            if self.session.rank == 0 and (why := self._inelastic()):
-                log.warning("elastic-training: not possible: %s", why)
+        if self._elastic and not self._looked and ending is Ending.COMMITTED:
+            self._looked = True
+            self.attempts.inelastic.draws = bool(self.draws)
+            self.attempts.inelastic.tell()
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
         if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.agent.incarnation == 0:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from taskd.worker.elastic.standing import REMEDY
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state.batches import Batches
@@ -39,7 +41,7 @@ class Sharing:
                 kept = self._batches if away is None else away.batches
                 standing.enter(index)
                 try:
-                    yield Attempt(step, (number, kept.batch(step)), ended)
+                    yield Attempt(step, (number, kept.batch(step, others=True)), ended)
                 except GeneratorExit:
                     self._broken(index)
                     raise
@@ -77,7 +79,13 @@ class Sharing:
             )
         attempts.shared = True
         if not standing.mine or attempts.loads:
+            grad = self._a_gradient()
             yield standing.computes()
+            if not attempts.loads and grad is not None and self._a_gradient() is not grad:
+                attempts.inelastic.note(
+                    "gradients are cleared inside the loop over job.shares(step), so those of the"
+                    " shares before would be lost: clear them before the loop"
+                )
             return
         standing.again()
         try:
@@ -87,3 +95,10 @@ class Sharing:
                 standing.leave()
         finally:
             standing.stop()
+
+    def _a_gradient(self) -> torch.Tensor | None:
+        """One that stays the same tensor as long as nobody clears it."""
+        state = self._session.state
+        if any(ddp.gradient_as_bucket_view for ddp in state.ddps):
+            return None
+        return next((p.grad for p in state.parameters() if p.grad is not None), None)
