@@ -324,10 +324,11 @@ class Standing:
         if self._at >= 0:
             self._pause()
         if not self._home:
-            self._return()
+            # FSDP's parameters are others inside a forward that was interrupted
+            self._return(whole=False)
 
-    def _return(self) -> None:
-        self._put(self._present[self._order.index(None)])
+    def _return(self, whole: bool = True) -> None:
+        self._put(self._present[self._order.index(None)], whole)
         self._home = True
 
     def _pause(self) -> None:
@@ -338,9 +339,10 @@ class Standing:
 
     # -- small state in memory ---------------------------------------------------------------------
 
-    def _take(self) -> Small:
+    def _take(self, whole: bool = True) -> Small:
+        """`whole`: a share begins or has ended."""
         state = self._carrier.state
-        if state.changed():
+        if whole and state.changed():
             raise WouldDiverge(
                 "elastic-training: tensors were added to the model or exchanged while the share of"
                 " one rank was computed: other ranks' cannot follow. Do it between two steps"
@@ -355,8 +357,8 @@ class Standing:
             self._buffers = gather(self._carrier.state.buffers)
         return self._buffers
 
-    def _put(self, wanted: Small) -> None:
-        state, here = self._carrier.state, self._take()
+    def _put(self, wanted: Small, whole: bool = True) -> None:
+        state, here = self._carrier.state, self._take(whole)
         if wanted.random != here.random:
             self._carrier.random.put(wanted.random)
         settings = wanted.settings
