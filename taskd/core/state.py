@@ -218,14 +218,13 @@ class JobState:
         self.election.candidate.want(agent, False)
         self.out.append(to_agent.Fence(agent, node, why))
 
-    def reachable(self) -> tuple[int, int]:
+    def reachable(self, standbys: Iterable[str] = ()) -> tuple[int, int]:
         """Return how many of the agents that may vote are reachable, and how many there are: those
-        on the roster, or all known agents before there is one."""
+        on the roster, or all known agents before there is one. `standbys`: others that are."""
         nodes = self.topology.nodes.values()
         agents = {n.agent for n in nodes if n.living} | {n.assignee for n in nodes}
-        return (
-            self.election.count(agents | set(self.topology.standbys)) or self.topology.reachable()
-        )
+        agents |= {*self.topology.standbys, *standbys}
+        return self.election.count(agents) or self.topology.reachable()
 
     def majority(self) -> bool:
         """Whether so many agents are reachable that no manager of the others can decide."""
@@ -234,8 +233,9 @@ class JobState:
     @property
     def outnumbered(self) -> str:
         """Why the agents that are not reachable may have a manager of their own; "" if they cannot.
-        Half of all are enough: the other half has no majority."""
-        reachable, everybody = self.reachable()
+        Half of all are enough: the other half has no majority. Standbys that have registered with
+        this manager obey it, also those that get no node before a majority knows of them."""
+        reachable, everybody = self.reachable(self.election.standbys())
         if not is_majority(everybody - reachable, everybody):
             return ""
         return (

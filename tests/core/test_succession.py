@@ -20,10 +20,12 @@ class Job:
     """Nodes 0 to 2, of one rank each, and a standby; a new manager, in charge by the votes of the
     others when node 0 is lost."""
 
-    def __init__(self, connected: str = "bcs", nodes: int = 3, ladder: str = "recover") -> None:
-        names = [*"abc", *(f"agent-{n}" for n in range(3, nodes))]
+    def __init__(
+        self, connected: str = "bcs", nodes: int = 3, ladder: str = "recover", standbys: str = "s"
+    ) -> None:
+        names = [*"abc"[:nodes], *(f"agent-{n}" for n in range(3, nodes))]
         self.members = {a: Voting(n, (f"host-{a}", 7000)) for n, a in enumerate(names)}
-        self.members["s"] = Voting(STANDBY, ("host-s", 7000))
+        self.members |= {s: Voting(STANDBY, (f"host-{s}", 7000)) for s in standbys}
         settings = Settings(nodes, 1, (ladder, "exit"))
         self.coordinator = Coordinator(settings, Election("next", successor=True))
         self.now = 0.0
@@ -45,8 +47,9 @@ class Job:
         )
         return self.asked(self.do(told))
 
-    def stand_by(self):
-        return self.asked(self.do(from_agent.StandbyJoined("s", 1, self.members["s"].records)))
+    def stand_by(self, agent="s"):
+        joined = from_agent.StandbyJoined(agent, 1, self.members[agent].records)
+        return self.asked(self.do(joined))
 
     @staticmethod
     def asked(out):
@@ -133,3 +136,14 @@ def test_a_former_agent_does_not_wait_for_a_standby_that_has_ended(ended):
     if ended:
         job.end("s")
     assert (0 in job.coordinator.job.topology.nodes) == ended
+
+
+def test_standbys_that_have_registered_do_not_obey_another_manager():
+    """Node 1 and two standbys are left of two nodes: the job may shrink at once, before a majority
+    has the roster and the standbys may be given nodes."""
+    job = Job("bst", nodes=2, ladder="elastic-training", standbys="st")
+    job.stand_by("s"), job.stand_by("t"), job.join("b"), job.end("a")
+    incident = job.go_on()
+    assert incident.faults == [f"node 0 (rank 0): it was lost with the previous manager: {ENDED}"]
+    state = job.coordinator.job
+    assert not state.topology.standbys and not state.outnumbered

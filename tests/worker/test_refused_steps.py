@@ -97,7 +97,15 @@ def test_bodies_with_shares(body, says, tmp_path: Path, page):
     refused(lab, says, run)
 
 
-def test_a_loop_over_shares_that_raises_leaves_the_rank_as_it_was(tmp_path: Path, page):
+def gathered(net: torch.nn.Module) -> None:
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            setattr(module, name, torch.nn.Parameter(parameter.detach().clone()))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_loop_over_shares_that_raises_leaves_the_rank_as_it_was(inside, tmp_path: Path, page):
+    """`inside`: in a forward, where FSDP has put other parameters into its modules."""
     script = Script()
     lab = started(tmp_path, page, script)
     found = []
@@ -107,6 +115,8 @@ def test_a_loop_over_shares_that_raises_leaves_the_rank_as_it_was(tmp_path: Path
             with attempt as step:
                 for place in lab.job.shares(step):
                     if place == 1:
+                        if inside:
+                            gathered(script.model.module)
                         raise ValueError("a fault of the script")
                     found.append((place, torch.rand(1), lab.session.random.snapshot()))
 

@@ -191,3 +191,21 @@ def test_what_was_under_way_between_passes_is_not_given():
     again = kept(rank(known, waiting, known).made)
     again.come_back(between=True)
     assert again.next(SUM).data == [b"1"] and not again.left
+
+
+def test_passes_that_were_passed_over_are_known_to_the_next_process():
+    """A rank came back to a pass of which its record lacks the plans: they began while it was
+    away. The record is loaded again where it has moved on meanwhile."""
+    plans = [Result(LOOPS, f"epoch {number}", "", [], []) for number in range(4)]
+    rank = kept(plans[:1])
+    record = rank.encode()
+    rank.next(wanted(plans[0]))
+    rank.pass_over(plans[1])
+    rank.load(record)
+    rank.pass_over(plans[2])
+    rank.come_back(between=False)
+    rank.add(plans[3])
+    again = kept(rank.made)
+    for plan in plans:
+        again.next(wanted(plan))
+    assert again.exhausted(LOOPS)

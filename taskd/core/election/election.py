@@ -226,3 +226,7 @@ class Election:
         if self.roster.stamp == NONE:
             return None
         return len(self.roster.members & reachable), len(self.roster.members)
+
+    def standbys(self) -> list[str]:
+        """The standbys that have registered, also those that are not on the roster yet."""
+        return [agent for agent, voting in self._here.items() if voting.node == STANDBY]

@@ -33,10 +33,10 @@ class InMemory:
         """Shares begin."""
         self._grown = self._tensors() if self._carrier.state.changed() else None
 
-    def take(self) -> Small:
-        """Raises WouldDiverge."""
+    def take(self, whole: bool = True) -> Small:
+        """`whole`: a share begins or has ended. Raises WouldDiverge."""
         state = self._carrier.state
-        if state.changed() and self._grown != self._tensors():
+        if whole and state.changed() and self._grown != self._tensors():
             raise WouldDiverge(
                 "elastic-training: tensors were added to the model or exchanged while the share of"
                 " one rank was computed: other ranks' cannot follow. Do it between two steps"
@@ -52,9 +52,9 @@ class InMemory:
             self._buffers = gather(self._carrier.state.buffers)
         return self._buffers
 
-    def put(self, wanted: Small, variables: bool) -> None:
+    def put(self, wanted: Small, variables: bool, whole: bool = True) -> None:
         """`variables`: those of the script's loop, too. Raises WouldDiverge."""
-        state, here = self._carrier.state, self.take()
+        state, here = self._carrier.state, self.take(whole)
         if wanted.random != here.random:
             self._carrier.random.put(wanted.random)
         settings = wanted.settings

@@ -353,10 +353,11 @@ class Standing:
         if self._at >= 0:
             self._pause()
         if not self._home:
-            self._return()
+            # FSDP's parameters are others inside a forward that was interrupted
+            self._return(whole=False)
 
-    def _return(self) -> None:
-        self._memory.put(self._present[self._order.index(None)], self._by_itself)
+    def _return(self, whole: bool = True) -> None:
+        self._memory.put(self._present[self._order.index(None)], self._by_itself, whole)
         self._home = True
 
     def _pause(self) -> None:

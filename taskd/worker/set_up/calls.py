@@ -200,10 +200,11 @@ class SetUp:
 
     def plan(self, text: str, begun: bool) -> None:
         wanted = Result(LOOPS, text, "", [], [])
-        if self.gives:
+        if self.gives and begun and self.results.exhausted(LOOPS):
             # begun while the rank was away: its record, by its stand-in, has the plan too
-            if not (begun and self.results.exhausted(LOOPS)):
-                self._take(wanted)
+            self.results.pass_over(wanted)
+        elif self.gives:
+            self._take(wanted)
         else:
             self._record(wanted)
 

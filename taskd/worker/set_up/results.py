@@ -83,6 +83,7 @@ class Results:
     missed: int = 0
     _channels: dict[str, list[Result]] = field(default_factory=dict)
     _given: dict[str, int] = field(default_factory=dict)  # channel -> number of results given again
+    _passed_over: list[Result] = field(default_factory=list)
     _small: int = 0  # bytes
     _large: int = 0
 
@@ -117,10 +118,13 @@ class Results:
     # -- giving again ------------------------------------------------------------------------------
 
     def load(self, data: bytes) -> None:
-        """Replace all results by those of `data`; what was given again stays given. Raises
-        msgspec.ValidationError, msgspec.DecodeError."""
+        """Replace all results by those of `data`; what was given again stays given, and what was
+        passed over stays made. Raises msgspec.ValidationError, msgspec.DecodeError."""
         self.missed, made = _DECODER.decode(data)
         self._hold(made)
+        for result in self._passed_over:
+            if len(self._channels.get(result.channel, [])) < self._given[result.channel]:
+                self._hold([*self.made, result])
         for result in made:
             self.fits(sum(map(len, result.data or ())))
 
@@ -140,6 +144,12 @@ class Results:
         if found.call != "broadcast":
             raise NotTheSame(self._says(wanted, f"called {found}"))
         return b"".join(self._known(wanted, found).data or ())
+
+    def pass_over(self, result: Result) -> None:
+        """Take a call as made and given again, of which nothing was recorded."""
+        self._passed_over.append(result)
+        self._hold([*self.made, result])
+        self._given[result.channel] = self._given.get(result.channel, 0) + 1
 
     def exhausted(self, channel: str) -> bool:
         """Whether all results of the channel have been given."""
