@@ -233,15 +233,14 @@ class JobState:
     @property
     def outnumbered(self) -> str:
         """Why the agents that are not reachable may have a manager of their own; "" if they cannot.
-        Half of all are enough: the other half has no majority. Standbys that have registered with
-        this manager obey it, also those that get no node before a majority knows of them."""
-        reachable, everybody = self.reachable(self.election.standbys())
-        if not is_majority(everybody - reachable, everybody):
-            return ""
-        return (
-            f"only {reachable} of {everybody} agents are reachable, and the others may go on with a"
-            " manager of their own"
-        )
+        Half of all are enough: the other half has no majority."""
+        return _outnumbered(*self.reachable())
+
+    @property
+    def deserted(self) -> str:
+        """The same where no standby is given a node. Those that have registered with this manager
+        obey it, also those of which no majority knows yet."""
+        return _outnumbered(*self.reachable(self.election.standbys()))
 
     def end(self, ok: bool, reason: str, ending: to_agent.Ending = "failed") -> None:
         self.over = True
@@ -329,3 +328,12 @@ class JobState:
         for rank in self.ranks.values():
             rank.finished = None
         self.out.append(to_rank.Release(self.released))
+
+
+def _outnumbered(reachable: int, everybody: int) -> str:
+    if not is_majority(everybody - reachable, everybody):
+        return ""
+    return (
+        f"only {reachable} of {everybody} agents are reachable, and the others may go on with a"
+        " manager of their own"
+    )

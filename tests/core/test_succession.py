@@ -146,4 +146,4 @@ def test_standbys_that_have_registered_do_not_obey_another_manager():
     incident = job.go_on()
     assert incident.faults == [f"node 0 (rank 0): it was lost with the previous manager: {ENDED}"]
     state = job.coordinator.job
-    assert not state.topology.standbys and not state.outnumbered
+    assert not state.topology.standbys and not state.deserted

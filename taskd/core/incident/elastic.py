@@ -116,7 +116,7 @@ class Elastic:
         job = self._job
         if job.load is not None:
             raise NotElastic(f"all ranks have to load {job.load.which}")
-        if gone and (why := job.outnumbered):
+        if gone and (why := job.deserted):
             raise NotElastic(why)
 
     def _go_away(self, incident: Incident, leaving: set[int]) -> None:
