@@ -176,9 +176,7 @@ class Growth(Part):
         job, node = self._job, self._job.topology.nodes[number]
         reason = f"node {number} comes back"
         job.note(f"standby {agent[:8]} prepares to be node {number}: its ranks are away")
-        sources = self._recovery.nodes.sources(node.ranks)
-        for source, _, _ in sources:
-            job.topology.taking.setdefault(source, set()).add(agent)
+        sources = self._recovery.nodes.sources(node.ranks, agent)
         job.say(
             to_agent.Prepare(
                 agent=agent,

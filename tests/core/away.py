@@ -9,7 +9,27 @@ from taskd.core import commands as c
 from taskd.messages import to_agent, to_rank
 
 if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
     from tests.core.world import World
+
+
+def may_read(coordinator: Coordinator, command: c.Command) -> None:
+    """An agent that is told where records are may read them there: from one of those that have
+    them, as a keeper may be about to give its node away."""
+    topology = coordinator.job.topology
+    if isinstance(command, to_agent.TakeRecords):
+        agent, sources = topology.nodes[command.node].agent, command.sources
+    elif isinstance(command, to_agent.Prepare | to_agent.TakeOver):
+        agent, sources = command.agent, command.nested
+    else:
+        return
+    hosts = {node.records: number for number, node in topology.nodes.items()}
+    for number, _, addresses in sources:
+        may = [
+            coordinator.admission.may(hosts[address], number, agent, fetch=True)
+            for address in addresses
+        ]
+        assert any(may), f"{agent} may not read the records of node {number} at {addresses}"
 
 
 class Away:
@@ -18,6 +38,7 @@ class Away:
         self._dumps_all = False  # the records of all ranks are to be in the dump
 
     def check(self, command: c.Command) -> None:
+        may_read(self.world.coordinator, command)
         if isinstance(command, to_rank.Rebuild):
             self._stand_ins(dict(command.stand_ins))
         elif isinstance(command, to_agent.SaveRecords | to_agent.Seal) and self.world.elastic:

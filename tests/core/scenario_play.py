@@ -14,6 +14,7 @@ from taskd.messages.values import FaultCount, Load
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
+from tests.core.away import may_read
 from tests.core.scenario_words import numbers, pairs, position, ranks, words
 
 
@@ -32,6 +33,8 @@ class Play:
 
     def step(self, *happened: e.Event) -> list[str]:
         said = [x for event in happened for x in self.coordinator.step(event, self.now)]
+        for command in said:
+            may_read(self.coordinator, command)
         return words(said, self.notes)
 
     def with_notes(self, options: dict[str, str]) -> list[str]:

@@ -149,9 +149,7 @@ class Elastic:
             assert node is not None  # it has just reported
             by_node.setdefault(node, []).append(rank)
         for number, ranks in sorted(by_node.items()):
-            sources = self._nodes.sources(ranks)
-            for source, _, _ in sources:
-                topology.taking.setdefault(source, set()).add(topology.nodes[number].agent)
+            sources = self._nodes.sources(ranks, topology.nodes[number].agent)
             job.say(to_agent.TakeRecords(number, job.interruption, tuple(sorted(ranks)), sources))
         return set(by_node)
 

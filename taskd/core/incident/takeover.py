@@ -161,7 +161,7 @@ class Takeover:
             leg.before = replace(node)
             ranks = job.away if moving.grows else job.ranks
             leg.ranks = {r: replace(s, pages=set(s.pages)) for r in node.ranks for s in (ranks[r],)}
-            nested = self.sources(node.ranks)
+            nested = self.sources(node.ranks, leg.assignee)
             records = () if moving.grows else (node.records,)
             if moving.grows:
                 job.come_back(node.ranks)
@@ -224,9 +224,9 @@ class Takeover:
         for leg in moving.legs:
             self._job.journal("move", node=leg.node, agent=leg.assignee, state=state, why=why)
 
-    def sources(self, ranks: Iterable[int]) -> tuple[Source, ...]:
+    def sources(self, ranks: Iterable[int], agent: str) -> tuple[Source, ...]:
         """Where the records of ranks that are away are: by node, the ranks that have them in
-        theirs."""
+        theirs. `agent` may take them from there."""
         topology = self._job.topology
         if self._job.handlers:  # such a job has no records
             return ()
@@ -242,6 +242,7 @@ class Takeover:
             at = [*([number] if node.living else ()), *topology.keepers(number)]
             if addresses := tuple(topology.nodes[n].records for n in at):
                 found.append((number, tuple(sorted(held)), addresses))
+                topology.taking.setdefault(number, set()).add(agent)
         return tuple(found)
 
     def keep_records(self, only: int | None = None) -> None:
