@@ -222,7 +222,7 @@ cdef class Rows:
         self.pour(<uintptr_t>PyBytes_AS_STRING(found), False)
         return found
 
-    def publish(self, uintptr_t header, uintptr_t address, uint64_t step):
+    def publish(self, uintptr_t header, uintptr_t address, uint64_t step, uint64_t kind):
         """Write all tensors, on the CPU, end to end to a slot, as the function `publish` does but
         without a checksum. If a memory page was lost meanwhile, the header stays clear and False is
         returned."""
@@ -236,7 +236,7 @@ cdef class Rows:
                 self.pour(address, True)
         if taskd_damaged() != damaged:
             return False
-        head[1], head[2], head[3] = self.total, 0, 0
+        head[1], head[2], head[3] = self.total, 0, kind
         taskd_store_release(head, step + 1)
         return True
 

@@ -149,11 +149,11 @@ class SlotFile:
             whole,
         )
 
-    def write_rows(self, index: int, step: int, rows: attempt.Rows) -> bool:
+    def write_rows(self, index: int, step: int, rows: attempt.Rows, kind: int) -> bool:
         """The same for rows of bytes, without a checksum. False, and no commit, if a page of them
         was lost during the copy."""
         return rows.publish(
-            self.address + index * _HEADER_BYTES, self.address + self.offset(index), step
+            self.address + index * _HEADER_BYTES, self.address + self.offset(index), step, kind
         )
 
     def checksum(self, index: int, length: int) -> int:

@@ -68,8 +68,15 @@ class Plans:
         }
         if any(p.clean == step for n, p in ends.items() if p and n not in incident.new):
             return True
+        # those that leave in this incident have written a part of what their node has
+        leave = {
+            n: r.left
+            for n, r in k.job.away.items()
+            if self.world.ranks[n].replica_set == of and n not in k.job.stand_ins
+        }
+        parts = {**ends, **leave}
         return any(
             any(r in ends for r in node.ranks)
-            and all((p := ends[r]) and step in p.stripes for r in node.ranks if r in ends)
+            and all((p := parts[r]) and step in p.stripes for r in node.ranks if r in parts)
             for node in k.job.topology.nodes.values()
         )

@@ -154,8 +154,8 @@ def test_rows_are_published(sizes, large, shift):
     sizes = [*sizes, large]
     buffer = bytearray(HEADER + shift + sum(sizes) + 1)
     at, tensors = address_of(buffer), rows(sizes)
-    assert attempt.Rows(tensors).publish(at, at + HEADER + shift, 4)
-    assert slot(buffer) == (5, sum(sizes), 0, 0) and buffer[-1] == 0
+    assert attempt.Rows(tensors).publish(at, at + HEADER + shift, 4, 5)
+    assert slot(buffer) == (5, sum(sizes), 0, 5) and buffer[-1] == 0
     expected = b"".join(t.numpy().tobytes() for t in tensors)
     assert bytes(buffer[HEADER + shift : -1]) == expected
 

@@ -50,7 +50,10 @@ class Decide(Work):
         return Move.PLANNED, ""
 
     def _away(self, number: int, left: Position | None) -> repair.Member:
-        """A rank that leaves: its record, and its stripes if its node stays."""
+        """A rank that leaves: its record, and its stripes if its node stays. One that left before
+        has no part in its node's copy: node -1."""
+        if number in self._job.stand_ins:
+            return repair.Member(number, -1, False, left, away=True)
         node, rank = self._job.topology.node_of(number), self._job.away[number]
         stays = node is not None and self._job.topology.nodes[node].living
         if left is not None and stays and rank.left is not None:

@@ -162,8 +162,6 @@ class RepairSession(ProtectedRank):
         resumed = same and self.device.resume_communicators()
         self.device.restart()
         self.built_at, self.stand_ins = order.interruption, stand_ins
-        if self.stripes is not None and not self.stripes.written:
-            self.stripes.absent = self.absent  # a predecessor's are laid out so
         if resumed:
             self.communicators.generation = order.generation
             return

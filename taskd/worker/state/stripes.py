@@ -2,8 +2,8 @@
 writes 1/L of the bytes to shared memory.
 
 Replicas are equal, so their L stripes make one whole copy. They are all ranks of the node, or those
-of a replica set (replicas.py). Two slots. Before a
-rank updates its parameters in a step it waits until all local stripes of that step are complete
+of a replica set (replicas.py), but those that are away. A slot says which part of how many it is,
+since ranks leave. Two slots. Before a rank updates its parameters in a step it waits until all local stripes of that step are complete
 (`taskd_wait_started`), so the start of a step stays readable after any rank has changed it.
 """
 
@@ -18,15 +18,17 @@ import torch
 
 from taskd.core.snapshots import Snapshots
 from taskd.cython_api import attempt, damage
-from taskd.records.store import SlotFile, stripe_path
+from taskd.records.store import Slot, SlotFile, stripe_path
 
 # bytes; one thread copies less than this before others start
 PARALLEL = 4 << 20
+PARTS = 1 << 16  # more than a node has ranks
+NONE = (-1, -1, (0, 1))  # no step is written
 
 
 class Stripes:
     """Writes this rank's stripe and reads those of its local replicas. `absent`: the local ranks
-    that had none when this process last laid them out; they are away."""
+    that write none from the next `lay_out` on; they are away."""
 
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
@@ -37,14 +39,16 @@ class Stripes:
         self._pieces = attempt.Rows(())
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0
-        self._written = [(-1, -1), (-1, -1)]  # (step, length) by slot, of this process
+        self._part = (0, 1)  # number of how many
+        self._written = [NONE, NONE]  # (step, length, part) by slot, of this process
         self._scan()
 
     def lay_out(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> None:
         """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
         Raises OSError(ENOSPC) if /dev/shm cannot hold the stripe."""
-        peers = self._peers(local)
-        begin, end = _bounds(_total(tensors), peers.index(self._local_rank), len(peers))
+        peers = [n for n in self._local(local) if n not in self.absent]
+        self._part = peers.index(self._local_rank), len(peers)
+        begin, end = _bounds(_total(tensors), *self._part)
         self._length = end - begin
         file = self._file
         if file is None or file.capacity < self._length:
@@ -52,13 +56,13 @@ class Stripes:
             grown = SlotFile(
                 stripe_path(self._directory, self._local_rank), 2, max(self._length, 1)
             )
-            for slot, (step, data) in enumerate(kept):
+            for slot, (step, kind, data) in enumerate(kept):
                 at = grown.offset(slot)
                 grown.buffer[at : at + len(data)] = data
-                grown.commit(slot, step, len(data), 0, 0)
+                grown.commit(slot, step, len(data), 0, kind)
             grown.publish()
             file = self._file = grown
-            self._written = [(-1, -1), (-1, -1)]
+            self._written = [NONE, NONE]
             self._scan()
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
@@ -76,7 +80,7 @@ class Stripes:
         """Why there was no room to `lay_out` these, with the room that would do."""
         if not self._directory.exists():
             return f"{self._directory} was removed"
-        sets = len(self._peers(None)) // len(self._peers(local))
+        sets = self._local_size // len(self._local(local))
         node = 2 * _total(tensors) * sets
         found = os.statvfs(self._directory)
         # the former files are kept until the new ones are complete, as others' may be already
@@ -89,21 +93,16 @@ class Stripes:
             " with medium: Memory), or set TASKD_STRIPES=off"
         )
 
-    def _peers(self, local: Sequence[int] | None) -> list[int]:
-        return [n for n in local or range(self._local_size) if n not in self.absent]
+    def _local(self, local: Sequence[int] | None) -> Sequence[int]:
+        return local or range(self._local_size)
 
-    @property
-    def written(self) -> bool:
-        """Whether this process has written any."""
-        return any(step >= 0 for step, _ in self._written)
-
-    def _kept(self, file: SlotFile | None) -> list[tuple[int, bytes]]:
+    def _kept(self, file: SlotFile | None) -> list[tuple[int, int, bytes]]:
         """The stripes that a growing file must carry over: a slower rank may still need the step
         before."""
         if file is None:
             return []
         return [
-            (s.step, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length])
+            (s.step, s.kind, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length])
             for s in file.valid()
         ]
 
@@ -111,14 +110,14 @@ class Stripes:
         """Copy this rank's stripe as the start of `step`."""
         file = self._file
         assert file is not None, "lay_out first"
-        if (step, self._length) in self._written:
+        if (step, self._length, self._part) in self._written:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
             return
         if self._found(step):
             return
         slot = self._slots.stripe(step)
-        self._written[slot] = (-1, -1)
+        self._written[slot] = NONE
         # if a page was lost during the copy, the result is not the start of the step
         if self._by_torch():
             file.begin(slot)
@@ -126,11 +125,15 @@ class Stripes:
             torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
             if damage.damaged() != damaged:
                 return
-            file.commit(slot, step, self._length, 0, 0)
-        elif not file.write_rows(slot, step, self._pieces):
+            file.commit(slot, step, self._length, 0, _kind(*self._part))
+        elif not file.write_rows(slot, step, self._pieces, _kind(*self._part)):
             return
-        self._written[slot] = (step, self._length)
+        self._written[slot] = (step, self._length, self._part)
         self._slots.striped(step, slot)
+        for other in file.valid():
+            if other.kind % PARTS != self._part[1]:  # with parts of ranks that have left since
+                file.begin(other.index)
+                self._slots.stripes[other.index] = None
 
     def _found(self, step: int) -> bool:
         """Whether the previous process of this rank has left the same stripe: no moment may be
@@ -140,12 +143,12 @@ class Stripes:
             return False
         slot = self._slots.stripes.index(step)
         left = file.read_slot(slot)
-        if left is None or left.length != self._length:
+        if left is None or (left.length, left.kind) != (self._length, _kind(*self._part)):
             return False
         pieces = zip(self._targets[slot], self._pieces.tensors, strict=True)
         if not all(torch.equal(there, here.to(there.device)) for there, here in pieces):
             return False
-        self._written[slot] = (step, self._length)
+        self._written[slot] = (step, self._length, self._part)
         return True
 
     def _scan(self) -> None:
@@ -181,7 +184,7 @@ class Stripes:
             for slot in self._file.valid():
                 if slot.step > step:
                     self._file.begin(slot.index)
-                    self._written[slot.index] = (-1, -1)
+                    self._written[slot.index] = NONE
             self._scan()
 
     def forget_lost(self, begin: int, end: int) -> None:
@@ -193,38 +196,44 @@ class Stripes:
         # the file's header was hit: `lay_out` will make a new file
         if begin < file.address + file.offset(0):
             file.path.unlink(missing_ok=True)
-            self._file, self._written = None, [(-1, -1), (-1, -1)]
+            self._file, self._written = None, [NONE, NONE]
             self._scan()
             return
         for index in range(file.slots):
             at = file.address + file.offset(index)
             if begin < at + file.capacity and at < end:
                 file.begin(index)
-                self._written[index] = (-1, -1)
+                self._written[index] = NONE
         self._scan()
 
     def read_all(
         self, step: int, tensors: list[torch.Tensor], local: Sequence[int] | None = None
     ) -> None:
         """Read the whole state at the start of `step` into `tensors` from the stripes of `local`,
-        as in `lay_out`.
+        as in `lay_out`, whichever of these were away when they wrote them.
 
         Raises OSError(ESTALE) if a stripe is missing or has another length; then nothing is
         changed.
         """
-        total = _total(tensors)
-        parts = []
-        peers = self._peers(local)
-        for index, local_rank in enumerate(peers):
-            begin, end = _bounds(total, index, len(peers))
-            path = stripe_path(self._directory, local_rank)
-            file = SlotFile(path, 2)
-            slot = next((s for s in file.valid() if s.step == step), None)
-            if slot is None or slot.length != end - begin:
-                raise OSError(
-                    errno.ESTALE, f"no stripe of step {step} with {end - begin} bytes", str(path)
-                )
-            parts.append((begin, end, file, slot))
+        found: dict[int, tuple[SlotFile, Slot]] = {}
+        for local_rank in self._local(local):
+            try:
+                file = SlotFile(stripe_path(self._directory, local_rank), 2)
+            except (FileNotFoundError, ValueError):
+                continue
+            found.update({slot.kind: (file, slot) for slot in file.valid() if slot.step == step})
+        counts = {kind % PARTS for kind in found}
+        count = next((n for n in counts if all(_kind(i, n) in found for i in range(n))), 0)
+        total, parts = _total(tensors), []
+        for index in range(count):
+            file, slot = found[_kind(index, count)]
+            begin, end = _bounds(total, index, count)
+            if slot.length == end - begin:
+                parts.append((begin, end, file, slot))
+        if not count or len(parts) < count:
+            has = [(kind // PARTS, kind % PARTS, slot.length) for kind, (_, slot) in found.items()]
+            what = f"no stripes of step {step} make {total} bytes, only (part, of, bytes) {has}"
+            raise OSError(errno.ESTALE, what, str(self._directory))
         for begin, end, file, slot in parts:
             if end == begin:
                 continue
@@ -233,6 +242,11 @@ class Stripes:
             )
             pieces = _cut(tensors, begin, end)
             torch._foreach_copy_(pieces, list(row.split([p.numel() for p in pieces])))
+
+
+def _kind(index: int, count: int) -> int:
+    """A part as the slot of a `SlotFile` has it."""
+    return index * PARTS + count
 
 
 def _total(tensors: list[torch.Tensor]) -> int:
