@@ -145,7 +145,7 @@ class Admission:
             # Chosen by an earlier manager. Repeat the order: another agent may have a keeper's node
             # by now, and the order that said so may have been lost with the manager.
             node.keepers = tuple(k for k in event.keepers if k != event.node)[:KEEPERS]
-        elif job.protected and (event.keepers != node.keepers or known is not None):
+        if job.protected and (event.keepers != node.keepers or known is not None):
             # the order was lost or is on its way; it may even name the same nodes, one of which has
             # another agent by now
             node.keepers_notified = False

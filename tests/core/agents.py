@@ -122,10 +122,10 @@ class Agents(Part):
             isinstance(command, to_agent.RestartAll)
             and dict(command.epochs).get(node.number) == node.epoch
         ):
-            if node.epoch == 3:  # --max_restarts
+            if node.epoch >= 3:  # --max_restarts
                 self.say(node, from_agent.AgentLeft(node.number, False, "no restarts are left"))
                 return
-            node.epoch, node.between = node.epoch + 1, True
+            node.epoch, node.between = command.attempt, True
             for rank in node.ranks:
                 rank.alive = False
             agent = node.agent
@@ -198,7 +198,9 @@ class Agents(Part):
             first = rank.interrupted < interruption
             rank.interrupted, rank.rebuilding = interruption, 0
             rank.mode, rank.entered = HELD, False
-            if first and self.likely(0.03):
+            # a new manager that knows of no incident would not ask again: it has the agent's word
+            asks = self.world.coordinator.recovery.incident is not None
+            if first and asks and self.likely(0.03):
                 self.counts["answers lost"] += 1
                 rank.interrupted, rank.deaf = interruption - 1, True
                 return
