@@ -3,8 +3,9 @@ writes 1/L of the bytes to shared memory.
 
 Replicas are equal, so their L stripes make one whole copy. They are all ranks of the node, or those
 of a replica set (replicas.py), but those that are away. A slot says which part of how many it is,
-since ranks leave. Two slots. Before a rank updates its parameters in a step it waits until all local stripes of that step are complete
-(`taskd_wait_started`), so the start of a step stays readable after any rank has changed it.
+since ranks leave. Two slots. Before a rank updates its parameters in a step it waits until all
+local stripes of that step are complete (`taskd_wait_started`), so the start of a step stays
+readable after any rank has changed it.
 """
 
 from __future__ import annotations
