@@ -140,8 +140,9 @@ class AgentJoined(Message, frozen=True):
     agent: Name = ""
     records: Address = ("", 0)  # where it accepts copies of other nodes' records
     keepers: Keepers = ()  # the nodes that keep copies of its ranks' records
-    # nodes whose records it keeps, and the newest step of which it has those of all ranks
-    keeps: tuple[tuple[Node, Step], ...] = ()
+    # nodes whose records it keeps; the generation in which the last of each rank had come, and the
+    # newest step of which it has those of all ranks
+    keeps: tuple[tuple[Node, Number, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated
     # while the node moves: the standby that gets it, reported by its former agent; and the former
     # agent, reported by the standby once its ranks have their state
@@ -203,12 +204,13 @@ class NodeTaken(Message, frozen=True):
 
 class RecordsTaken(Message, frozen=True):
     """The answer to TakeRecords. `left`: the positions of the ranks `away` by their records, None
-    where there are none."""
+    where there are none. `why`: they could not be put in place, "" if they were."""
 
     node: Node
     interruption: Number
     away: Ranks
     left: Left
+    why: Text = ""
 
 
 class NodePrepared(Message, frozen=True):

@@ -13,7 +13,7 @@ begins a comment. Inputs:
     wait                                                     time passes until the next tick is due
     show                                                     the coordinator's state
     the manager is replaced by a new one                     the new one knows nothing
-    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@26/2@48;
+    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@3@26/2@3@48: since generation 3;
                                                              faults=1/3: one of three that it may have;
                                                              resumed=2 stand_ins=3=0/2=1: since generation 2
                                                              rank 0 stands in for rank 3
@@ -35,6 +35,7 @@ begins a comment. Inputs:
     agent-1, which has had node 1, is lost: text
     standby S has taken node 1 @ POSITION / POSITION         the ranks' records; one for all; `nothing`
     node 0 has taken the records of ranks 2-3 @ POSITION / POSITION      for ranks that stand in for them
+    node 0 could not take the records of ranks 2-3: text
     WHO joined | ready | ended
     WHO ended before 5 @ POSITION                            step 5 is the next that it would have begun
     WHO died: cause @ POSITION                               without @: it left no record
@@ -157,6 +158,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     (
         NODE + r"has taken the records of ranks? (?P<away>[\d,-]+) @ (?P<at>.*)",
         Play.records_taken,
+    ),
+    (
+        NODE + r"could not take the records of ranks? (?P<away>[\d,-]+): (?P<why>.*)",
+        Play.records_not_taken,
     ),
     (NODE + r"has saved its records", Play.records_saved),
     (NODE + r"could not save its records: (?P<why>.*)", event(from_agent.RecordsSaved, files=())),

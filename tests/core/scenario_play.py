@@ -221,6 +221,13 @@ class Play:
         interruption = int(options.get("interruption", job.interruption))
         return self.step(from_agent.RecordsTaken(int(node), interruption, gone, tuple(left)))
 
+    def records_not_taken(
+        self, options: dict[str, str], node: str, away: str, why: str
+    ) -> list[str]:
+        gone, interruption = numbers(away), self.coordinator.job.interruption
+        nothing = (None,) * len(gone)
+        return self.step(from_agent.RecordsTaken(int(node), interruption, gone, nothing, why))
+
     def records_saved(self, options: dict[str, str], node: str) -> list[str]:
         files = ((f"records/node-{node}", 10, "ab"),)
         return event(from_agent.RecordsSaved, files=files, why="")(self, options, node=node)

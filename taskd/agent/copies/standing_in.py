@@ -86,16 +86,17 @@ def take(
     others = [source for source in order.sources if source[0] != order.node]
 
     def put(found: Keeps) -> None:
-        left = []
+        left, why = [], ""
         try:
             keeps = pick(epoch.directory, order.away, [*here, *found])
             for rank in order.away:
                 _write(epoch.directory, rank, [keep for keep in keeps if keep.rank == rank])
                 left.append(store.left_behind(epoch.directory, store.away(rank), rank))
         except OSError as error:
-            log.error("records of ranks %s cannot be put in place: %s", order.away, error)
-            left = [None] * len(order.away)
-        report(from_agent.RecordsTaken(order.node, order.interruption, order.away, tuple(left)))
+            left, why = [None] * len(order.away), f"{error} in {epoch.directory}"
+            log.error("the records of ranks %s cannot be put in place: %s", order.away, why)
+        told = order.node, order.interruption, order.away, tuple(left), why
+        report(from_agent.RecordsTaken(*told))
 
     if records is not None:
         gather(records, others, put)

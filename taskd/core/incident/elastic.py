@@ -154,8 +154,11 @@ class Elastic:
         return set(by_node)
 
     def took(self, incident: Incident, event: from_agent.RecordsTaken) -> None:
-        """A node has the records that it was told to take."""
+        """A node has the records that it was told to take, or cannot have them."""
         incident.round.taking.discard(event.node)
+        if event.why:
+            what = f"the records of ranks [{abbreviate(event.away)}], which leave"
+            incident.round.untaken = f"node {event.node} could not take {what}: {event.why}"
         incident.round.taken.update(zip(event.away, event.left, strict=False))
 
     def resumed(self, incident: Incident) -> None:

@@ -37,6 +37,8 @@ class Reschedule(Work):
         )
 
     def finished(self, incident: Incident) -> Next:
+        if untaken := incident.round.untaken:
+            return Move.SPENT, untaken
         if self._job.topology.lost or incident.round.taking:
             return None
         incident.missing = None

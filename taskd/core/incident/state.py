@@ -84,6 +84,7 @@ class Round:
     stand_ins: dict[int, int] | None = None
     taking: set[int] = field(default_factory=set)
     taken: dict[int, Position | None] = field(default_factory=dict)
+    untaken: str = ""  # why a node could not take records
 
 
 @dataclass
