@@ -31,8 +31,9 @@ class Succession(Part):
         self._job, self._recovery, self._pause, self._forming = job, recovery, pause, forming
         self._claims = claims
         self._deadline: float | None = None  # for the last agent
-        # node -> its keepers, each with the newest step of its records, as reported by agents
-        self._keeps: dict[int, dict[int, int]] = {}
+        # node -> its keepers, each with the generation in which it got the records, and the newest
+        # step, as reported by agents
+        self._keeps: dict[int, dict[int, tuple[int, int]]] = {}
         # replacements ordered by an earlier manager that have no state yet
         self._new: set[int] = set()
         self._ready: set[int] = set()
@@ -80,8 +81,8 @@ class Succession(Part):
 
     def keeps(self, event: from_agent.AgentJoined) -> None:
         """Learn where the records of other nodes are. A former keeper may still have old ones."""
-        for node, step in event.keeps:
-            self._keeps.setdefault(node, {})[event.node] = step
+        for node, generation, step in event.keeps:
+            self._keeps.setdefault(node, {})[event.node] = generation, step
 
     def gather(self, now: float) -> None:
         """An agent of a running job has joined: set the deadline for the others."""
@@ -186,7 +187,7 @@ class Succession(Part):
             if job.topology.join(number, ranks, ("", 0), epoch) is not None:
                 return False
             kept = self._keeps.get(number, {})
-            best = sorted(kept, key=lambda keeper: (-kept[keeper], keeper))
+            best = sorted(sorted(kept), key=lambda keeper: kept[keeper], reverse=True)
             nodes[number].keepers = tuple(best[:KEEPERS])
             for rank in job.ranks.keys() & set(ranks):
                 job.ranks[rank].joined = True

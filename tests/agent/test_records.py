@@ -41,7 +41,7 @@ def test_what_is_written_before_and_after_a_keeper_was_named(nodes, tmp_path):
         (2, 4): (PROVISIONAL, b"four"),
         (3, 4): (PROVISIONAL, b"other" * 100_000),
     }
-    assert [node for node, _ in there.records.keeps()] == [1]
+    assert [node for node, *_ in there.records.keeps()] == [1]
     put_back(third.epoch.directory, {2: 0, 3: 1}, found)
     position = left_behind(third.epoch.directory, 0, 2)
     assert (position.step, position.final, position.provisional, position.stripes) == (

@@ -129,6 +129,8 @@ class Node:
     files: dict[int, Any] = field(default_factory=dict)
     taken: dict[int, Any] = field(default_factory=dict)
     copies: dict[int, dict[int, Any]] = field(default_factory=dict)
+    # by node and rank, the generation in which the last came
+    since: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
 @dataclass

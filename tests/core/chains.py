@@ -163,6 +163,7 @@ class Chains(Part):
             others = {s: r for s, r in kept.get(owner, {}).items() if s != step}
             # by arrival
             kept[owner] = dict([*others.items(), (step, record)][-KEPT:])
+            host.since[node.number, owner] = host.generation
 
     def keep_at(self, node: Node, agents: tuple[str, ...]) -> None:
         """The agents keep the node's records from now on; new ones get all that exist."""
@@ -211,10 +212,15 @@ class Chains(Part):
     def gather(self, agent: str, sources: Iterable[Source]) -> list[dict[int, File]]:
         return [self.fetch(agent, *source) for source in sources]
 
-    def keeps(self, node: Node) -> tuple[tuple[int, int], ...]:
-        """What its agent says that it keeps: of each node the newest step of all its ranks."""
+    def keeps(self, node: Node) -> tuple[tuple[int, int, int], ...]:
+        """What its agent says that it keeps: of each node since which generation, and the newest
+        step of all its ranks."""
         return tuple(
-            (number, min((next(reversed(file)) for file in files.values()), default=0))
+            (
+                number,
+                min((node.since.get((number, owner), 0) for owner in files), default=0),
+                min((next(reversed(file)) for file in files.values()), default=0),
+            )
             for number, files in sorted(node.copies.items())
         )
 

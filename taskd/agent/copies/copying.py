@@ -64,6 +64,10 @@ class Copying:
         # local rank -> number of its current start record, and its file's identity
         self._starts: dict[int, tuple[int, tuple[int, ...]]] = {}
 
+    @property
+    def generation(self) -> int:
+        return self._epoch.generation if self._epoch is not None else 0
+
     def begin(self, node: int, epoch: Epoch) -> None:
         """Start copying the records of the ranks of `epoch`."""
         if self._pipe >= 0:

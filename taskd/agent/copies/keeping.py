@@ -37,28 +37,38 @@ class Keeping:
         job: str,
         ask: Callable[[from_agent.May], None],
         ours: Callable[[int], list[between_agents.Keep] | None],
+        generation: Callable[[], int],
     ) -> None:
         """`router` receives from other agents; `key` seals records. `ask` sends a question to the
-        manager. `ours`: returns the records of a node's ranks if they run here, else None."""
+        manager. `ours`: returns the records of a node's ranks if they run here, else None.
+        `generation`: returns that of the job."""
         self._router, self._key, self._job, self._ours = router, key, job, ours
         self._drops = Drops(log)
         self._permits = Permits(ask, self._keep, self._hand_over, self._refuse)
         # node -> rank -> its records, oldest first
         self._kept: dict[int, dict[int, list[between_agents.Keep]]] = {}
+        # node -> rank -> the generation in which its last record came
+        self._since: dict[int, dict[int, int]] = {}
         self._starts: dict[int, dict[int, between_agents.Keep]] = {}  # node -> rank -> its start
+        self._generation = generation
 
-    def keeps(self) -> tuple[tuple[int, int], ...]:
-        """Nodes whose records are kept here, each with the newest step kept for all its ranks."""
-        newest = {
-            node: min((records[-1].step for records in ranks.copy().values()), default=0)
-            for node, ranks in self._kept.copy().items()
-        }
-        return tuple(sorted(newest.items()))
+    def keeps(self) -> tuple[tuple[int, int, int], ...]:
+        """Nodes whose records are kept here, each with the generation in which the last of each
+        rank had come, and the newest step kept for all its ranks."""
+        return tuple(
+            (
+                node,
+                min(self._since[node].copy().values()),
+                min(records[-1].step for records in ranks.copy().values()),
+            )
+            for node, ranks in sorted(self._kept.copy().items())
+        )
 
     def forget(self) -> None:
         """Drop all records: all ranks start from the beginning, and agents send their records again
         once all are protected."""
         self._kept.clear()
+        # what they came in stays: `keeps` may just be looking
         self._starts.clear()
 
     def of(self, node: int) -> list[between_agents.Keep]:
@@ -111,9 +121,11 @@ class Keeping:
             self._starts.setdefault(message.node, {})[message.rank] = message
             self._answer(route, between_agents.Kept(message.rank, message.number, True))
             return
-        ranks = self._kept.setdefault(message.node, {})
-        kept = [] if message.anew else ranks.get(message.rank, [])
-        ranks[message.rank] = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        kept = [] if message.anew else self._kept.get(message.node, {}).get(message.rank, [])
+        kept = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        self._since.setdefault(message.node, {})[message.rank] = self._generation()
+        # last, and with a rank: `keeps` may look at any time
+        self._kept.setdefault(message.node, {message.rank: kept})[message.rank] = kept
         self._answer(route, between_agents.Kept(message.rank, message.number))
 
     def _refusal(self, keep: between_agents.Keep) -> str:

@@ -62,7 +62,10 @@ class Records:
         self.address = (host, curve.bind(self._router, host, ports))
         # used by the thread
         self.copying, self.fetching = Copying(job, dial), Fetching(job, dial)
-        self.keeping = Keeping(self._router, keys.records, job, ask, self.copying.ours)
+        copying = self.copying
+        self.keeping = Keeping(
+            self._router, keys.records, job, ask, copying.ours, lambda: copying.generation
+        )
         self._mailbox = Mailbox()
         self._closing = False
         self._thread = threading.Thread(target=self._loop, name="taskd-records", daemon=True)
@@ -94,8 +97,8 @@ class Records:
         """Handle the manager's answer to a question."""
         self._mailbox.put(lambda: self.keeping.permit(answer))
 
-    def keeps(self) -> tuple[tuple[int, int], ...]:
-        """Nodes whose records are kept here."""
+    def keeps(self) -> tuple[tuple[int, int, int], ...]:
+        """Nodes whose records are kept here: see AgentJoined."""
         return self.keeping.keeps()
 
     def of(self, node: int) -> list[between_agents.Keep]:
