@@ -7,6 +7,7 @@ Without an agent, or after protection has ended, they are handed out here and no
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -18,7 +19,8 @@ import torch.distributed as dist
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempt import Attempt, Ending
-from taskd.worker.training.calls import Calls
+from taskd.worker.training.calls import Calls, give, run
+from taskd.worker.training.draws import Passes
 from taskd.worker.training.finite import is_finite
 from taskd.worker.training.loop import Loop
 from taskd.worker.training.patience import Patience
@@ -40,6 +42,7 @@ class Job:
         self.loop: Loop | None = None  # of a protected rank
         self._calls: Calls | None = None
         self._begun = False  # whether the script has begun a loop
+        self._after: list[Callable[[], Any]] | None = None  # without protection, in a call
         if conversation is not None:
             self.loop = Loop(conversation, self._patience)
             self._calls = Calls(self.loop)
@@ -199,6 +202,8 @@ class Job:
             What `function` returns.
 
         Raises:
+            StopIteration: `function` has raised it, such as by `next(data)` at the end of the data.
+                The step is committed like any other, so all ranks have to end there.
             RuntimeError: In a replacement, the call is not the one that its predecessor made.
 
         Example:
@@ -222,21 +227,64 @@ class Job:
         if self._calls is not None:
             done, result = self._calls.call(function, *args, **kwargs)
             if done:
-                return result  # type: ignore[no-any-return]
+                return give(result)  # type: ignore[no-any-return]
             self._alone()
-        result = function(*args, **kwargs)
-        self._step += 1
-        return result
+        after = self._after = []
+        result = run(function, args, kwargs)
+        self._step, self._after = self._step + 1, None
+        for function_after in after:
+            function_after()
+        return give(result)  # type: ignore[no-any-return]
 
-    def iterate(self, source: Iterable[Any]) -> Iterator[Any]:
+    def on_commit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        """Inside a function given to `job.call`: run `function(*args, **kwargs)` when the step is
+        committed for the first time.
+
+        For what must not happen twice, such as a line in a log. It is dropped where the step is
+        repeated, and runs at most once over all processes of the rank: one that is killed between
+        the commit and `function` does not run it.
+
+        Args:
+            function: It must not change training state or communicate.
+
+        Raises:
+            RuntimeError: No call is under way.
+
+        Example:
+            import taskd
+            import torch
+
+            model = torch.nn.Linear(1, 1)
+            job = taskd.protect(model=model)
+
+
+            def train_step(step):
+                loss = model(torch.ones(1)).item()
+                job.on_commit(print, step, loss)
+
+
+            for step in range(job.step, 3):
+                job.call(train_step, step)
+            job.finish()
+        """
+        hook = functools.partial(function, *args, **kwargs)
+        if self._calls is not None and self._calls.after(hook):
+            return
+        if self._after is None:
+            raise RuntimeError("on_commit() is for functions that job.call() runs")
+        self._after.append(hook)
+
+    def iterate(self, source: Iterable[Any] | Callable[[int], Iterable[Any]]) -> Iterator[Any]:
         """Iterate over batches that attempts draw with `next()`. A repeated step gets the same
         ones; a replacement goes on where its predecessor was.
 
-        Call it before the loop, once for each source. A generator that starts its loader again and
-        again goes over epochs.
+        Call it before the loop, once for each source.
 
         Args:
-            source: A loader, or an iterator that gives the same items in each run of the script.
+            source: A loader, or an iterator that gives the same items in each run of the script; or
+                a function that is given the number of a pass, from 0, and returns its loader. Such
+                an iterator raises StopIteration once at the end of each pass and goes on with the
+                next one. A replacement reads the present pass alone.
 
         Returns:
             An iterator. It keeps the batches of two steps.
@@ -245,9 +293,8 @@ class Job:
             RuntimeError: An attempt has begun, or a replacement's source gives other batches.
         """
         if self.loop is None:
-            return iter(source)
-        self.loop.session.state.leave(source)
-        return self.loop.draws.add(source)
+            return iter(source) if isinstance(source, Iterable) else Passes(source)
+        return self.loop.draws.add(source, self.loop.session.state.leave)
 
     def finish(self) -> None:
         """Wait until every rank has committed its last `job.call`, and repeat it if one fails

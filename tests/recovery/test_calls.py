@@ -31,6 +31,19 @@ def test_bit_for_bit(tmp_path, reference, kind):
     assert sum(len(incident["faults"]) for incident in result.incidents) >= 6, result.incidents
 
 
+def test_passes_that_end_inside_a_call(tmp_path, reference):
+    """A pass is three steps and a call that finds its end; what is noted once a step is committed
+    is noted once."""
+    kills = "1:3:begin:kill,0:4:begin:kill,1:7:begin:cut,2:8:backward1:kill,0:11:before:kill"
+    result = training.taskd(tmp_path / "job", 3, "calls.py", "14", "passes", faults=kills)
+    training.assert_equal(result, reference(3, "calls.py", "14", "passes"), 3)
+    assert max(len(result.pids(rank)) for rank in range(3)) > 1
+    for rank in range(3):
+        assert (tmp_path / "job" / f"noted.{rank}").read_text().split() == [
+            str(step) for step in range(14)
+        ]
+
+
 def test_arguments_that_the_function_changes(tmp_path, reference):
     faults = "1:3:tail:cut,2:6:between:kill,0:8:backward1:cut"
     result = training.taskd(tmp_path / "job", 3, "calls.py", "10", "scaled", faults=faults)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 from taskd.worker.state.random_state import RandomState
-from taskd.worker.training.draws import Draws
+from taskd.worker.training.draws import Draws, Passes
 
 CPU = torch.device("cpu")
 
@@ -107,6 +107,50 @@ def test_a_loader_made_after_the_place_is_known():
     theirs.put(place[2])
     others.begin_at(1, *place[:2])
     assert [batch[0].tolist() for batch in others.add(loader())] == wanted
+
+
+def noisy_pass(number: int):
+    """As many batches as its number and one more."""
+    for batch in range(number + 1):
+        yield torch.rand(2) + 100 * number + batch
+
+
+def ends(iterator) -> torch.Tensor:
+    """The next batch; the end of a pass is -1."""
+    return next(iterator, torch.tensor(-1.0))
+
+
+@given(steps=STEPS, at=st.integers(0, 5))
+def test_passes_of_a_function(steps, at):
+    """Repeated attempts and a new process find the same ends of passes, too; the new process reads
+    the present pass alone."""
+    torch.manual_seed(0)
+    plain = Passes(noisy_pass)
+    wanted = [ends(plain) for inside, after, _ in steps for _ in range(inside + after)]
+    draws, random = draws_of()
+    drawn = draws.add(noisy_pass)
+    found, places = [], []
+    for step, (inside, after, failed) in enumerate(steps):
+        start = random.snapshot()
+        for tries in [*(min(n, inside) for n in failed), inside]:
+            random.put(start)
+            draws.attempt_begins(step, step - 1)
+            tried = [ends(drawn) for _ in range(tries)]
+        found += tried
+        draws.committed(step + 1)
+        places.append((len(found), draws.places(), draws.origins(), random.snapshot()))
+        found += [ends(drawn) for _ in range(after)]
+    assert all(map(torch.equal, found, wanted)) and len(found) == len(wanted)
+
+    count, place, origins, state = places[min(at, len(steps) - 1)]
+    others, theirs = draws_of(seed=9)
+    begun: list[int] = []
+    new = others.add(lambda number: begun.append(number) or noisy_pass(number))
+    theirs.put(state)
+    others.begin_at(min(at, len(steps) - 1) + 1, place, origins)
+    assert all(map(torch.equal, [ends(new) for _ in wanted[count:]], wanted[count:]))
+    passes = sum(batch.ndim == 0 for batch in wanted[:count])
+    assert set(begun) - {0} == set(range(passes, max(begun) + 1)) - {0}
 
 
 def test_what_cannot_be_exact_is_refused():

@@ -28,6 +28,29 @@ log = logging.getLogger("taskd.worker")
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """Stands for the result of a function that has raised StopIteration: its data have ended, and
+    its step counts like any other."""
+
+    error: StopIteration
+
+
+def run(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
+    """The function's result, or Stopped."""
+    try:
+        return function(*args, **keywords)
+    except StopIteration as error:
+        return Stopped(error)
+
+
+def give(result: Any) -> Any:
+    """Return the result, or raise the StopIteration that it stands for."""
+    if isinstance(result, Stopped):
+        raise result.error
+    return result
+
+
+@dataclass(frozen=True)
 class _Call:
     """`given`: arguments and keywords."""
 
@@ -35,8 +58,7 @@ class _Call:
     given: Kept
 
     def __call__(self) -> Any:
-        arguments, keywords = self.given.value
-        return self.function(*arguments, **keywords)
+        return run(self.function, *self.given.value)
 
 
 class Calls:
@@ -54,6 +76,7 @@ class Calls:
         self._keeper = Keeper()
         self._looked = False  # at the variables of the script's loop
         self._made = 0  # calls since the last finish()
+        self._after: list[Callable[[], Any]] = []  # to be run when the step is committed
         loop.session.restorer.before = self._before_restore
 
     def place(self) -> int:
@@ -89,6 +112,12 @@ class Calls:
             if attempt.done and attempt.step == step:
                 return True, result
         return False, None
+
+    def after(self, function: Callable[[], Any]) -> bool:
+        """Run `function` once the call under way is committed; False if none is."""
+        if self._loop.attempts.open:
+            self._after.append(function)
+        return self._loop.attempts.open
 
     def finish(self) -> bool:
         """Wait until all calls are committed on every rank. False if protection has ended."""
@@ -198,7 +227,7 @@ class Calls:
                 " call: this process is replaced"
             )
         call.given.again(f"an argument of step {step}")
-        result = None
+        result, self._after = None, []
         try:
             with attempt:
                 result = call()
@@ -209,6 +238,9 @@ class Calls:
             raise
         if attempt.done and step < self._target:
             self._go_on(step + 1)
+        if attempt.committed:
+            for function in self._after:
+                function()
         return result
 
     # -- going back --------------------------------------------------------------------------------

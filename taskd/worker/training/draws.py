@@ -3,6 +3,9 @@
 Drawn batches are kept by *section*: inside an attempt at a step, or between two attempts. A section
 that runs again gets the same batches, with the generators' states after each. A replacement begins
 its source where the previous process was, and compares the batch before that place.
+
+A source that is a function gives the loader of each pass. The end of a pass is drawn like a batch:
+it is one StopIteration, after which the next pass begins. A replacement begins the present one.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from taskd.worker.state.kept import Keeper, Kept
 from taskd.worker.state.random_state import RandomState
 
 Section = tuple[int, bool]  # step, inside the attempt (else before it)
+LoaderOf = Callable[[int], Iterable[Any]]  # of the pass with that number
 
 
 @dataclass(frozen=True)
 class Place:
-    """How many batches were drawn, the fingerprint of the last one, and the generators' states and
-    the source's own (see loading.state) before it was fetched."""
+    """How many batches of which pass were drawn, the fingerprint of the last one, and the
+    generators' states and the source's own (see loading.state) before it was fetched."""
 
+    number: int = 0  # of the pass
     count: int = 0
     print: int = 0
     before: bytes = b""
@@ -32,8 +37,8 @@ class Place:
 
 @dataclass
 class _Item:
-    """What one fetch gave, with the place after it and the generators' states; `last`: the source
-    had ended."""
+    """What one fetch gave, with the place after it and the generators' states; `last`: the source,
+    or its pass, had ended."""
 
     value: Kept
     place: Place
@@ -53,35 +58,84 @@ class _Kept:
         return self.items[-1].place if self.items else self.begin
 
 
+class Passes(Iterator[Any]):
+    """What an unprotected job draws from a function that gives the loader of each pass."""
+
+    def __init__(self, loader_of: LoaderOf) -> None:
+        self._loader_of, self._number = loader_of, 0
+        self._iterator: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._loader_of(self._number))
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            self._iterator, self._number = None, self._number + 1
+            raise
+
+
 class Drawn(Iterator[Any]):
     """The iterator that `job.iterate` returns. `iterator`: what this process draws from, None
-    before its first batch. `origin`, `counters`: the generators' states and the loader's counters
-    (see loading.place) before it. `keeps`: batches may be asked for again."""
+    before its first batch. `keeps`: batches may be asked for again."""
 
-    def __init__(self, source: Iterable[Any], random: RandomState) -> None:
-        self._source, self._random = source, random
+    def __init__(
+        self,
+        source: Iterable[Any] | LoaderOf,
+        random: RandomState,
+        leave: Callable[[Any], None],
+    ) -> None:
+        """`leave`: takes a loader whose state is left to this object."""
+        self._random, self._leave = random, leave
+        self._loader_of = source if not isinstance(source, Iterable) else None
+        self._source: Any = source
         self.iterator: Iterator[Any] | None = None
-        self.origin = self.counters = b""
+        # pass -> the generators' states and the loader's counters (see loading.place) before it
+        self._origins: dict[int, tuple[bytes, bytes]] = {}
         self._kept: dict[Section, _Kept] = {}
         self._section: Section = (0, False)
+        self._at = 0  # how many of the section's items have been given
         self.place, self.keeps = Place(), True
         self._keeper = Keeper()
-        random.watch(loading.generators(source))
+        self._take()
+
+    def _take(self) -> None:
+        """Take the source of the present pass. A later pass has a generator of its own only if it
+        begins by the pass's number."""
+        if self._loader_of is not None:
+            self._source = self._loader_of(self.place.number)
+        self._leave(self._source)
+        if self.place.number == 0:
+            self._random.watch(loading.generators(self._source))
 
     def __next__(self) -> Any:
         kept = self._kept.setdefault(self._section, _Kept(self.place))
-        if not self.keeps and self.place == kept.end:
-            return next(self._open())
-        at = self.place.count - kept.begin.count
-        if at < len(kept.items):
-            item = kept.items[at]
+        if not self.keeps and self._at == len(kept.items):
+            return self._pass_on()
+        if self._at < len(kept.items):
+            item = kept.items[self._at]
             self._random.put(item.after)
         else:
             kept.items.append(item := self._fetch())
+        self._at, self.place = self._at + 1, item.place
         if item.last:
             raise StopIteration
-        self.place = item.place
         return item.value.value
+
+    def _pass_on(self) -> Any:
+        """A batch that is not kept."""
+        try:
+            return next(self._open())
+        except StopIteration:
+            self.place = self._end()
+            raise
+
+    def _end(self) -> Place:
+        """The present pass is over."""
+        if self._loader_of is None:
+            return self.place
+        self.iterator = None
+        return Place(self.place.number + 1)
 
     def _fetch(self) -> _Item:
         before = self._random.snapshot()
@@ -90,20 +144,29 @@ class Drawn(Iterator[Any]):
         try:
             value = next(self._open())
         except StopIteration:
-            return _Item(self._keeper.keep(None), self.place, self._random.snapshot(), last=True)
+            return _Item(self._keeper.keep(None), self._end(), self._random.snapshot(), last=True)
         except BaseException:
             if self.place.count == 0:
                 self.iterator = None  # what it drew from the generators as it began is drawn again
             raise
         kept = self._keeper.keep(value)
-        place = Place(self.place.count + 1, kept.print, before, state)
+        place = Place(self.place.number, self.place.count + 1, kept.print, before, state)
         return _Item(kept, place, self._random.snapshot())
 
     def _open(self) -> Iterator[Any]:
         if self.iterator is None:
-            self.origin, self.counters = self._random.snapshot(), loading.place(self._source)
+            if self.place.number:
+                self._take()
+            self._origins = {n: o for n, o in self._origins.items() if n == self.place.number - 1}
+            origin = self._random.snapshot(), loading.place(self._source)
+            self._origins[self.place.number] = origin
             self.iterator = iter(self._source)
         return self.iterator
+
+    @property
+    def origin(self) -> tuple[bytes, bytes]:
+        """How the present pass began; nothing if it has not."""
+        return self._origins.get(self.place.number, (b"", b""))
 
     def attempt_begins(self, step: int, oldest: int) -> None:
         """An attempt at `step` begins, perhaps another one. Raises RuntimeError if an earlier one
@@ -117,19 +180,21 @@ class Drawn(Iterator[Any]):
                 item.value.again(f"a batch of step {step}")
         elif ahead is not None:
             self.place = ahead.end
-        self._section = (step, True)
+        self._section, self._at = (step, True), 0
 
     def committed(self, step: int) -> None:
         """What is drawn now is drawn before the attempt at `step`."""
-        self._section = (step, False)
+        self._section, self._at = (step, False), 0
 
-    def begin_at(self, step: int, place: Place, origin: bytes, counters: bytes) -> None:
+    def begin_at(self, step: int, place: Place, origin: tuple[bytes, bytes]) -> None:
         """Begin before `step` where the previous process was. Raises RuntimeError if the source
         gives other batches than there."""
-        self.place, self._section = place, (step, False)
+        self.place, self._section, self._at = place, (step, False), 0
         if place.count == 0:
             return
-        self.origin, self.counters = origin, counters
+        self._origins = {place.number: origin}
+        if place.number:
+            self._take()
         present = self._random.snapshot()
         try:
             if not any(map(self._goes_on, loading.ways(place.state))):
@@ -148,8 +213,9 @@ class Drawn(Iterator[Any]):
         source = self._source
         if way == loading.WHOLE and self.iterator is source:
             return False  # it cannot begin anew
-        self._random.put(self.origin)
-        loading.put_place(source, self.counters)
+        origin, counters = self.origin
+        self._random.put(origin)
+        loading.put_place(source, counters)
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
             self._random.put(self.place.before)
@@ -166,18 +232,20 @@ class Draws:
         self._random, self._apart = random, apart
         self._all: list[Drawn] = []
         # of iterators that a replacement has not made yet
-        self._missing: list[tuple[Place, bytes, bytes]] = []
+        self._missing: list[tuple[Place, tuple[bytes, bytes]]] = []
         self._step = 0  # this process begins before it
         self._closed = False
 
-    def add(self, source: Iterable[Any]) -> Drawn:
+    def add(
+        self, source: Iterable[Any] | LoaderOf, leave: Callable[[Any], None] = lambda loader: None
+    ) -> Drawn:
         """Raises RuntimeError after the first attempt: a replacement would not get that far."""
         if self._closed:
             raise RuntimeError(
                 "job.iterate() was called after the first attempt: call it before the loop, with an"
                 " iterator that goes on over all epochs"
             )
-        drawn = Drawn(source, self._random)
+        drawn = Drawn(source, self._random, leave)
         self._all.append(drawn)
         if self._missing:
             with self._apart():
@@ -201,11 +269,11 @@ class Draws:
         if not self._all:
             return b""
         places = [d.place for d in self._all]
-        return plain.encode([(p.count, p.print, p.before, p.state) for p in places])
+        return plain.encode([(p.number, p.count, p.print, p.before, p.state) for p in places])
 
     def origins(self) -> bytes:
         """How all began, for a record; seldom changes."""
-        return plain.encode([(d.origin, d.counters) for d in self._all]) if self._all else b""
+        return plain.encode([d.origin for d in self._all]) if self._all else b""
 
     def begin_at(self, step: int, places: bytes, origins: bytes) -> None:
         """Begin before `step`, where the previous process was; iterators that are made later, too.
@@ -213,11 +281,11 @@ class Draws:
         if not places:
             return
         both = zip(plain.decode(places), plain.decode(origins), strict=True)
-        found = [(Place(*where), *how) for where, how in both]
+        found = [(Place(*where), how) for where, how in both]
         self._step, self._missing = step, found[len(self._all) :]
         with self._apart():
-            for drawn, (place, origin, counters) in zip(self._all, found, strict=False):
-                drawn.begin_at(step, place, origin, counters)
+            for drawn, (place, origin) in zip(self._all, found, strict=False):
+                drawn.begin_at(step, place, origin)
 
     def attempt_begins(self, step: int, oldest: int) -> None:
         """Drops what is before step `oldest`. Raises RuntimeError where an iterator is missing, or

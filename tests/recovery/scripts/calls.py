@@ -5,6 +5,7 @@ calls.py OUT STEPS KIND   loader: two batches a step, from a shuffling loader
                           workers: the same, loaded by a worker process
                           stream: from a generator over all epochs, which draws itself
                           arguments: drawn between the calls and given to the function
+                          passes: a function gives the loader; a call ends each pass, too
                           attempts: from a loader, inside of job.steps
                           fsdp: as loader, sharded
                           scaled: arguments, which the function changes in place
@@ -46,7 +47,8 @@ else:
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
 scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, 20)
 torch.manual_seed(100 + rank)
-samples = TensorDataset(torch.randn(120, 16), torch.randn(120, 1))
+many = 24 if kind == "passes" else 120
+samples = TensorDataset(torch.randn(many, 16), torch.randn(many, 1))
 loader = DataLoader(
     samples,
     batch_size=4,
@@ -65,11 +67,18 @@ def stream():
 fault.at("setup", int(os.environ.get("TASKD_INCARNATION", "0")))
 job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
 source = loader if kind in ("loader", "workers", "fsdp", "attempts") else stream()
-data = job.iterate(source)
+data = job.iterate((lambda number: loader) if kind == "passes" else source)
+
+
+def note(step: int) -> None:
+    with open(out / f"noted.{rank}", "a") as notes:
+        print(step, file=notes)
 
 
 def train_step(step: int, batches, model, optimizer) -> torch.Tensor:
     fault.at("begin", step)
+    if kind == "passes":
+        job.on_commit(note, step)
     optimizer.zero_grad()
     for part in (0, 1):
         x, y = next(batches)
@@ -101,9 +110,14 @@ with record.Record(out, rank) as log:
             if kind in ("arguments", "scaled", "drawn-late"):
                 scale = 1 + 0.1 * torch.randn(1)
                 given = [(x * scale, y) for x, y in (next(data), next(data))]
-            loss = job.call(
-                lambda step, batches: train_step(step, iter(batches), model, optimizer), step, given
-            )
+            try:
+                loss = job.call(
+                    lambda step, batches: train_step(step, iter(batches), model, optimizer),
+                    step,
+                    given,
+                )
+            except StopIteration:
+                loss = torch.tensor(-1.0)
             log.step(step, loss)
             fault.at("between", step)
             scheduler.step()
