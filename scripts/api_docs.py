@@ -192,7 +192,8 @@ GROUPS = (
         "taskd.",
     ),
     Group("", JOB, ("Job", "Job.protected", "Job.begin_at", "Job.steps", "Job.batches")),
-    Group("", JOB, ("Job.step", "Job.shares", "Job.call", "Job.on_commit", "Job.iterate", "Job.finish")),
+    Group("", JOB, ("Job.step", "Job.shares", "Job.call", "Job.on_commit", "Job.iterate")),
+    Group("", JOB, ("Job.finish",)),
     Group("", "taskd/worker/training/attempt.py", ("Attempt",)),
     Group(
         "Check results and announce long operations",
