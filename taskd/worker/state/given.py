@@ -27,6 +27,13 @@ class NotProtectable(RuntimeError):
     protection."""
 
 
+class Refused:
+    """Given to protect() by an integration: the job cannot be protected, and why."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
 class Given:
     """The objects by name. `small`: everything else with state_dict() and load_state_dict().
     `ddps`: a list of the modules' wrappers."""
@@ -54,6 +61,8 @@ class Given:
         self.all_modules = [m for root in self.modules.values() for m in root.modules()]
 
     def _register(self, name: str, value: Any) -> None:
+        if isinstance(value, Refused):
+            raise NotProtectable(value.why)
         try:
             value = unwrap(value)
         except TypeError as error:
