@@ -22,7 +22,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import numpy
@@ -241,24 +240,35 @@ class _Item:
     last: bool
 
 
-class _Ahead:
-    """A pass over several loaders, or over one without a length: one item is read ahead, as
-    Lightning does, to know the last one."""
+class _Pass:
+    """A pass over several loaders, or over one without a length. `ahead`: one item is read ahead,
+    as Lightning does where it cannot know the last one."""
 
-    def __init__(self, loaders: Iterable[Any]) -> None:
-        self._loaders = loaders
+    def __init__(self, loaders: Iterable[Any], ahead: bool) -> None:
+        self._loaders, self._ahead = loaders, ahead
 
     def __iter__(self) -> Iterator[_Item]:
-        iterator = iter(self._loaders)
-        return _ahead(iterator, list(islice(iterator, 1)))
+        return _items(iter(self._loaders), self._ahead)
 
 
-def _ahead(iterator: Iterator[Any], first: list[Any]) -> Iterator[_Item]:
-    """`first`: the first item, if there is one."""
-    while first:
-        following = list(islice(iterator, 1))
-        yield _Item(first[0], not following)
-        first = following
+def _items(iterator: Iterator[Any], ahead: bool) -> Iterator[_Item]:
+    # now, and not with the first item
+    return _each(iterator, ahead, _one(iterator) if ahead else [])
+
+
+def _each(iterator: Iterator[Any], ahead: bool, first: list[Any]) -> Iterator[_Item]:
+    while found := first if ahead else _one(iterator):
+        if ahead:
+            first = _one(iterator)
+        yield _Item(found[0], ahead and not first)
+
+
+def _one(iterator: Iterator[Any]) -> list[Any]:
+    """The next item; nothing at the end. Lightning's iterators begin anew in a `for` loop."""
+    try:
+        return [next(iterator)]
+    except StopIteration:
+        return []
 
 
 class _Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
@@ -289,16 +299,15 @@ class _Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
 
     def _begun(self) -> Iterator[Any]:
         """The iterator of the pass that has just begun."""
-        iterator = self.combined_loader
         if self._alone() is not None:
             (iterator,) = self.combined_loader._iterator.iterators
             return iter(iterator)
-        return _ahead(iterator, list(islice(iterator, 0 if self.length is not None else 1)))
+        return _items(self.combined_loader, self.length is None)
 
     def loader_of(self, number: int) -> Iterable[Any]:
         for loader in self.combined_loader.flattened:
             fit_loop._set_sampler_epoch(loader, self.epoch + number)
-        return self._alone() or _Ahead(self.combined_loader)
+        return self._alone() or _Pass(self.combined_loader, self.length is None)
 
     def draw_from(self, drawn: Passes) -> None:
         assert self.iterator is not None

@@ -151,5 +151,7 @@ with record.Record(out, rank) as log:
         trainer.global_step,
         *(trainer.callback_metrics[k] for k in sorted(trainer.callback_metrics)),
     )
-    log.final(module)
+    state = [*module.parameters(), *module.buffers()]
+    local = [getattr(t, "_local_tensor", t).detach().clone() for t in state]
+    log.final(torch.nn.ParameterList(torch.nn.Parameter(t, False) for t in local))
 os._exit(0)
