@@ -34,7 +34,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Sin
 from torch.utils.data import DataLoader
 
 import taskd
-from taskd.integrations.lightning_state import TrainerState
+from taskd.integrations.lightning_state import TrainerState, flags, put_flags
 from taskd.worker.job import Job
 from taskd.worker.state.given import Refused
 from taskd.worker.training.draws import Passes
@@ -68,6 +68,13 @@ class Protect(Callback):  # type: ignore[misc]
                     _go_on_writing(logger, version)
             # its state is restored; the file may have moved on
             trainer._checkpoint_connector.resume_start = lambda *args, **keywords: None
+        restore = trainer._checkpoint_connector.restore_training_state
+
+        def restored() -> None:
+            restore()  # else the set-up has a sanity check that the first process had not
+            put_flags(loop, taskd.once(lambda: flags(loop)))
+
+        trainer._checkpoint_connector.restore_training_state = restored
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if why := missing(trainer):
@@ -97,6 +104,7 @@ def missing(trainer: Trainer) -> str:
         (fit_loop, "_set_sampler_epoch"),
         (trainer, "_logger_connector"),
         (trainer._checkpoint_connector, "resume_start"),
+        (trainer._checkpoint_connector, "restore_training_state"),
     ]
     if lacking := [name for owner, name in names if not hasattr(owner, name)]:
         return f"Lightning {version} has no {', '.join(lacking)}, which taskd's callback uses"
@@ -179,9 +187,10 @@ class _Fit:
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
                 given["scaler"] = scaler
             given["trainer"] = self._state
+        first = taskd.once(lambda: self._fit.epoch_progress.current.processed)
         self._protect.job = job = taskd.protect(model=trainer.strategy.model, **given)
         if isinstance(fetcher, _Fetcher):
-            fetcher.epoch = self._fit.epoch_progress.current.processed
+            fetcher.epoch = first
             fetcher.draw_from(job.iterate(fetcher.loader_of))
             fetcher._start_profiler = self._epoch._on_before_fetch
             fetcher._stop_profiler = self._epoch._on_after_fetch

@@ -18,6 +18,10 @@ import taskd
 
 # attributes of a Metric that change with its values
 COUNTERS = ("_computed", "_forward_cache", "_update_count", "has_reset")
+FLAGS = (
+    *("_restarting", "_loaded_from_state_dict", "_resuming_from_checkpoint", "_restart_stage"),
+    *("_skip_next_val", "_has_run"),
+)
 CONNECTOR = ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
 SCALARS = (int, float, str, bool, bytes, type(None), torch.Tensor)
 
@@ -36,6 +40,7 @@ class TrainerState:
         connector, fetcher = self._connector, self._fit._data_fetcher
         return {
             "progress": {name: p.state_dict() for name, p in _progress(self._fit)},
+            "flags": flags(self._fit),
             "steps": self._epoch._batches_that_stepped,
             "validated": dict(self._epoch.val_loop._seen_batches_per_dataloader),
             "fetched": (fetcher.fetched, fetcher.done) if fetcher is not None else (0, False),
@@ -52,6 +57,7 @@ class TrainerState:
         connector, fetcher = self._connector, self._fit._data_fetcher
         for name, progress in _progress(self._fit):
             progress.load_state_dict(state["progress"][name])
+        put_flags(self._fit, state["flags"])
         self._epoch._batches_that_stepped = state["steps"]
         seen = self._epoch.val_loop._seen_batches_per_dataloader
         seen.clear()
@@ -115,13 +121,32 @@ class TrainerState:
             setattr(kept[key], name, value)
 
 
-def _progress(loop: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _loops(loop: Any, name: str = "fit") -> Iterator[tuple[str, Any]]:
+    """The loop and those inside it, by name."""
+    yield name, loop
+    for inner, value in vars(loop).items():
+        if isinstance(value, _Loop):
+            yield from _loops(value, f"{name}.{inner}")
+
+
+def _progress(loop: Any) -> Iterator[tuple[str, Any]]:
     """The counters of the loop and of those inside it, by name."""
-    for name, value in vars(loop).items():
-        if isinstance(value, _BaseProgress):
-            yield prefix + name, value
-        elif isinstance(value, _Loop):
-            yield from _progress(value, f"{prefix}{name}.")
+    for name, owner in _loops(loop):
+        for inner, value in vars(owner).items():
+            if isinstance(value, _BaseProgress):
+                yield f"{name}.{inner}", value
+
+
+def flags(fit: Any) -> dict[str, Any]:
+    """How the loops go on from a checkpoint of Lightning's, by loop."""
+    return {
+        name: {f: vars(loop)[f] for f in FLAGS if f in vars(loop)} for name, loop in _loops(fit)
+    }
+
+
+def put_flags(fit: Any, values: dict[str, Any]) -> None:
+    for name, loop in _loops(fit):
+        vars(loop).update(values[name])
 
 
 def plain_attributes(owner: Any) -> dict[str, Any]:

@@ -4,7 +4,8 @@ fit.py OUT KIND [alone]   plain: two epochs and a part of a third
                           rich: accumulation, clipping, validation within epochs, early stopping,
                                 checkpoints, a learning rate for each step, logs in a CSV file
                           stream: batches from an IterableDataset without a length
-                          resumed: goes on from a checkpoint of two epochs
+                          resumed: the same from the checkpoint OUT/from.ckpt, which is gone once
+                                   training begins
                           sharded: fully_shard by ModelParallelStrategy
 With `alone` the callback is not there. Faults come from the environment, see faults.py: their steps
 are batches, and numbers of validation batches and checkpoints for the other points.
@@ -61,6 +62,10 @@ class Net(LightningModule):
         fault.at("forward", at)
         return loss
 
+    def on_train_start(self):
+        if kind == "resumed" and rank == 0:
+            (out / "from.ckpt").write_text("moved on")
+
     def on_train_epoch_start(self):
         fault.at("epoch", self.trainer.current_epoch)
         torch.rand(1)
@@ -103,11 +108,6 @@ class Saves(Callback):
         self.made += 1
 
 
-class Written(Callback):
-    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
-        self.found = outputs["loss"]
-
-
 seed_everything(7, verbose=False)
 module = Sharded() if kind == "sharded" else Net()
 samples = TensorDataset(torch.randn(200, 8), torch.randn(200, 1))
@@ -127,9 +127,6 @@ if not alone:
     from taskd.integrations.lightning import Protect
 
     callbacks.append(Protect())
-path = None
-if kind == "resumed":
-    path = str(Path(__file__).parent / "none")
 trainer = Trainer(
     accelerator="cpu",
     devices=2,
@@ -145,7 +142,7 @@ trainer = Trainer(
     **more,
 )
 val = DataLoader(checked, 4) if kind in ("rich", "resumed") else None
-trainer.fit(module, train, val)
+trainer.fit(module, train, val, ckpt_path=out / "from.ckpt" if kind == "resumed" else None)
 with record.Record(out, rank) as log:
     log.step(
         trainer.global_step,
