@@ -100,7 +100,7 @@ class Drawn(Passes):
     ) -> None:
         """`leave`: takes a loader whose state is left to this object."""
         self._random, self._leave = random, leave
-        self._loader_of = source if not isinstance(source, Iterable) else None
+        self._each_pass = source if not isinstance(source, Iterable) else None
         self._source: Any = source
         self.iterator: Iterator[Any] | None = None
         # pass -> the generators' states and the loader's counters (see loading.place) before it
@@ -115,8 +115,8 @@ class Drawn(Passes):
     def _take(self) -> None:
         """Take the source of the present pass. A later pass has a generator of its own only if it
         begins by the pass's number."""
-        if self._loader_of is not None:
-            self._source = self._loader_of(self.place.number)
+        if self._each_pass is not None:
+            self._source = self._each_pass(self.place.number)
         self._leave(self._source)
         if self.place.number == 0:
             self._random.watch(loading.generators(self._source))
@@ -167,7 +167,7 @@ class Drawn(Passes):
 
     def _end(self) -> Place:
         """The present pass is over."""
-        if self._loader_of is None:
+        if self._each_pass is None:
             return self.place
         self.iterator = None
         return Place(self.place.number + 1)

@@ -117,7 +117,7 @@ train = (
 )
 more, callbacks = {}, [Saves()]
 if kind in ("rich", "resumed"):
-    more = dict(accumulate_grad_batches=3, gradient_clip_val=0.5, val_check_interval=0.5)
+    more = {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5, "val_check_interval": 0.5}
     callbacks += [
         EarlyStopping("val", patience=3),
         ModelCheckpoint(out / "checkpoints", monitor="val", save_top_k=2, save_last=True),

@@ -1,20 +1,18 @@
-"""What Lightning's trainer keeps beside model and optimizers: progress, metrics, callbacks, and
-which checkpoints exist."""
+"""What the trainer keeps beside model and optimizers: progress, metrics, callbacks."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.trainer.connectors.logger_connector import result as results
 
-import taskd
+from taskd.integrations.lightning.files import Checkpoints
 
 # attributes of a Metric that change with its values
 COUNTERS = ("_computed", "_forward_cache", "_update_count", "has_reset")
@@ -164,42 +162,3 @@ def _is_plain(value: Any, depth: int = 3) -> bool:
         and depth > 0
         and all(_is_plain(v, depth - 1) for v in value)
     )
-
-
-class Checkpoints:
-    """Which checkpoint files exist for the trainer. A step that is repeated has perhaps written
-    one already, and ModelCheckpoint would give the next one another name.
-
-    `existing`: those of before training, and those of committed steps."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        self.existing: set[str] = set(taskd.once(self._find))
-
-    def _find(self) -> list[str]:
-        found = []
-        for callback in self._trainer.callbacks:
-            directory = getattr(callback, "dirpath", None)
-            if isinstance(callback, ModelCheckpoint) and directory and os.path.isdir(directory):
-                found += [os.path.join(directory, name) for name in os.listdir(directory)]
-        return found
-
-    def watch(self) -> None:
-        strategy = self._trainer.strategy
-        save, remove = strategy.save_checkpoint, strategy.remove_checkpoint
-
-        def save_checkpoint(checkpoint: Any, filepath: Any, *args: Any, **keywords: Any) -> None:
-            save(checkpoint, filepath, *args, **keywords)
-            self.existing.add(str(filepath))
-
-        def remove_checkpoint(filepath: Any) -> None:
-            remove(filepath)
-            self.existing.discard(str(filepath))
-
-        strategy.save_checkpoint, strategy.remove_checkpoint = save_checkpoint, remove_checkpoint
-
-    def known(self, filepath: Any, trainer: Trainer) -> bool:
-        """In place of ModelCheckpoint.file_exists."""
-        here = trainer.is_global_zero and str(filepath) in self.existing
-        found: bool = trainer.strategy.reduce_boolean_decision(here, all=False)
-        return found
