@@ -38,15 +38,18 @@ class Faults(Part):
             self._recovery.evicted(number, now)
             return
         rank = self._job.ranks[number]
-        text, again = f"rank {number}: {cause}", False
-        if raised and incident is not None and number in incident.new - incident.ready:
-            incident.set_up = True
-        if rank.raised is not None:
-            text += f" after {rank.raised[1]} in step {rank.raised[0]}"
-            again = self._bugs.get(number) == rank.raised
-            self._bugs[number] = rank.raised
+        text, again, bug = f"rank {number}: {cause}", False, rank.raised
+        if bug is not None:
+            text += f" after {bug[1]} in step {bug[0]}"
         elif raised:
             text += f" after {raised}"
+        if raised and incident is not None and number in incident.new - incident.ready:
+            incident.set_up = True
+        elif raised and bug is None and rank.left is not None:
+            bug = rank.left.step, raised  # between two steps, or after the last
+        if bug is not None:
+            again = self._bugs.get(number) == bug
+            self._bugs[number] = bug
         self._recovery.fault(text, now, dead=frozenset({number}))
         if again:
             why = (
