@@ -41,7 +41,7 @@ from taskd.worker.set_up import imports
 from taskd.worker.set_up.interception import suspended
 from taskd.worker.state import replicas
 from taskd.worker.state.copies import Copies
-from taskd.worker.state.given import NotProtectable, UnsupportedState
+from taskd.worker.state.given import NotProtectable, UnsupportedState, expanded
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
@@ -57,7 +57,7 @@ def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
     set_up.check()
     with suspended():
-        return _protect(objects)
+        return _protect(expanded(objects))
 
 
 def _protect(objects: dict[str, Any]) -> Job:
