@@ -44,10 +44,13 @@ class Attributes:
                     found.pop(name, None)
                     self._left.add(name)
                     log.debug("not restored: %s.%s: %s", type(self._owner).__name__, name, error)
-        return found
+        return {"values": found, "others": [n for n in vars(self._owner) if n not in found]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        _put_in(vars(self._owner), state)
+        present = vars(self._owner)
+        for name in [n for n in present if n not in state["values"] and n not in state["others"]]:
+            del present[name]  # it had no value yet, or that of its class
+        _put_in(present, state["values"])
 
 
 def _plain(value: Any) -> Any:

@@ -17,7 +17,7 @@ import transformers
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
-import taskd
+from taskd.integrations.transformers import protect
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "recovery/scripts"))
 import faults
@@ -47,6 +47,7 @@ KINDS = {
     "encoder": {"max_steps": 20, "save_strategy": "no", "gradient_accumulation_steps": 1},
     "masked": {"max_steps": 16, "save_strategy": "no", "gradient_accumulation_steps": 1},
     "resume": {**EVERY, "num_train_epochs": 2, "save_total_limit": 1, "eval_on_start": True},
+    "begun": {**EVERY, "num_train_epochs": 2, "save_total_limit": 1, "eval_on_start": True},
     "stops": {"num_train_epochs": 3, "save_strategy": "no", "gradient_accumulation_steps": 2},
     "stream": {"max_steps": 12, "save_strategy": "no", "gradient_accumulation_steps": 2},
     "refused": {"max_steps": 3, "save_strategy": "no", "auto_find_batch_size": True},
@@ -78,6 +79,8 @@ def _event(name):
             self.losses.append(given["logs"]["loss"])
         if kind == "stops" and name == "step_end" and state.global_step == 5:
             control.should_epoch_stop = True
+        if kind == "begun" and name == "save" and state.global_step == 6:
+            control.should_training_stop = True
         self._at(name, state)
 
     return event
@@ -152,7 +155,6 @@ class Stream(torch.utils.data.IterableDataset):
         return map(sample, range(45))
 
 
-begin = "resume" in kind
 arguments = TrainingArguments(
     output_dir="out",
     per_device_train_batch_size=2,
@@ -174,21 +176,13 @@ trainer = Tiny(
     data_collator=pad,
     callbacks=[Faults(), *stops],
 )
-if kind != "plain":
-    from taskd.integrations.transformers import protect
-
-    protect(trainer)
-resume = None
-if kind == "resume":
-    source = out.parent / "checkpoint-6"
-    resume = True
-result = trainer.train(resume_from_checkpoint=resume)
+protect(trainer)
+trainer.train(resume_from_checkpoint=kind == "resume")  # from the last one of a run of "begun"
 
 TIMES = ("runtime", "per_second")
 history = [
     {k: v for k, v in line.items() if not k.endswith(TIMES)} for line in trainer.state.log_history
 ]
-callback = trainer.callback_handler.callbacks[-1 - len(stops)]
 counted = next(c for c in trainer.callback_handler.callbacks if isinstance(c, Faults))
 with record.Record(out, rank) as log:
     for number, line in enumerate(history):
