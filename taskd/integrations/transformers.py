@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import logging
 import os
 import tempfile
@@ -41,6 +40,7 @@ import taskd
 from taskd.integrations.attributes import Attributes
 from taskd.worker.job import Job
 from taskd.worker.state import plain
+from taskd.worker.state.accelerator import Pass
 from taskd.worker.state.given import Refused
 from taskd.worker.state.random_state import RandomState
 
@@ -91,9 +91,7 @@ def _missing(trainer: Trainer) -> str:
     """Why this transformers is not known here, or ""."""
     version = transformers.__version__
     if not version.startswith(VERSIONS):
-        return (
-            f"transformers {version} was not tested with taskd, {VERSIONS[0]}x was: install that"
-        )
+        return f"transformers {version} was not tested with taskd, {VERSIONS[0]}x was: install that"
     for name, parameters in _METHODS.items():
         method = getattr(Trainer, name, None)
         there = " ".join(list(inspect.signature(method).parameters)[1:]) if method else None
@@ -177,19 +175,6 @@ def _shows(callback: TrainerCallback) -> bool:
     return isinstance(callback, kinds) or type(callback).__module__.startswith(_SHOWING)
 
 
-class _Pass:
-    """The batches of one epoch. `over`: whether to end it before its loader does."""
-
-    def __init__(self, loader: Any, over: Callable[[], bool]) -> None:
-        self.loader, self._over = loader, over
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.loader:
-            yield batch
-            if self._over():
-                return
-
-
 class _Training:
     """One trainer's `train`. What is replaced is replaced on the instance, while it trains."""
 
@@ -232,7 +217,9 @@ class _Training:
             )
             return self._train(resume, trial, *args, **more)
 
-    def _replace(self, ends: contextlib.ExitStack, owner: Any, **methods: Callable[..., Any]) -> None:
+    def _replace(
+        self, ends: contextlib.ExitStack, owner: Any, **methods: Callable[..., Any]
+    ) -> None:
         for name, method in methods.items():
             setattr(owner, name, method)
             ends.callback(vars(owner).pop, name, None)
@@ -300,10 +287,12 @@ class _Training:
     def _skipped(self) -> int:
         """The batches of the first epoch that a checkpoint has trained on."""
         given = self._given
-        skips = given["resume_from_checkpoint"] is not None and not self._trainer.args.ignore_data_skip
+        skips = (
+            given["resume_from_checkpoint"] is not None and not self._trainer.args.ignore_data_skip
+        )
         return given["steps_trained_in_current_epoch"] if skips else 0
 
-    def _pass(self, number: int) -> _Pass:
+    def _pass(self, number: int) -> Pass:
         loader, epoch = self._given["train_dataloader"], self._given["epochs_trained"] + number
         if number == 0 and self._skipped:
             loader = skip_first_batches(loader, self._skipped)
@@ -312,7 +301,9 @@ class _Training:
         inner = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
         if hasattr(inner, "set_epoch"):
             inner.set_epoch(epoch)
-        return _Pass(loader, lambda: self._over)
+        assert self._job is not None
+        loop = self._job.loop
+        return Pass(loader, loop.session.random if loop is not None else None, lambda: self._over)
 
     def _batches(self) -> Iterator[Any]:
         while not self._kept.ended:
@@ -431,7 +422,9 @@ class _Training:
     def _end_epoch(self, model: Any) -> None:
         trainer, kept = self._trainer, self._kept
         if kept.step < 0:
-            log.warning("the epoch has no batch, training stops at step %d", trainer.state.global_step)
+            log.warning(
+                "the epoch has no batch, training stops at step %d", trainer.state.global_step
+            )
             trainer.control.should_training_stop = True
         trainer.control = self._handler.on_epoch_end(trainer.args, trainer.state, trainer.control)
         self._log_save_evaluate(model)
@@ -474,9 +467,7 @@ class _Training:
         others = [c for c in handler.callbacks if not _shows(c)]
         return self._tell(others, event, args, state, control, **given)
 
-    def _tell(
-        self, callbacks: list[TrainerCallback], event: str, *args: Any, **given: Any
-    ) -> Any:
+    def _tell(self, callbacks: list[TrainerCallback], event: str, *args: Any, **given: Any) -> Any:
         handler = self._handler
         whole, handler.callbacks = handler.callbacks, callbacks
         try:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+
+from taskd.worker.state import loading
+from taskd.worker.state.random_state import RandomState
 
 VERSIONS = ("1.15.",)  # that were tested
 _NAMES = (
@@ -41,6 +45,13 @@ def refusal(accelerator: Any) -> str:
         return f"the Accelerator has no {', '.join(missing)}"
     if not hasattr(accelerator.gradient_state, "dataloader_references"):
         return "Accelerate's GradientState has no dataloader_references"
+    kinds = {type(loader).__name__ for loader in accelerator._dataloaders}
+    if "DataLoaderDispatcher" in kinds and accelerator.num_processes > 1:
+        return (
+            "rank 0 reads the data of all ranks (DataLoaderDispatcher), which a replacement of"
+            " another rank cannot read again: set dispatch_batches=False in"
+            " DataLoaderConfiguration, or in accelerator_config of TrainingArguments"
+        )
     return _REFUSED.get(accelerator.distributed_type.name, "")
 
 
@@ -124,6 +135,73 @@ class Loaders:
         return next((i for i, known in enumerate(self._known) if known is loader), -1)
 
 
+class Pass:
+    """One pass over a prepared loader, which a replacement can begin in the middle.
+
+    The loader reads one batch ahead, so random numbers that batch n draws as it is made follow
+    those that were drawn before batch n - 2 was used, not those before batch n - 1 was.
+    """
+
+    def __init__(self, loader: Any, random: RandomState | None, over: Callable[[], bool]) -> None:
+        """`random`: of a protected rank. `over`: whether to end the pass before its loader does."""
+        self.loader, self._random, self._over = loader, random, over
+        self._count, self._origin, self._earlier = 0, b"", b""
+        self._moved: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Before a batch is drawn. Raises TypeError where the loader is read from its begin."""
+        loader = self.loader
+        if type(loader).__name__ != "DataLoaderShard" or loader.skip_batches or not self._count:
+            raise TypeError(f"this {type(loader).__name__} is not moved")
+        return {"count": self._count, "origin": self._origin, "earlier": self._earlier}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._moved = state
+
+    def __iter__(self) -> Iterator[Any]:
+        random, moved = self._random, self._moved
+        self._moved, self._count = None, 0
+        if random is not None:
+            self._origin = random.snapshot()
+            if moved is not None:
+                self._origin, self._count = moved["origin"], moved["count"]
+                self._move(random, moved["earlier"])
+        iterator = iter(self.loader)
+        while True:
+            if random is not None:
+                self._earlier = random.snapshot()
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            self._count += 1
+            yield batch
+            if self._over():
+                return
+
+    def _move(self, random: RandomState, earlier: bytes) -> None:
+        """Have the loader begin at batch number `_count`."""
+        loader = self.loader
+        base, moments = loader.base_dataloader, [earlier, random.snapshot()]
+        random.put(self._origin)
+
+        class Moved:
+            def __getattr__(_, name: str) -> Any:
+                return getattr(base, name)
+
+            def __iter__(_) -> Iterator[Any]:
+                loader.base_dataloader = base
+                inner = loading.begin(base, self._count)
+                while True:
+                    if moments and not loading.has_workers(base):
+                        random.put(moments.pop(0))
+                    try:
+                        yield next(inner)
+                    except StopIteration:
+                        return
+
+        loader.base_dataloader = Moved()
+
+
 def _marks(loader: Any) -> list[Any]:
     return [getattr(loader, name, None) for name in ("end_of_dataloader", "remainder", "iteration")]
-

@@ -2,7 +2,7 @@
 
 train.py OUT KIND   see KINDS
 Faults come from the environment, see tests/recovery/scripts/faults.py; their points are the events
-of callbacks, `prediction` and, at the end of a checkpoint's parts, `saving`.
+of callbacks, and `saving`, between the parts of a checkpoint.
 """
 
 import json
@@ -49,7 +49,14 @@ KINDS = {
     "resume": {**EVERY, "num_train_epochs": 2, "save_total_limit": 1, "eval_on_start": True},
     "begun": {**EVERY, "num_train_epochs": 2, "save_total_limit": 1, "eval_on_start": True},
     "stops": {"num_train_epochs": 3, "save_strategy": "no", "gradient_accumulation_steps": 2},
-    "stream": {"max_steps": 12, "save_strategy": "no", "gradient_accumulation_steps": 2},
+    # fewer batches than it takes: a pass ends within an update
+    "stream": {
+        "max_steps": 14,
+        "save_strategy": "no",
+        "gradient_accumulation_steps": 2,
+        "accelerator_config": {"dispatch_batches": False},
+    },
+    "dispatched": {"max_steps": 3, "save_strategy": "no"},
     "refused": {"max_steps": 3, "save_strategy": "no", "auto_find_batch_size": True},
 }
 out, kind = Path(sys.argv[1]), sys.argv[2]
@@ -86,10 +93,9 @@ def _event(name):
     return event
 
 
-for name in (
-    "epoch_begin epoch_end step_begin substep_end pre_optimizer_step optimizer_step step_end log"
-    " evaluate save prediction_step"
-).split():
+EVENTS = """epoch_begin step_begin substep_end pre_optimizer_step optimizer_step step_end
+log prediction_step evaluate save epoch_end"""
+for name in EVENTS.split():
     setattr(Faults, f"on_{name}", _event(name))
 
 
@@ -152,7 +158,7 @@ def pad(samples):
 
 class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
-        return map(sample, range(45))
+        return map(sample, range(0, 7 * 45, 7))  # of one length
 
 
 arguments = TrainingArguments(
@@ -171,7 +177,7 @@ stops = [EarlyStoppingCallback(2)] if kind == "epochs" else []
 trainer = Tiny(
     model=model,
     args=arguments,
-    train_dataset=Stream() if kind == "stream" else [sample(n) for n in range(53)],
+    train_dataset=Stream() if kind in ("stream", "dispatched") else [sample(n) for n in range(53)],
     eval_dataset=[sample(n) for n in range(100, 113)],
     data_collator=pad,
     callbacks=[Faults(), *stops],
