@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -52,7 +52,31 @@ def refusal(accelerator: Any) -> str:
             " another rank cannot read again: set dispatch_batches=False in"
             " DataLoaderConfiguration, or in accelerator_config of TrainingArguments"
         )
+    types = {str(getattr(r, "value", r)) for d in accelerator._dataloaders for r in _types(d)}
+    if types - {"generator"}:
+        return (
+            f"loaders synchronize {', '.join(sorted(types))} between ranks as a pass begins:"
+            ' leave rng_types at its default, ["generator"]'
+        )
     return _REFUSED.get(accelerator.distributed_type.name, "")
+
+
+def _types(loader: Any) -> list[Any]:
+    return getattr(loader, "rng_types", None) or []
+
+
+def synchronize(generators: Iterable[Any], alone: bool) -> None:
+    """Give the loaders' generators rank 0's states, now and not as each pass begins: that would be
+    a collective in the middle of a step, which ranks that are given a batch again leave out. They
+    stay equal. `alone`: this is a replacement, whose states are restored."""
+    for loaders in generators:
+        for loader in loaders.known if isinstance(loaders, Loaders) else ():
+            if _types(loader):
+                if not alone:
+                    from accelerate.utils import synchronize_rng_states
+
+                    synchronize_rng_states(loader.rng_types, loader.synchronized_generator)
+                loader.rng_types = None
 
 
 def parts(accelerator: Any) -> dict[str, Any]:
@@ -106,7 +130,7 @@ class Loaders:
     def __init__(self, accelerator: Any) -> None:
         self._state = accelerator.gradient_state
         # the same ones in every process of the rank: more are added by each evaluation
-        self._known = list(accelerator._dataloaders)
+        self.known = list(accelerator._dataloaders)
         self._other: Any = lambda: None  # the last one in use besides, such as one that skips
 
     def get_state(self, legacy: bool = False) -> list[Any]:
@@ -116,23 +140,24 @@ class Loaders:
             if loader is not None and index < 0:
                 self._other = weakref.ref(loader)
             found.append(None if loader is None else index)
-        return [found, [_marks(loader) for loader in (*self._known, self._other())]]
+        return [found, [_marks(loader) for loader in (*self.known, self._other())]]
 
     def set_state(self, state: list[Any]) -> None:
         self.get_state()  # notes which one is in use besides
         references, marks = state
-        known = [*self._known, self._other()]
+        known = [*self.known, self._other()]
         found = [None if index is None else known[index] for index in references]
         if found != self._state.dataloader_references:
             self._state.dataloader_references = found
         for loader, (end, remainder, iteration) in zip(known, marks, strict=True):
-            if loader is not None and _marks(loader) != [end, remainder, iteration]:
+            known_then = iteration is not None
+            if loader is not None and known_then and _marks(loader) != [end, remainder, iteration]:
                 loader.end_of_dataloader, loader.remainder = end, remainder
                 loader.iteration = iteration
 
     def _index(self, loader: Any) -> int:
         """-1: it was not there when the accelerator was given to protect()."""
-        return next((i for i, known in enumerate(self._known) if known is loader), -1)
+        return next((i for i, known in enumerate(self.known) if known is loader), -1)
 
 
 class Pass:
