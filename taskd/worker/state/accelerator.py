@@ -147,7 +147,9 @@ class Loaders:
         references, marks = state
         known = [*self.known, self._other()]
         found = [None if index is None else known[index] for index in references]
-        if found != self._state.dataloader_references:
+        # a replacement that has not begun the other one yet will enter it as it does
+        unknown = -1 in references and known[-1] is None
+        if not unknown and found != self._state.dataloader_references:
             self._state.dataloader_references = found
         for loader, (end, remainder, iteration) in zip(known, marks, strict=True):
             known_then = iteration is not None

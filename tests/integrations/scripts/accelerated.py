@@ -2,7 +2,6 @@
 
 accelerated.py OUT KIND   batches: job.batches, an update in every second attempt (accumulate)
                           calls: job.iterate and job.call, with metrics gathered in each epoch
-                          skipped: as batches, the first epoch begins in its middle
                           uneven: as batches, even_batches=False with join_uneven_inputs
 Faults come from the environment, see tests/recovery/scripts/faults.py.
 """
@@ -99,16 +98,13 @@ def call(step, batches):
 
 with record.Record(out, rank) as log:
     if kind == "calls":
-        batches, epochs = job.iterate(lambda epoch: train), 0
+        batches = job.iterate(lambda epoch: train)
         for step in range(job.step, 21):  # 3 epochs of 6 batches, and their evaluations
             loss, over = job.call(call, step, batches)
             log.step(step, loss)
     else:
-        for epoch in range(3):
-            loader = train
-            if kind == "skipped" and epoch == 0:
-                loader = accelerator.skip_first_batches(train, 3)
-            for attempt in job.batches(loader):
+        for _ in range(3):
+            for attempt in job.batches(train):
                 with attempt as (step, batch):
                     loss = micro_step(step, batch)
                 if attempt.done:
