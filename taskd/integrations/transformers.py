@@ -179,12 +179,13 @@ class _Training:
     """One trainer's `train`. What is replaced is replaced on the instance, while it trains."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._handler = trainer, trainer.callback_handler
-        self._train = trainer.train
+        self._trainer: Any = trainer  # much of it has no types
+        self._handler: Any = trainer.callback_handler
+        self._train = self._trainer.train
         self._why = _missing(trainer)
         self._job: Job | None = None
         self._calling = self._over = self._trained = False
-        trainer.train = self.train
+        self._trainer.train = self.train
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **more: Any
@@ -249,7 +250,7 @@ class _Training:
     def _read(self, resume: Any) -> tuple[str | None, str | None]:
         output = self._trainer.args.output_dir
         if resume is True:
-            resume = get_last_checkpoint(output)
+            resume = get_last_checkpoint(output)  # type: ignore[no-untyped-call]
             if resume is None:
                 raise ValueError(f"No valid checkpoint found in output directory ({output})")
         if not resume:
