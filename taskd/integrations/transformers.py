@@ -8,26 +8,26 @@
 Trainer has no function for one update step: `_run_epoch` does all of an epoch. So it is said here
 again with the trainer's own parts, an update step with its logging, evaluation and checkpoint as
 one `job.call`, which is repeated after a fault with the same batches. What the trainer keeps beside
-model and optimizer is recorded with each step (`_Kept`). The end of training is a call too.
+model and optimizer is recorded with each step (transformers_state.py). The end of training is a
+call too.
 
 Callbacks that only show progress or report to a service hear of a step once it is committed; all
 others are called within the step, again if it is repeated, and their plain attributes are restored.
 
-This is the only file that uses names of transformers that are not public; `_missing` says which of
-them the installed one lacks.
+These two files and transformers_contract.py are the only ones that use names of transformers that
+are not public; the last one says which of them the installed one lacks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -37,43 +37,18 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 import taskd
-from taskd.integrations.attributes import Attributes
+from taskd.integrations.transformers_contract import missing, refusal
+from taskd.integrations.transformers_state import Kept, shows
 from taskd.worker.job import Job
-from taskd.worker.state import plain
 from taskd.worker.state.accelerator import Pass
 from taskd.worker.state.given import Refused
 from taskd.worker.state.random_state import RandomState
 
 log = logging.getLogger("taskd.worker")
 
-VERSIONS = ("5.24.",)  # whose _run_epoch was compared with `_Training._update`
 STATE = "trainer_state.json"  # in a checkpoint
-
-# methods of Trainer that are used or replaced, with their parameters
-_METHODS = {
-    "train": "resume_from_checkpoint trial ignore_keys_for_eval",
-    "_run_epoch": "model epoch train_dataloader steps_in_epoch num_update_steps_per_epoch trial"
-    " ignore_keys_for_eval start_time resume_from_checkpoint epochs_trained"
-    " steps_trained_in_current_epoch",
-    "_finalize_training": "trial num_train_samples start_time",
-    "_load_from_checkpoint": "resume_from_checkpoint model",
-    "_load_optimizer_and_scheduler": "checkpoint",
-    "_load_scaler": "checkpoint",
-    "_load_rng_state": "checkpoint",
-    "get_batch_samples": "epoch_iterator num_batches device",
-    "training_step": "model inputs num_items_in_batch",
-    "floating_point_ops": "inputs",
-    "_track_num_input_tokens": "inputs",
-    "_clip_grad_norm": "model",
-    "_get_grad_norm": "model grad_norm",
-    "_get_learning_rate": "",
-    "_maybe_log_save_evaluate": "tr_loss grad_norm model trial epoch ignore_keys_for_eval"
-    " start_time learning_rate",
-}
-# whose body is said again here: a class of the user's own must not have another
-_OURS = ("_run_epoch", "_inner_training_loop")
+# what reads a checkpoint
 _LOADS = ("_load_from_checkpoint", "_load_optimizer_and_scheduler", "_load_scaler")
-_SHOWING = ("transformers.integrations", "transformers.utils.notebook")  # modules of callbacks
 
 
 def protect(trainer: Trainer) -> None:
@@ -87,105 +62,16 @@ def protect(trainer: Trainer) -> None:
         _Training(trainer)
 
 
-def _missing(trainer: Trainer) -> str:
-    """Why this transformers is not known here, or ""."""
-    version = transformers.__version__
-    if not version.startswith(VERSIONS):
-        return f"transformers {version} was not tested with taskd, {VERSIONS[0]}x was: install that"
-    for name, parameters in _METHODS.items():
-        method = getattr(Trainer, name, None)
-        there = " ".join(list(inspect.signature(method).parameters)[1:]) if method else None
-        if there != parameters:
-            return f"Trainer.{name} of transformers {version} has other parameters than were tested"
-    for name in _OURS:
-        if getattr(type(trainer), name) is not getattr(Trainer, name):
-            return f"{type(trainer).__name__} has a {name} of its own: override training_step"
-    return ""
-
-
-def _refusal(trainer: Trainer) -> str:
-    """Why this trainer's job cannot be protected, or ""."""
-    args = trainer.args
-    refused = {
-        "auto_find_batch_size starts the loop again after an error: set it to False": (
-            args.auto_find_batch_size
-        ),
-        "DeepSpeed has engines of its own: use DDP": trainer.is_deepspeed_enabled,
-        "FSDP under Trainer was not tested: use DDP, or a loop of your own with fully_shard": (
-            trainer.is_fsdp_enabled or trainer.is_fsdp_xla_enabled
-        ),
-        "a parallelism_config was not tested under Trainer: use DDP": (
-            getattr(trainer.accelerator, "parallelism_config", None) is not None
-        ),
-        "a model that is distributed as it is loaded was not tested: use DDP": (
-            getattr(trainer, "is_distributed_loading_by_transformers", False)
-        ),
-        "DataParallel is one process: start one for each GPU": args.n_gpu > 1,
-        "NEFTune's hook cannot be taken off twice: leave neftune_noise_alpha out": (
-            trainer.neftune_noise_alpha is not None
-        ),
-        "a repeated step would push twice: set push_to_hub to False and push after train()": (
-            args.push_to_hub
-        ),
-    }
-    return next((why for why, holds in refused.items() if holds), "")
-
-
-class _Kept:
-    """What a Trainer keeps beside model, optimizer, scheduler and accelerator."""
-
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
-        data = ("train_dataset", "eval_dataset", "data_collator", "args")
-        self._owners = {
-            "trainer": Attributes(trainer, data),
-            "state": Attributes(trainer.state, ("log_history",)),
-            "control": Attributes(trainer.control),
-        }
-        for index, callback in enumerate(trainer.callback_handler.callbacks):
-            if not _shows(callback):
-                self._owners[f"callback {index}"] = Attributes(callback)
-        self._history: tuple[int, bytes] = (-1, b"")  # its length, and the history as bytes
-        # of _run_epoch: which epoch, whether it has begun, whether its data have ended, and its
-        # local variables
-        self.epoch, self.begun, self.ended = 0, False, False
-        self.step, self.update = -1, 0
-        self.grad_norm: Any = None
-        self.learning_rate: Any = None
-
-    def state_dict(self) -> dict[str, Any]:
-        history = self._trainer.state.log_history
-        if self._history[0] != len(history):  # lines are only added
-            self._history = len(history), plain.encode(history)
-        own = {k: v for k, v in vars(self).items() if k[0] != "_"}
-        found = {name: owner.state_dict() for name, owner in self._owners.items()}
-        return {**found, "epoch": own, "log_history": self._history[1]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, owner in self._owners.items():
-            owner.load_state_dict(state[name])
-        vars(self).update(state["epoch"])
-        self._trainer.state.log_history[:] = plain.decode(state["log_history"])
-        self._history = -1, b""
-
-
-def _shows(callback: TrainerCallback) -> bool:
-    """Whether it only shows or reports what the trainer does."""
-    kinds = (transformers.ProgressCallback, transformers.PrinterCallback)
-    return isinstance(callback, kinds) or type(callback).__module__.startswith(_SHOWING)
-
-
 class _Training:
     """One trainer's `train`. What is replaced is replaced on the instance, while it trains."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer: Any = trainer  # much of it has no types
-        self._handler: Any = trainer.callback_handler
-        self._train = self._trainer.train
-        self._why = _missing(trainer)
+    def __init__(self, trainer: Any) -> None:  # much of it has no types
+        self._trainer, self._handler = trainer, trainer.callback_handler
+        self._train = trainer.train
+        self._why = missing(trainer)
         self._job: Job | None = None
         self._calling = self._over = self._trained = False
-        self._trainer.train = self.train
+        trainer.train = self.train
 
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, *args: Any, **more: Any
@@ -197,7 +83,7 @@ class _Training:
         self._trained = True
         if trial is not None:
             self._why = "a hyperparameter search trains several times: protect a training alone"
-        self._why = self._why or _refusal(trainer)
+        self._why = self._why or refusal(trainer)
         with contextlib.ExitStack() as ends:
             if self._why:
                 self._replace(ends, trainer, _run_epoch=self._refuse)
@@ -272,7 +158,7 @@ class _Training:
 
     def _begin(self, given: dict[str, Any]) -> Job:
         trainer = self._trainer
-        self._given, self._kept = given, _Kept(trainer)
+        self._given, self._kept = given, Kept(trainer)
         self._kept.epoch = given["epoch"]
         self._random = RandomState(trainer.args.device)
         self._loaded = taskd.once(self._random_of, given["resume_from_checkpoint"])
@@ -294,9 +180,10 @@ class _Training:
         return given["steps_trained_in_current_epoch"] if skips else 0
 
     def _pass(self, number: int) -> Pass:
-        loader, epoch = self._given["train_dataloader"], self._given["epochs_trained"] + number
+        loader: Any = self._given["train_dataloader"]
+        epoch = self._given["epochs_trained"] + number
         if number == 0 and self._skipped:
-            loader = skip_first_batches(loader, self._skipped)
+            loader = cast(Any, skip_first_batches(loader, self._skipped))
         if hasattr(loader, "set_epoch"):
             loader.set_epoch(epoch)
         inner = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
@@ -459,13 +346,13 @@ class _Training:
             return type(handler).call_event(handler, event, args, state, control, **given)
         if event == "on_train_end":  # when training is over on all ranks
             return control
-        shown = [c for c in handler.callbacks if _shows(c)]
+        shown = [c for c in handler.callbacks if shows(c)]
         if event == "on_prediction_step":  # a bar inside the step
             self._tell(shown, event, args, state, control, **given)
         elif shown:
             assert self._job is not None
             self._job.on_commit(self._tell, shown, event, args, state, control, **given)
-        others = [c for c in handler.callbacks if not _shows(c)]
+        others = [c for c in handler.callbacks if not shows(c)]
         return self._tell(others, event, args, state, control, **given)
 
     def _tell(self, callbacks: list[TrainerCallback], event: str, *args: Any, **given: Any) -> Any:
