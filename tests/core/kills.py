@@ -21,7 +21,9 @@ def check(world: World, command: to_agent.Kill, configured: tuple[str, ...]) -> 
     if command.reason.startswith("its replica of the state has left"):
         assert command.rank in world.coordinator.job.away
         return
-    assert incident is not None and command.rank in incident.evicted
+    # its node may have been lost with the same event
+    lost = world.coordinator.job.topology.is_lost(command.rank)
+    assert incident is not None and (lost or command.rank in incident.evicted)
     allowed = {"recover-in-place", "dump", "elastic-training"} & set(configured)
     assert allowed or world.clusterd != "off"
     said = rank.evidence

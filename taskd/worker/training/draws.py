@@ -59,23 +59,36 @@ class _Kept:
 
 
 class Passes(Iterator[Any]):
-    """What an unprotected job draws from a function that gives the loader of each pass."""
+    """Iterates over one pass after the other. In an unprotected job, over what a function gives."""
 
     def __init__(self, loader_of: LoaderOf) -> None:
-        self._loader_of, self._number = loader_of, 0
-        self._iterator: Iterator[Any] | None = None
+        self._loader_of, self._number, self._drawn = loader_of, 0, False
+        self.iterator: Iterator[Any] | None = None
 
     def __next__(self) -> Any:
-        if self._iterator is None:
-            self._iterator = iter(self._loader_of(self._number))
+        if self.iterator is None:
+            self.iterator = iter(self._loader_of(self._number))
         try:
-            return next(self._iterator)
+            found = next(self.iterator)
         except StopIteration:
-            self._iterator, self._number = None, self._number + 1
+            self._drawn = True
+            self.leave_pass()
             raise
+        self._drawn = True
+        return found
+
+    def leave_pass(self) -> None:
+        """Begin the next pass, if any batch of this one was drawn."""
+        if self._drawn:
+            self.iterator, self._number, self._drawn = None, self._number + 1, False
+
+    def has_begun(self, iterator: Iterator[Any], before: Callable[[], None]) -> None:
+        """The first pass has begun already, as `iterator`. `before` puts the generators back to
+        where they were then."""
+        self.iterator = iterator
 
 
-class Drawn(Iterator[Any]):
+class Drawn(Passes):
     """The iterator that `job.iterate` returns. `iterator`: what this process draws from, None
     before its first batch. `keeps`: batches may be asked for again."""
 
@@ -87,7 +100,7 @@ class Drawn(Iterator[Any]):
     ) -> None:
         """`leave`: takes a loader whose state is left to this object."""
         self._random, self._leave = random, leave
-        self._loader_of = source if not isinstance(source, Iterable) else None
+        self._each_pass = source if not isinstance(source, Iterable) else None
         self._source: Any = source
         self.iterator: Iterator[Any] | None = None
         # pass -> the generators' states and the loader's counters (see loading.place) before it
@@ -102,8 +115,8 @@ class Drawn(Iterator[Any]):
     def _take(self) -> None:
         """Take the source of the present pass. A later pass has a generator of its own only if it
         begins by the pass's number."""
-        if self._loader_of is not None:
-            self._source = self._loader_of(self.place.number)
+        if self._each_pass is not None:
+            self._source = self._each_pass(self.place.number)
         self._leave(self._source)
         if self.place.number == 0:
             self._random.watch(loading.generators(self._source))
@@ -130,9 +143,31 @@ class Drawn(Iterator[Any]):
             self.place = self._end()
             raise
 
+    def leave_pass(self) -> None:
+        if not self.place.count:
+            return
+        kept = self._kept.setdefault(self._section, _Kept(self.place))
+        if not self.keeps and self._at == len(kept.items):
+            self.place = self._end()
+            return
+        if self._at == len(kept.items):
+            end = self._keeper.keep(None), self._end(), self._random.snapshot()
+            kept.items.append(_Item(*end, last=True))
+        self.place = kept.items[self._at].place
+        self._at += 1
+
+    def has_begun(self, iterator: Iterator[Any], before: Callable[[], None]) -> None:
+        if self.place != Place() or self.iterator is not None:
+            return  # a replacement begins elsewhere
+        now = self._random.snapshot()
+        before()
+        self._origins[0] = self._random.snapshot(), loading.place(self._source)
+        self._random.put(now)
+        self.iterator = iterator
+
     def _end(self) -> Place:
         """The present pass is over."""
-        if self._loader_of is None:
+        if self._each_pass is None:
             return self.place
         self.iterator = None
         return Place(self.place.number + 1)
@@ -191,6 +226,7 @@ class Drawn(Iterator[Any]):
         gives other batches than there."""
         self.place, self._section, self._at = place, (step, False), 0
         if place.count == 0:
+            self.iterator = self.iterator if place.number == 0 else None
             return
         self._origins = {place.number: origin}
         if place.number:

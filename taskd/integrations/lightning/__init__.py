@@ -1,0 +1,128 @@
+"""Protects `lightning.pytorch.Trainer.fit`:
+
+    from taskd.integrations.lightning import Protect
+
+    trainer = Trainer(strategy="ddp", callbacks=[Protect()])
+
+The trainer's two loops, over epochs and batches, run in fit.py with the trainer's own parts. The
+begin of an epoch, each batch with what follows it (validation, checkpoints) and the end of an epoch
+are one `job.call` each: repeated after a fault, with the same batches (batches.py). What the
+trainer keeps beside model and optimizers is in state.py, what it writes in files.py. A replacement
+goes on inside its epoch.
+
+This package alone uses names of Lightning that are not public; `missing` says which of them this
+Lightning lacks.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loops import fetchers, fit_loop
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+
+import taskd
+from taskd.integrations.lightning import files
+from taskd.integrations.lightning.fit import Fit
+from taskd.integrations.lightning.state import flags, put_flags
+from taskd.worker.job import Job
+from taskd.worker.state.given import Refused
+
+VERSIONS = ("2.6",)  # whose loops were compared with what stands here
+
+
+class Protect(Callback):  # type: ignore[misc]
+    """Protects the job that `trainer.fit` runs; without taskd's launcher it changes nothing.
+
+    What cannot be protected is named in the log before the first step, and the job runs on as it
+    would without taskd: see docs/lightning.md.
+
+    Attributes:
+        job (taskd.worker.job.Job | None): the job, once training has begun. `job.step` counts
+            calls, not batches.
+    """
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or missing(trainer):
+            return
+        loop = trainer.fit_loop
+        loop.run = lambda: Fit(trainer, refusal(trainer), self._begun).run()
+        names = taskd.once(lambda: [getattr(logger, "version", None) for logger in trainer.loggers])
+        if taskd.replacement:
+            for logger, version in zip(trainer.loggers, names, strict=True):
+                if trainer.is_global_zero and getattr(logger, "version", None) is not None:
+                    files.go_on(logger, version)
+            # its state is restored; the file may have moved on
+            trainer._checkpoint_connector.resume_start = lambda *args, **keywords: None
+        restore = trainer._checkpoint_connector.restore_training_state
+
+        def restored() -> None:
+            restore()  # else the set-up has a sanity check that the first process had not
+            put_flags(loop, taskd.once(lambda: flags(loop)))
+
+        trainer._checkpoint_connector.restore_training_state = restored
+
+    def _begun(self, job: Job) -> None:
+        self.job = job
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if why := missing(trainer):
+            taskd.protect(model=trainer.strategy.model, lightning=Refused(why))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        vars(trainer.fit_loop).pop("run", None)
+
+
+def missing(trainer: Trainer) -> str:
+    """Why the loops of this Lightning are not run here, or ""."""
+    version = importlib.metadata.version("lightning")
+    if not version.startswith(tuple(f"{v}." for v in VERSIONS)):
+        return (
+            f"Lightning {version} has not been tried; taskd's callback knows"
+            f" {', '.join(f'{v}.x' for v in VERSIONS)}"
+        )
+    fit, epoch, fetcher = trainer.fit_loop, trainer.fit_loop.epoch_loop, fetchers._DataFetcher
+    names: list[tuple[Any, str]] = [
+        *((fit, n) for n in ("setup_data", "skip", "reset", "on_run_start", "on_advance_start")),
+        *((fit, n) for n in ("on_advance_end", "on_iteration_done", "on_run_end", "_restarting")),
+        *((epoch, n) for n in ("reset", "on_run_start", "done", "advance", "on_advance_end")),
+        *((epoch, n) for n in ("on_iteration_done", "_on_before_fetch", "_on_after_fetch")),
+        *((epoch, n) for n in ("_results", "_batches_that_stepped", "val_loop")),
+        *((fetcher, n) for n in ("setup", "reset", "__iter__", "__next__")),
+        (fit_loop, "_select_data_fetcher"),
+        (fit_loop, "_set_sampler_epoch"),
+        (trainer, "_logger_connector"),
+        (trainer._checkpoint_connector, "resume_start"),
+        (trainer._checkpoint_connector, "restore_training_state"),
+    ]
+    lacking = [n for o, n in names if n not in dir(o)]  # hasattr() would ask properties
+    if lacking:
+        return f"Lightning {version} has no {', '.join(lacking)}, which taskd's callback uses"
+    return ""
+
+
+def refusal(trainer: Trainer) -> str:
+    """Why this trainer's job cannot be protected, or ""."""
+    strategy, fit = trainer.strategy, trainer.fit_loop
+    if type(strategy) not in (DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy):
+        return (
+            f"{type(strategy).__name__} cannot be repaired: use DDPStrategy, or"
+            " ModelParallelStrategy, which shards with fully_shard"
+        )
+    if not trainer.lightning_module.automatic_optimization:
+        return (
+            "manual optimization steps optimizers at places of its own: set"
+            " automatic_optimization = True, or write the loop with taskd.protect and job.call"
+        )
+    if isinstance(fit._data_fetcher, fetchers._DataLoaderIterDataFetcher):
+        return "training_step takes dataloader_iter: take batch instead"
+    if trainer.reload_dataloaders_every_n_epochs:
+        return "reload_dataloaders_every_n_epochs makes other loaders: set it to 0"
+    if getattr(trainer, "_val_check_time_interval", None) is not None:
+        return "val_check_interval is a time, which differs between runs: give a number of batches"
+    return ""
