@@ -27,7 +27,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import transformers
@@ -60,6 +60,15 @@ def protect(trainer: Trainer) -> None:
     """
     if "TASKD_AGENT" in os.environ:
         _Training(trainer)
+
+
+def _set_epoch(loader: Any, epoch: int) -> None:
+    """As `_run_epoch` does."""
+    inner = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
+    owners: list[Any] = [loader, inner]
+    for owner in owners:
+        if hasattr(owner, "set_epoch"):
+            owner.set_epoch(epoch)
 
 
 class _Training:
@@ -136,7 +145,7 @@ class _Training:
     def _read(self, resume: Any) -> tuple[str | None, str | None]:
         output = self._trainer.args.output_dir
         if resume is True:
-            resume = get_last_checkpoint(output)  # type: ignore[no-untyped-call]
+            resume = get_last_checkpoint(output)
             if resume is None:
                 raise ValueError(f"No valid checkpoint found in output directory ({output})")
         if not resume:
@@ -183,12 +192,8 @@ class _Training:
         loader: Any = self._given["train_dataloader"]
         epoch = self._given["epochs_trained"] + number
         if number == 0 and self._skipped:
-            loader = cast(Any, skip_first_batches(loader, self._skipped))
-        if hasattr(loader, "set_epoch"):
-            loader.set_epoch(epoch)
-        inner = getattr(getattr(loader, "batch_sampler", None), "batch_sampler", None)
-        if hasattr(inner, "set_epoch"):
-            inner.set_epoch(epoch)
+            loader = skip_first_batches(loader, self._skipped)
+        _set_epoch(loader, epoch)
         assert self._job is not None
         loop = self._job.loop
         return Pass(loader, loop.session.random if loop is not None else None, lambda: self._over)
