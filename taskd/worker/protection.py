@@ -39,9 +39,9 @@ from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up import imports
 from taskd.worker.set_up.interception import suspended
-from taskd.worker.state import replicas
+from taskd.worker.state import accelerator, replicas
 from taskd.worker.state.copies import Copies
-from taskd.worker.state.given import NotProtectable, UnsupportedState
+from taskd.worker.state.given import NotProtectable, UnsupportedState, expanded
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
@@ -57,7 +57,7 @@ def protect(objects: dict[str, Any]) -> Job:
     """See `taskd.protect`."""
     set_up.check()
     with suspended():
-        return _protect(objects)
+        return _protect(expanded(objects))
 
 
 def _protect(objects: dict[str, Any]) -> Job:
@@ -86,6 +86,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         atexit.register(lambda: slot.progress(0, slot.DONE))
         agent.channel.close()
         return Job(None)
+    accelerator.synchronize(state.generators.values(), replacement.active())
     communicators, pipelines = Communicators(), Pipelines()
     state.small.update(comm_hooks.states(state.ddps))
     numbers = holders.Numbers()

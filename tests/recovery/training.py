@@ -360,7 +360,9 @@ class References:
         self._shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def __call__(self, world: int, script: str, *arguments: str) -> Result:
-        directory = self._shared / "-".join(("undisturbed", str(world), script, *arguments))
+        directory = self._shared / "-".join(
+            ("undisturbed", str(world), Path(script).name, *arguments)
+        )
         complete = directory / "complete"
         with open(self._shared / f"{directory.name}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

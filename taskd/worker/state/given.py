@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from taskd.worker.state import loading, zero
+from taskd.worker.state import accelerator, loading, zero
 from taskd.worker.state.adapters import adapt
 from taskd.worker.state.wrappers import unwrap
 
@@ -32,6 +32,19 @@ class Refused:
 
     def __init__(self, why: str) -> None:
         self.why = why
+
+
+def expanded(objects: dict[str, Any]) -> dict[str, Any]:
+    """The objects, with what an Accelerator holds in its place."""
+    found: dict[str, Any] = {}
+    for name, value in objects.items():
+        if not accelerator.is_accelerator(value):
+            found[name] = value
+        elif why := accelerator.refusal(value):
+            found[name] = Refused(why)
+        else:
+            found |= {f"{name}.{part}": held for part, held in accelerator.parts(value).items()}
+    return found
 
 
 class Given:
@@ -81,7 +94,7 @@ class Given:
                 self.optimizers[f"{name}.optim"] = zero.share(value)
         elif isinstance(value, DataLoader):
             pass  # the loop that iterates over it knows its place
-        elif loading.is_generator(value):
+        elif loading.is_generator(value) or isinstance(value, accelerator.Loaders):
             self.generators[name] = value
         elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):
             for i, item in enumerate(value):

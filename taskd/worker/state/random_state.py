@@ -195,6 +195,7 @@ def _of_generator(generator: Any) -> _Source:
         return _Source(lambda: plain.encode(generator.getstate()))
     if hasattr(generator, "bit_generator"):  # numpy.random.Generator
         return _Source(lambda: plain.encode(generator.bit_generator.state))
+    # numpy.random.RandomState, and what is recorded as if it were one (accelerator.py)
     return _Source(lambda: plain.encode(generator.get_state(legacy=False)))
 
 

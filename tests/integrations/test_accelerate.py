@@ -1,0 +1,33 @@
+"""`taskd.protect(accelerator=accelerator)` in loops of a script's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import training
+
+SCRIPT = Path(__file__).parent / "scripts/accelerated.py"
+FAULTS = (
+    "0:0:begin:kill",
+    "1:1:backward:kill",  # in the middle of an accumulation
+    "0:3:tail:kill",
+    "1:5:tail:kill",  # the last batch of an epoch
+    "0:6:begin:kill",
+    "0:2:evaluate:kill",
+    "1:12:tail:kill",
+)
+
+
+@pytest.mark.parametrize("kind", ["calls", *training.long("batches", "uneven")])
+def test_bit_for_bit(tmp_path, reference, kind):
+    result = training.begin(
+        tmp_path / "job",
+        2,
+        str(SCRIPT),
+        str(tmp_path / "job"),
+        kind,
+        faults=",".join(FAULTS),
+    )
+    with result as job:
+        training.assert_equal(job.end(), reference(2, str(SCRIPT), kind), 2)
