@@ -12,6 +12,7 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.trainer.connectors.logger_connector import result as results
 
+from taskd.integrations.attributes import Attributes
 from taskd.integrations.lightning.files import Checkpoints
 
 # attributes of a Metric that change with its values
@@ -21,7 +22,6 @@ FLAGS = (
     *("_skip_next_val", "_has_run"),
 )
 CONNECTOR = ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
-SCALARS = (int, float, str, bool, bytes, type(None), torch.Tensor)
 
 
 class TrainerState:
@@ -31,6 +31,9 @@ class TrainerState:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer, self._fit = trainer, trainer.fit_loop
         self._epoch, self._connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
+        # what a process shows on its screen is its own
+        shown = (c for c in trainer.callbacks if not isinstance(c, ProgressBar))
+        self._callbacks = [Attributes(callback) for callback in shown]
         self.inside = False
         self.files = Checkpoints(trainer)
 
@@ -47,7 +50,7 @@ class TrainerState:
             "metrics": {name: dict(getattr(connector, name)) for name in CONNECTOR},
             "logging": (connector._first_loop_iter, connector._current_fx),
             "results": {key: self._of_result(m) for key, m in self._epoch._results.items()},
-            "callbacks": [plain_attributes(c) for c in self._callbacks()],
+            "callbacks": [attributes.state_dict() for attributes in self._callbacks],
             "checkpoints": sorted(self.files.existing),
         }
 
@@ -71,15 +74,9 @@ class TrainerState:
             del kept[key]
         for key, described in state["results"].items():
             self._put_result(key, described)
-        for callback, attributes in zip(self._callbacks(), state["callbacks"], strict=True):
-            for name in plain_attributes(callback).keys() - attributes.keys():
-                delattr(callback, name)
-            vars(callback).update(attributes)
+        for attributes, values in zip(self._callbacks, state["callbacks"], strict=True):
+            attributes.load_state_dict(values)
         self.files.existing = set(state["checkpoints"])
-
-    def _callbacks(self) -> list[Any]:
-        """Those that train; what a process shows on its screen is its own."""
-        return [c for c in self._trainer.callbacks if not isinstance(c, ProgressBar)]
 
     # -- what the module has logged in this epoch --------------------------------------------------
 
@@ -145,20 +142,3 @@ def flags(fit: Any) -> dict[str, Any]:
 def put_flags(fit: Any, values: dict[str, Any]) -> None:
     for name, loop in _loops(fit):
         vars(loop).update(values[name])
-
-
-def plain_attributes(owner: Any) -> dict[str, Any]:
-    """The attributes that are numbers, text, tensors, and containers of these."""
-    return {name: value for name, value in vars(owner).items() if _is_plain(value)}
-
-
-def _is_plain(value: Any, depth: int = 3) -> bool:
-    if type(value) in SCALARS:
-        return True
-    if type(value) is dict:
-        value = [*value, *value.values()]
-    return (
-        type(value) in (list, tuple, set)
-        and depth > 0
-        and all(_is_plain(v, depth - 1) for v in value)
-    )

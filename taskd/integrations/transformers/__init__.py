@@ -8,14 +8,14 @@
 Trainer has no function for one update step: `_run_epoch` does all of an epoch. So it is said here
 again with the trainer's own parts, an update step with its logging, evaluation and checkpoint as
 one `job.call`, which is repeated after a fault with the same batches. What the trainer keeps beside
-model and optimizer is recorded with each step (transformers_state.py). The end of training is a
+model and optimizer is recorded with each step (state.py). The end of training is a
 call too.
 
 Callbacks that only show progress or report to a service hear of a step once it is committed; all
 others are called within the step, again if it is repeated, and their plain attributes are restored.
 
-These two files and transformers_contract.py are the only ones that use names of transformers that
-are not public; the last one says which of them the installed one lacks.
+This package alone uses names of transformers that are not public; contract.py says which of them
+the installed one lacks.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 import taskd
-from taskd.integrations.transformers_contract import missing, refusal
-from taskd.integrations.transformers_state import Kept, shows
+from taskd.integrations.transformers.contract import missing, refusal
+from taskd.integrations.transformers.state import Kept, shows
 from taskd.worker.job import Job
 from taskd.worker.state.accelerator import Pass
 from taskd.worker.state.given import Refused
