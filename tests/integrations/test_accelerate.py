@@ -31,3 +31,11 @@ def test_bit_for_bit(tmp_path, reference, kind):
     )
     with result as job:
         training.assert_equal(job.end(), reference(2, str(SCRIPT), kind), 2)
+
+
+def test_a_pass_that_skips_batches_is_refused(tmp_path):
+    """Where a rank was killed in one the job stood still."""
+    job = tmp_path / "job"
+    result = training.launch(job, 2, str(SCRIPT), str(job), "skipping")
+    assert result.status == 1
+    assert "UnsupportedState: job.batches() cannot repeat a pass of skip_first" in result.output

@@ -162,6 +162,12 @@ class Loaders:
         return next((i for i, known in enumerate(self.known) if known is loader), -1)
 
 
+def skips(loader: Any) -> bool:
+    """Whether skip_first_batches() has made it."""
+    sampler = type(getattr(loader, "batch_sampler", None)).__name__
+    return sampler == "SkipBatchSampler" or bool(getattr(loader, "skip_batches", 0))
+
+
 class Pass:
     """One pass over a prepared loader, which a replacement can begin in the middle.
 

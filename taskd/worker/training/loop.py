@@ -20,10 +20,10 @@ from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
-from taskd.worker.state import loading
+from taskd.worker.state import accelerator, loading
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.given import UnsupportedState, WouldDiverge
 from taskd.worker.training import memory, position
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.attempts import Attempts
@@ -76,6 +76,11 @@ class Loop:
             self.attempts.refused(error)
             raise
         if loader is not None:
+            if accelerator.skips(loader):
+                raise UnsupportedState(
+                    "job.batches() cannot repeat a pass of skip_first_batches(): draw the first"
+                    " batches and drop them, or begin with the next epoch"
+                )
             session.random.watch(loading.generators(loader))
             session.state.leave(loader)
         if not cursor.calls:

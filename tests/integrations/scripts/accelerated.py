@@ -2,7 +2,8 @@
 
 accelerated.py OUT KIND   batches: job.batches, an update in every second attempt (accumulate)
                           calls: job.iterate and job.call, with metrics gathered in each epoch
-                          uneven: as batches, even_batches=False with join_uneven_inputs
+                          uneven: as batches, even_batches=False
+                          skipping: as batches, after the first two of each pass
 Faults come from the environment, see tests/recovery/scripts/faults.py.
 """
 
@@ -104,7 +105,8 @@ with record.Record(out, rank) as log:
             log.step(step, loss)
     else:
         for _ in range(3):
-            for attempt in job.batches(train):
+            begun = accelerator.skip_first_batches(train, 2) if kind == "skipping" else train
+            for attempt in job.batches(begun):
                 with attempt as (step, batch):
                     loss = micro_step(step, batch)
                 if attempt.done:
