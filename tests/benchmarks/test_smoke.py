@@ -41,10 +41,11 @@ LONG = (
     "parallel",
     "starts",
     "stopped",
+    "trainers",
 )
 MINDSPORE = ("mindspore_repairs",)  # `make test-mindspore` runs it
 ELSEWHERE = {"soak", "soak_nodes"}  # tests/soak
-PARTS = {"curve", "toy"}  # what the others train
+PARTS = {"curve", "fitted", "toy"}  # what the others train
 
 
 @pytest.mark.timeout(600)
