@@ -45,8 +45,10 @@ class Faults(Part):
             text += f" after {raised}"
         if raised and incident is not None and number in incident.new - incident.ready:
             incident.set_up = True
-        elif raised and bug is None and rank.left is not None:
-            bug = rank.left.step, raised  # between two steps, or after the last
+        elif raised and bug is None and rank.left is not None and incident is None:
+            # Between two steps, or after the last: each incident is repaired, and so it goes on. In
+            # one incident the replacements are counted.
+            bug = rank.left.step, raised
         if bug is not None:
             again = self._bugs.get(number) == bug
             self._bugs[number] = bug
