@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from taskd import integrations, raised, settings, stacks
+from taskd import raised, settings, stacks, trainers
 from taskd.agent import device_info
 from taskd.agent.agent import Agent
 from taskd.agent.loop import Loop
@@ -121,8 +121,8 @@ class Supervisor:
         """Start the zygote, once, if the ranks can be forked. The arguments are torch's for the
         ranks."""
         if runs_python(entrypoint, tuple(arguments)):
-            trainers = {integrations.VARIABLE: integrations.named(arguments)}
-            self.warm(trainers, "taskd.worker.process.forked")
+            imports = {trainers.VARIABLE: trainers.named(arguments)}
+            self.warm(imports, "taskd.worker.process.forked")
 
     def warm(self, variables: dict[str, str], ranks: str) -> None:
         """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module

@@ -45,6 +45,13 @@ TASKD_START_DIR = Parameter(
     "none",
     "The launcher's working directory; a replacement has its name even if it was removed.",
 )
+TASKD_TRAINERS = Parameter(
+    "TASKD_TRAINERS",
+    kinds.text(),
+    None,
+    "none",
+    "For the process that ranks are forked from: trainers that it imports.",
+)
 
 SECTION = Section(
     "Set by the agent for its ranks",
@@ -57,5 +64,6 @@ SECTION = Section(
         TASKD_LOCAL_RANK,
         TASKD_INCARNATION,
         TASKD_START_DIR,
+        TASKD_TRAINERS,
     ),
 )

@@ -17,7 +17,9 @@ def taskd(names):
 
 
 # What each package may import from taskd. The packages above protocol share a few small modules.
-SHARED = taskd("records stacks raised start process_title cython_api devices logs settings")
+SHARED = taskd(
+    "records stacks raised start process_title cython_api devices logs settings trainers"
+)
 BELOW = taskd("core messages protocol") | SHARED
 MIDDLE = taskd("manager agent worker mindcluster")
 ALLOWED = {
@@ -41,6 +43,7 @@ ALLOWED = {
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),
     "process_title.py": set(),
+    "trainers.py": set(),
     "control.py": {"taskd.api"},
 }
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd import integrations
+from taskd import trainers
 
 
 @pytest.mark.parametrize(
@@ -23,15 +23,15 @@ def test_a_script_names_its_trainers(tmp_path, text: str, found: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
     arguments = ("-u", str(script), "more.py")
-    assert integrations.named(arguments) == found.replace("*", "lightning,transformers")
-    assert integrations.named(("-u", "-m", "train")) == integrations.named(("none.py",)) == ""
+    assert trainers.named(arguments) == found.replace("*", "lightning,transformers")
+    assert trainers.named(("-u", "-m", "train")) == trainers.named(("none.py",)) == ""
 
 
 def test_only_what_is_known_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
-    monkeypatch.setattr(integrations.importlib, "import_module", imported.append)
-    monkeypatch.setenv(integrations.VARIABLE, "os,lightning,")
-    integrations.warm()
+    monkeypatch.setattr(trainers.importlib, "import_module", imported.append)
+    monkeypatch.setenv(trainers.VARIABLE, "os,lightning,")
+    trainers.warm()
     assert imported == ["lightning.pytorch"]
 
 
@@ -39,5 +39,5 @@ def test_a_fork_has_its_own_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     known = SimpleNamespace(rank_zero_only=SimpleNamespace(rank=0))
     monkeypatch.setitem(sys.modules, "lightning_utilities.core.rank_zero", known)
-    integrations.forked()
+    trainers.forked()
     assert known.rank_zero_only.rank == 3

@@ -34,12 +34,12 @@ def warm() -> None:
             importlib.import_module(name)
     import torch
 
-    from taskd import integrations
+    from taskd import trainers
     from taskd.records import sealed
     from taskd.worker.discovery import loop_variables, project
     from taskd.worker.set_up import interception
 
-    integrations.warm()
+    trainers.warm()
     # all modules are looked at here, not in each fork
     interception.rehearse()
     project.know_modules()
@@ -54,10 +54,10 @@ def run(command: list[str], launcher: int) -> None:
     """Run the script as the rank's first process ran it, or would have. `launcher`: its pidfd."""
     import torch
 
-    from taskd import integrations
+    from taskd import trainers
 
     torch.default_generator.seed()
-    integrations.forked()
+    trainers.forked()
     raised.offer()
     replacement.launcher = launcher
     slot.attach(os.environ["TASKD_PAGE"], int(os.environ.pop("TASKD_SLOT")))
