@@ -153,6 +153,20 @@ def test_passes_of_a_function(steps, at):
     assert set(begun) - {0} == set(range(passes, max(begun) + 1)) - {0}
 
 
+def test_a_pass_is_left_after_protection_has_ended():
+    """Trainers begin the next one without having drawn the end of this one."""
+    draws, _ = draws_of()
+    drawn = draws.add(lambda number: [torch.tensor(10 * number + i) for i in range(3)])
+    draws.attempt_begins(0, -1)
+    assert next(drawn) == 0
+    draws.let_go()
+    found = []
+    for _ in range(3):
+        drawn.leave_pass()
+        found += [next(drawn).item(), next(drawn).item()]
+    assert found == [10, 11, 20, 21, 30, 31]
+
+
 def test_what_cannot_be_exact_is_refused():
     draws, _ = draws_of()
     drawn = draws.add(iter([torch.ones(1)] * 9))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskd.worker.state import loading, plain
@@ -138,10 +138,12 @@ class Drawn(Passes):
     def _pass_on(self) -> Any:
         """A batch that is not kept."""
         try:
-            return next(self._open())
+            found = next(self._open())
         except StopIteration:
             self.place = self._end()
             raise
+        self.place = replace(self.place, count=self.place.count + 1)
+        return found
 
     def leave_pass(self) -> None:
         if not self.place.count:
