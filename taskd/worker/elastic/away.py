@@ -114,40 +114,35 @@ class Away:
             return self.batches.fetched(step)[1]
         return self.random.now(random)
 
-    def _tell_random(self, name: str) -> None:
+    def _tell(self, name: str, text: str) -> None:
+        """Log it, once for each name. `text`: what is said of it."""
         if name not in self._told:
             self._told.add(name)
-            log.warning(
-                "rank %d is away: %s was drawn from, or seeded, outside the shares of a step in a"
-                " way that cannot be done for this rank: its numbers will be others than in a full"
-                " job",
-                self.rank,
-                name,
-            )
+            log.warning("rank %d is away: %s%s", self.rank, name, text)
+
+    def _tell_random(self, name: str) -> None:
+        self._tell(
+            name,
+            " was drawn from, or seeded, outside the shares of a step in a way that cannot be done"
+            " for this rank: its numbers will be others than in a full job",
+        )
 
     def follows(self, names: list[str]) -> None:
         """What was computed from gradients in the last share."""
         for name in names:
-            if name not in self._told:
-                self._told.add(name)
-                log.warning(
-                    "rank %d is away: %s changes after gradients have been read, so it is taken to"
-                    " come of them and to be the same on all ranks. If it is not, change it before"
-                    " the backward",
-                    self.rank,
-                    name,
-                )
+            self._tell(
+                name,
+                " changes after gradients have been read, so it is taken to come of them and to be"
+                " the same on all ranks. If it is not, change it before the backward",
+            )
 
     def _changed(self, name: str) -> None:
-        if name not in self._told:
-            self._told.add(name)
-            log.warning(
-                "rank %d is away: %s, of which each rank has its own, was changed outside the"
-                " shares of a step: the rank has that of its stand-in from now on. Change it while"
-                " a share is computed, before the update",
-                self.rank,
-                name,
-            )
+        self._tell(
+            name,
+            ", of which each rank has its own, was changed outside the shares of a step: the rank"
+            " has that of its stand-in from now on. Change it while a share is computed, before the"
+            " update",
+        )
 
     # -- its record --------------------------------------------------------------------------------
 
