@@ -6,12 +6,11 @@ The script's numbers are exact in any order, so all is equal to an undisturbed r
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 
 import pytest
+from by_hand import alone
 from cluster import Cluster
-from training import SCRIPTS, Result, environment
+from training import Result
 
 STEPS = "120"
 
@@ -33,25 +32,14 @@ class Lanes(Cluster):
 
     def check(self, result: Result, *away: int) -> None:
         assert result.status == 0, result.output[-6000:]
-        (out := self.directory / "alone").mkdir()
-        script = [str(SCRIPTS / "lanes.py"), str(out), self.kind, STEPS, "alone"]
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        done = subprocess.run(
-            [*launcher, "--nproc-per-node", str(self.world), *script],
-            env=environment(out),
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=out,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        alone = Result(0, "", out)
+        out = self.directory / "alone"
+        plain = alone(out, self.world, "lanes.py", self.kind, STEPS, "alone")
         for rank in range(self.world):
-            ours, theirs = result.steps(rank), alone.steps(rank)
+            ours, theirs = result.steps(rank), plain.steps(rank)
             different = {s for s in ours if ours[s] != theirs[s]}
             assert not different, (rank, min(different))
         for rank in set(range(self.world)) - set(away):
-            assert set(result.final(rank)) == set(alone.final(rank)), rank
+            assert set(result.final(rank)) == set(plain.final(rank)), rank
 
 
 # with node 1, node 0 leaves, which has the manager

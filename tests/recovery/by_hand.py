@@ -39,12 +39,13 @@ def computed(directory: Path) -> set[str]:
     return found
 
 
-def by_hand(out: Path, world: int, kind: str, steps: str, plan: str) -> Result:
+def alone(out: Path, world: int, script: str, *arguments: str) -> Result:
+    """The script under plain torchrun, in a new directory, of which it is told."""
     out.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    script = [str(SCRIPTS / "elastic.py"), str(out), kind, steps, plan]
+    program = [str(SCRIPTS / script), str(out), *arguments]
     done = subprocess.run(
-        [*command, "--nproc-per-node", str(world), *script],
+        [*command, "--nproc-per-node", str(world), *program],
         env=environment(out),
         capture_output=True,
         text=True,
@@ -59,7 +60,7 @@ def assert_as_by_hand(
     result: Result, world: int, kind: str, steps: str, present: list[int], plan: str
 ) -> None:
     assert result.status == 0, result.output[-6000:]
-    reference = by_hand(result.directory / "by-hand", world, kind, steps, plan)
+    reference = alone(result.directory / "by-hand", world, "elastic.py", kind, steps, plan)
     ours, theirs = computed(result.directory), computed(reference.directory)
     assert ours == theirs, (plan, sorted(ours - theirs)[:4], sorted(theirs - ours)[:4])
     for rank in present:

@@ -128,9 +128,8 @@ def test_shares_by_hand(tmp_path: Path, page):
     assert same(values(model, optimizer), expected)
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_shares_of_calls(again, tmp_path: Path, page):
-    """And a call that is repeated."""
+def all_shares() -> list[torch.Tensor]:
+    """What a step of all shares, with nothing else in it, makes of the model."""
     model, optimizer = net()
     wanted = Reference(model)
     for step in range(STEPS):
@@ -138,8 +137,13 @@ def test_shares_of_calls(again, tmp_path: Path, page):
         for place in wanted.shares(step):
             model(samples(step, place)).square().mean().backward()
         optimizer.step()
-    expected = values(model, optimizer)
+    return values(model, optimizer)
 
+
+@pytest.mark.parametrize("again", [False, True])
+def test_shares_of_calls(again, tmp_path: Path, page):
+    """And a call that is repeated."""
+    expected = all_shares()
     model, optimizer = net()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
@@ -164,15 +168,7 @@ def test_shares_of_calls(again, tmp_path: Path, page):
 
 
 def test_a_validation_inside_an_attempt_has_all_shares(tmp_path: Path, page):
-    model, optimizer = net()
-    wanted = Reference(model)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        for place in wanted.shares(step):
-            model(samples(step, place)).square().mean().backward()
-        optimizer.step()
-    expected = values(model, optimizer)
-
+    expected = all_shares()
     model, optimizer = net()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, model=model, optimizer=optimizer)
