@@ -140,8 +140,7 @@ class AgentJoined(Message, frozen=True):
     agent: Name = ""
     records: Address = ("", 0)  # where it accepts copies of other nodes' records
     keepers: Keepers = ()  # the nodes that keep copies of its ranks' records
-    # nodes whose records it keeps; the generation in which the last of each rank had come, and the
-    # newest step of which it has those of all ranks
+    # nodes whose records it keeps, the generation in which they came, and the newest step of all
     keeps: tuple[tuple[Node, Number, Step], ...] = ()
     released: StepOrNone = -1  # no step before this one will be repeated
     # while the node moves: the standby that gets it, reported by its former agent; and the former

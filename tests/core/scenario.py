@@ -13,7 +13,8 @@ begins a comment. Inputs:
     wait                                                     time passes until the next tick is due
     show                                                     the coordinator's state
     the manager is replaced by a new one                     the new one knows nothing
-    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`; keeps=0@3@26/2@3@48: since generation 3;
+    node 1 joins: ranks=2-3 epoch=1 generation=2 ...         any field of AgentJoined; left=updated:5 for each of `dead` and `new`;
+                                                             keeps=0@3@26/2@3@48: since generation 3;
                                                              faults=1/3: one of three that it may have;
                                                              resumed=2 stand_ins=3=0/2=1: since generation 2
                                                              rank 0 stands in for rank 3
