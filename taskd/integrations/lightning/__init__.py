@@ -17,6 +17,7 @@ Lightning lacks.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -29,6 +30,8 @@ from taskd.integrations.lightning.fit import Fit
 from taskd.integrations.lightning.state import flags, put_flags
 from taskd.worker.job import Job
 from taskd.worker.state.given import Refused
+
+log = logging.getLogger("taskd.worker")
 
 VERSIONS = ("2.6",)  # whose loops were compared with what stands here
 
@@ -49,6 +52,9 @@ class Protect(Callback):  # type: ignore[misc]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit" or missing(trainer):
+            return
+        if self.job is not None:
+            log.warning("not protected: fit() was called again; one training of a script can be")
             return
         loop = trainer.fit_loop
         loop.run = lambda: Fit(trainer, refusal(trainer), self._begun).run()
@@ -76,6 +82,8 @@ class Protect(Callback):  # type: ignore[misc]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         vars(trainer.fit_loop).pop("run", None)
+        for name in ("resume_start", "restore_training_state"):
+            vars(trainer._checkpoint_connector).pop(name, None)
 
 
 def missing(trainer: Trainer) -> str:
