@@ -34,7 +34,8 @@ def test_a_shrunk_job_is_saved_and_goes_on_with_all_ranks(tmp_path):
     )
     assert again.status == 0, again.output[-3000:]
     before = {line for line in by_hand.computed(tmp_path / "a") if int(line.split()[0]) < step}
-    reference = by_hand.by_hand(tmp_path / "hand", 4, "batches", STEPS, f"{plan};{step}:")
+    replay = ("batches", STEPS, f"{plan};{step}:")
+    reference = by_hand.alone(tmp_path / "hand", 4, "elastic.py", *replay)
     assert before | by_hand.computed(tmp_path / "b") == by_hand.computed(reference.directory)
     for rank in range(4):
         assert again.final(rank) == reference.final(rank), rank

@@ -32,7 +32,9 @@ def test_two_jobs_run_side_by_side_and_commands_find_them(tmp_path, reference):
             model = json.loads(job.taskd("status", "--port", port, "--json").stdout)
             assert len(model["incidents"]) == 1
             name = "default" if port == "9601" else f"default-{port}"
-            assert (model["job"], job.taskd("continue", "--job", name).returncode) == (name, 0)
+            assert model["job"] == name
+            done = job.taskd("continue", "--job", name)
+            assert done.returncode == 0, done.stderr
         results = [job.end() for job in jobs]
     for result in results:
         training.assert_equal(result, reference(2, "steered.py", "40"), 2)
