@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
 from taskd.cython_api import memory
-from taskd.worker.state import plain
+from taskd.worker.state import fabric, plain
 
 log = logging.getLogger("taskd.worker")
 
@@ -46,6 +46,7 @@ class _Later:
 
 def has_workers(loader: Any) -> bool:
     """Whether other processes load the batches; their generators carry over from batch to batch."""
+    loader = fabric.inside(loader)
     return isinstance(loader, DataLoader) and loader.num_workers > 0
 
 
@@ -68,6 +69,8 @@ def begin(
         return iter(loader) if _load(loader, state) else iter(())
     if skip == 0:
         return iter(loader)
+    if fabric.is_loader(loader):
+        return fabric.begin(loader, lambda inner: begin(inner, skip, way))
     if (
         way == SKIPPED
         and type(loader) is DataLoader
@@ -140,13 +143,14 @@ def state(loader: Any) -> bytes:
 
 def plan(loader: Any) -> str:
     """How many batches torch's loaders give, and of which epoch, as the script has set it."""
-    found = []
-    if isinstance(loader, DataLoader):
+    found, inside = [], fabric.inside(loader)
+    if isinstance(inside, DataLoader):
         with contextlib.suppress(Exception):  # of an IterableDataset it may be unknown
-            found.append(f"{len(loader)} batches")
-        for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
-            # one that counts its passes itself is at its first in a replacement
+            found.append(f"{len(inside)} batches")
+        for sampler in (inside.sampler, getattr(inside.batch_sampler, "sampler", None)):
+            # what counts its passes itself, as Fabric does, is at the first in a replacement
             counts = getattr(type(sampler), "__iter__", None) is not DistributedSampler.__iter__
+            counts = counts or inside is not loader
             if isinstance(sampler, DistributedSampler) and not counts:
                 found.append(f"epoch {sampler.epoch}")
                 break
@@ -200,7 +204,7 @@ def put_place(loader: Any, data: bytes) -> None:
 
 
 def _counts(value: Any) -> bool:
-    return isinstance(value, (DataLoader, Sampler))
+    return isinstance(value, (DataLoader, Sampler)) or fabric.is_loader(value)
 
 
 def _atoms(value: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Unwraps libraries' optimizers and schedulers: the object inside has the state.
 
-Accelerate's wrappers forward everything to the torch object that they hold, and call its `step()`.
-Others may have their own state, or update parameters without the inner optimizer's hooks: these are
-refused by name.
+Wrappers of Accelerate and Fabric forward everything to the torch object that they hold, and call
+its `step()`. Others may have their own state, or update parameters without the inner optimizer's
+hooks: these are refused by name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from taskd.worker.state import zero
 KNOWN = {
     ("accelerate.optimizer", "AcceleratedOptimizer"): "optimizer",
     ("accelerate.scheduler", "AcceleratedScheduler"): "scheduler",
+    ("lightning.fabric.wrappers", "_FabricModule"): "_forward_module",
+    ("lightning.fabric.wrappers", "_FabricOptimizer"): "_optimizer",
+    ("lightning_fabric.wrappers", "_FabricModule"): "_forward_module",
+    ("lightning_fabric.wrappers", "_FabricOptimizer"): "_optimizer",
 }
 
 
