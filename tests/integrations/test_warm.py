@@ -16,15 +16,34 @@ from taskd import trainers
         ("from taskd.integrations.lightning import Protect\n", "lightning"),
         ("from taskd.integrations import transformers\n", "transformers"),
         ("import taskd.integrations.transformers\nimport taskd.integrations.lightning", "*"),
-        ("import lightning\nfrom taskd.integrations.os import system", ""),
+        ("import taskd\nfrom lightning.fabric import Fabric\n  import transformers", "*"),
+        ("from taskd.integrations.os import system\nprint('import lightning')", ""),
+        ("from lightning import Fabric", ""),  # without taskd
+        ("import os, taskd\nimport lightning\nif os.environ['A'] == 'b': pass", "lightning"),
+        ("import os, taskd\nos.environ['HF_HOME'] = 'here'\nimport lightning", ""),
+        ("import os, taskd\nos.environ.setdefault('A', 'b')\nimport lightning", ""),
     ],
 )
 def test_a_script_names_its_trainers(tmp_path, text: str, found: str) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
     arguments = ("-u", str(script), "more.py")
-    assert trainers.named(arguments) == found.replace("*", "lightning,transformers")
+    found = found.replace("*", "lightning,transformers")
+    assert trainers.named(arguments) == found
     assert trainers.named(("-u", "-m", "train")) == trainers.named(("none.py",)) == ""
+
+
+def test_a_module_is_found_without_its_packages_being_imported(tmp_path, monkeypatch) -> None:
+    package = tmp_path / "lab" / "trains"
+    package.mkdir(parents=True)
+    for place in (tmp_path / "lab", package):
+        (place / "__init__.py").write_text("raise AssertionError('imported')")
+    for name in ("one", "__main__"):
+        (package / f"{name}.py").write_text("import taskd, lightning\nimport lightning")
+    monkeypatch.chdir(tmp_path)
+    assert trainers.named(("-u", "-m", "lab.trains.one", "a.py")) == "lightning"
+    assert trainers.named(("-u", "-m", "lab.trains")) == "lightning"
+    assert trainers.named(("-u", "-m", "lab.other")) == trainers.named(("-m", "no.such")) == ""
 
 
 def test_only_what_is_known_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
