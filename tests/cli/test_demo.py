@@ -149,7 +149,11 @@ def test_too_many_kills_for_the_steps() -> None:
     assert result.exit_code == 2 and "--kills 5" in result.output
 
 
-def test_the_demo(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "trainer",
+    [None, *(pytest.param(t, marks=pytest.mark.long) for t in ("lightning", "transformers"))],
+)
+def test_the_demo(tmp_path: Path, trainer: str | None) -> None:
     pytest.importorskip("torch")
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [
@@ -161,13 +165,16 @@ def test_the_demo(tmp_path: Path) -> None:
         "20",
         "--seed",
         "3",
+        "--kills",
+        "2",
         "--report",
         str(tmp_path / "reports" / "demo.html"),
+        *(("--trainer", trainer) if trainer else ()),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "EQUAL: 80 losses and 4 hashes" in done.stdout, done.stdout
-    assert "3 of 3 other processes are the same, 0 finished steps lost" in done.stdout
+    assert done.stdout.count("3 of 3 other processes are the same, 0 finished steps lost") == 2
     # it ends with the report
     report = tmp_path / "reports" / "demo.html"
     assert done.stdout.splitlines()[-1].endswith(report.as_uri())

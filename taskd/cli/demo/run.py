@@ -36,9 +36,12 @@ class Broken(RuntimeError):
 
 
 class Run:
-    """One run of train.py with `ranks` ranks. A context manager that ends what still runs."""
+    """One run of `script`, a module beside this one, with `ranks` ranks. A context manager that
+    ends what still runs. `kills`: how many faults it is to survive, None without taskd."""
 
-    def __init__(self, directory: Path, ranks: int, steps: int, protected: bool) -> None:
+    def __init__(
+        self, directory: Path, script: str, ranks: int, steps: int, kills: int | None
+    ) -> None:
         directory.mkdir()
         self.directory, self.ranks, self.steps = directory, ranks, steps
         self.output = directory / "output.txt"
@@ -62,16 +65,23 @@ class Run:
         command = [
             *(
                 start.command("taskd.cli", "run")
-                if protected
+                if kills is not None
                 else start.command("torch.distributed.run")
             ),
             "--standalone",
             "--nproc_per_node",
             str(ranks),
             "--max-restarts",
-            "1" if protected else "0",
+            str(kills or 0),
         ]
-        command += ["-m", "taskd.cli.demo.train", "--out", str(directory), "--steps", str(steps)]
+        command += [
+            "-m",
+            f"taskd.cli.demo.{script}",
+            "--out",
+            str(directory),
+            "--steps",
+            str(steps),
+        ]
         with open(self.output, "wb") as output:
             # a session of its own: Ctrl-C reaches this process, which ends it; and a directory of
             # its own: with -m the ranks import from it

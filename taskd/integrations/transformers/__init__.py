@@ -11,8 +11,9 @@ one `job.call`, which is repeated after a fault with the same batches. What the 
 model and optimizer is recorded with each step (state.py). The end of training is a
 call too.
 
-Callbacks that only show progress or report to a service hear of a step once it is committed; all
-others are called within the step, again if it is repeated, and their plain attributes are restored.
+Callbacks that only show progress or report to a service, and those with the attribute
+`after_commit = True`, hear of a step once it is committed; all others are called within the step,
+again if it is repeated, and their plain attributes are restored.
 
 This package alone uses names of transformers that are not public; contract.py says which of them
 the installed one lacks.

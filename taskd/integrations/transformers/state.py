@@ -52,6 +52,8 @@ class Kept:
 
 
 def shows(callback: TrainerCallback) -> bool:
-    """Whether it only shows or reports what the trainer does."""
+    """Whether it only shows or reports what the trainer does: a script's own says so itself."""
+    if getattr(callback, "after_commit", False):
+        return True
     kinds = (transformers.ProgressCallback, transformers.PrinterCallback)
     return isinstance(callback, kinds) or type(callback).__module__.startswith(_SHOWING)
