@@ -18,6 +18,8 @@ FAULTS = {
     "evaluate": "1:1:substep_end:kill,0:3:prediction_step:kill,1:3:evaluate:kill,"
     "0:6:saving:kill,1:7:save:kill",
     "epochs": "1:4:saving:kill,0:4:evaluate:kill,0:8:epoch_begin:kill,1:12:epoch_end:kill",
+    # a rank's second replacement begins where the first one had begun
+    "masked": "1:1:optimizer_step:kill,1:5:step_end:kill,0:9:step_begin:kill,0:9:step_end:kill",
     "resume": "1:6:step_begin:kill,0:7:optimizer_step:kill,0:12:saving:kill,1:14:epoch_end:kill,"
     "0:18:prediction_step:kill",
 }

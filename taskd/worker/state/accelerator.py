@@ -193,16 +193,16 @@ class Pass:
 
     def __iter__(self) -> Iterator[Any]:
         random, moved = self._random, self._moved
-        self._moved, self._count = None, 0
+        self._moved, self._count, now = None, 0, b""
         if random is not None:
             self._origin = random.snapshot()
             if moved is not None:
-                self._origin, self._count = moved["origin"], moved["count"]
+                now, self._origin, self._count = self._origin, moved["origin"], moved["count"]
                 self._move(random, moved["earlier"])
         iterator = iter(self.loader)
         while True:
-            if random is not None:
-                self._earlier = random.snapshot()
+            if random is not None:  # after _move they are those of the pass's begin
+                self._earlier, now = now or random.snapshot(), b""
             try:
                 batch = next(iterator)
             except StopIteration:
