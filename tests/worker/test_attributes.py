@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 
 import numpy
+import pytest
 import torch
 from torch import nn
 
 from taskd.worker.state import attributes, plain
 from taskd.worker.state.attributes import Attributes
+from taskd.worker.state.given import WouldDiverge
 
 
 class Counting(nn.Module):
@@ -110,6 +112,47 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
     module.fill(4)
     paused.snapshot()
     assert caplog.text.count("too large") == 1
+
+
+def metric(kind, **attributes):
+    """A metric of torchmetrics, whose states may be lists of tensors."""
+    made = type("Gathering", (kind,), {})()
+    vars(made).update(attributes)
+    return made
+
+
+def test_a_metric_is_all_state():
+    kind = type("Metric", (nn.Module,), {"__module__": "torchmetrics.metric"})
+    module, theirs = (metric(kind, matrix=torch.zeros(300, 300), seen=[]) for _ in range(2))
+    paused, there = Attributes({"m": module}), Attributes({"m": theirs})
+    module.matrix += 1
+    module.seen += [torch.full((10_000,), float(i)) for i in range(attributes.ITEMS + 1)]
+    rows = through_bytes(paused.snapshot())
+    module.seen.append(torch.zeros(1))
+    module.matrix += 1
+    paused.put(rows)
+    there.put(rows)
+    for found in (module, theirs):
+        assert found.matrix.sum() == 90_000 and [t.mean() for t in found.seen] == [*range(65)]
+    module.seen[3] += 1  # in place
+    assert through_bytes(paused.snapshot())["m"]["seen"][3].mean() == 4
+    module.matrix = torch.zeros(attributes.METRIC)
+    rows = through_bytes(paused.snapshot())
+    with pytest.raises(WouldDiverge, match="m has a state of [0-9,]+ bytes; up to 4,194,304"):
+        there.put(rows)
+
+
+def test_what_a_record_cannot_have_stays():
+    class Hooked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.times, self.hooks = 0, []
+
+    module, theirs = Hooked(), Hooked()
+    paused, there = Attributes({"m": module}), Attributes({"m": theirs})
+    module.times, module.hooks = 1, [object()]
+    there.put(through_bytes(paused.snapshot()))
+    assert theirs.times == 1 and theirs.hooks == []
 
 
 def test_what_comes_and_goes_within_a_step_is_not_looked_at():

@@ -23,6 +23,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops import fetchers, fit_loop
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
+from lightning.pytorch.trainer import call
 
 import taskd
 from taskd.integrations.lightning import files
@@ -58,11 +59,7 @@ class Protect(Callback):  # type: ignore[misc]
             return
         loop = trainer.fit_loop
         loop.run = lambda: Fit(trainer, refusal(trainer), self._begun).run()
-        names = taskd.once(lambda: [getattr(logger, "version", None) for logger in trainer.loggers])
         if taskd.replacement:
-            for logger, version in zip(trainer.loggers, names, strict=True):
-                if trainer.is_global_zero and getattr(logger, "version", None) is not None:
-                    files.go_on(logger, version)
             # its state is restored; the file may have moved on
             trainer._checkpoint_connector.resume_start = lambda *args, **keywords: None
         restore = trainer._checkpoint_connector.restore_training_state
@@ -86,6 +83,22 @@ class Protect(Callback):  # type: ignore[misc]
             vars(trainer._checkpoint_connector).pop(name, None)
 
 
+def _before_setup(trainer: Trainer) -> None:
+    """In place of Lightning's `_call_setup_hook`, which has the loggers begin their experiments."""
+    protects = any(isinstance(callback, Protect) for callback in trainer.callbacks)
+    if protects and trainer.state.fn == "fit" and not missing(trainer):
+        names = taskd.once(lambda: [files.name(one, trainer) for one in trainer.loggers])
+        for logger, version in zip(trainer.loggers, names, strict=True):
+            if taskd.replacement and version is not None:
+                files.go_on(logger, version)
+    _setup(trainer)
+
+
+_setup: Any = getattr(call, "_call_setup_hook", None)
+if _setup is not None:
+    call._call_setup_hook = _before_setup
+
+
 def missing(trainer: Trainer) -> str:
     """Why the loops of this Lightning are not run here, or ""."""
     version = importlib.metadata.version("lightning")
@@ -102,9 +115,11 @@ def missing(trainer: Trainer) -> str:
         *((epoch, n) for n in ("on_iteration_done", "_on_before_fetch", "_on_after_fetch")),
         *((epoch, n) for n in ("_results", "_batches_that_stepped", "val_loop")),
         *((fetcher, n) for n in ("setup", "reset", "__iter__", "__next__")),
+        (call, "_call_setup_hook"),
         (fit_loop, "_select_data_fetcher"),
         (fit_loop, "_set_sampler_epoch"),
         (trainer, "_logger_connector"),
+        (LightningModule(), "_metric_attributes"),
         (trainer._checkpoint_connector, "resume_start"),
         (trainer._checkpoint_connector, "restore_training_state"),
     ]

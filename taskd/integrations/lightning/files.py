@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import os
+import secrets
 from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from lightning.pytorch.loggers import CSVLogger, csv_logs
+from lightning.pytorch.loggers import CSVLogger, WandbLogger, csv_logs
 
 import taskd
 from taskd.worker.job import Job
@@ -69,13 +70,22 @@ def once(job: Job, logger: Any) -> None:
     logger.log_metrics = log_metrics
 
 
+def name(logger: Any, trainer: Trainer) -> Any:
+    """Which of its runs the logger writes, before it has begun; None where it does not say."""
+    if not trainer.is_global_zero:
+        return None
+    if isinstance(logger, WandbLogger) and logger.version is None:
+        # as wandb.init does, which would not tell it before
+        logger._id = logger._wandb_init["id"] = secrets.token_hex(4)
+    return getattr(logger, "version", None)
+
+
 def go_on(logger: Any, version: Any) -> None:
-    """Have a replacement write where its predecessor did. Lightning has just made the directory of
-    another version."""
-    if logger.version != version and os.path.isdir(logger.log_dir):
-        with suppress(OSError):  # not empty
-            os.rmdir(logger.log_dir)
-    logger._version, logger._experiment = version, None
+    """Have a replacement write where its predecessor did: before Lightning has the logger begin,
+    which would begin another version."""
+    if isinstance(logger, WandbLogger):
+        logger._id = logger._wandb_init["id"] = version
+    logger._version = version
     if not isinstance(logger, CSVLogger):
         return
     writers, check = csv_logs.ExperimentWriter, csv_logs.ExperimentWriter._check_log_dir_exists

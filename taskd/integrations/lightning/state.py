@@ -77,6 +77,8 @@ class TrainerState:
         for attributes, values in zip(self._callbacks, state["callbacks"], strict=True):
             attributes.load_state_dict(values)
         self.files.existing = set(state["checkpoints"])
+        # by identities in the process that had it; the next self.log makes it again
+        self._trainer.lightning_module._metric_attributes = None
 
     # -- what the module has logged in this epoch --------------------------------------------------
 

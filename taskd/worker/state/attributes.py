@@ -5,6 +5,9 @@ Such attributes are not buffers, so no state_dict has them. Attributes that a mo
 into `self` are compared with their values at `protect`. Once something has changed, all plain
 attributes of the module are recorded together: a flag without the cache that it describes is worse
 than neither. torch's own modules keep no state this way.
+
+A metric of torchmetrics is all state: tensors, and lists of them, of any size. One that outgrows
+METRIC ends a job in which it would have to be restored.
 """
 
 from __future__ import annotations
@@ -19,12 +22,15 @@ from typing import Any
 import torch
 
 from taskd.worker.state import plain
+from taskd.worker.state.given import WouldDiverge
 
 log = logging.getLogger("taskd.worker")
 
 # bytes of a tensor written to every record; a larger one belongs in a buffer
 LARGEST = 1 << 16
 ITEMS = 64  # of a container; a longer one is data or a history
+METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
+OTHERS = ""  # in a record: names of the attributes that are not in it
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
@@ -84,10 +90,14 @@ class Attributes:
                 continue
             if values is None:
                 continue
-            for key in [k for k, v in _own(module) if k not in values and _is_plain(v)]:
+            if isinstance(values[OTHERS], str):
+                raise WouldDiverge(f"{name} {values[OTHERS]}")
+            known = {*values, *values[OTHERS]}
+            limit = _limit(module)
+            for key in [k for k, v in _own(module) if k not in known and _is_plain(v, limit)]:
                 del module.__dict__[key]
-            for key, value in values.items():
-                module.__dict__[key] = _into(module.__dict__.get(key), value)
+            for key in values.keys() - {OTHERS}:
+                module.__dict__[key] = _into(module.__dict__.get(key), values[key])
             if name in rows:
                 self._changed.setdefault(name, 0)
             else:
@@ -100,7 +110,9 @@ class Attributes:
             return
         self._changed[name] = times = self._changed.get(name, 0) + 1
         large = [key for key, value in _own(module) if _is_large(value)]
-        if times == 2 and large:  # a single change is a cache that the first forward filled
+        if (
+            times == 2 and large and _limit(module) == LARGEST
+        ):  # a single change is a cache that the first forward filled
             log.warning(
                 "%s: its attribute %s is too large to record at every step, so none of its"
                 " attributes is recorded; after a repair they may have other values. Make what"
@@ -115,11 +127,11 @@ class _Look:
     identity."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._count = len(module.__dict__)
+        self._count, limit = len(module.__dict__), _limit(module)
         self._rows = [
             (key, value, _mark(value))
             for key, value in _own(module)
-            if _is_plain(value) or _is_large(value)
+            if _is_plain(value, limit) or _is_large(value)
         ]
 
     def holds(self, module: torch.nn.Module) -> bool:
@@ -145,13 +157,30 @@ class _Look:
         )
 
 
+class _Same:
+    """A tensor at one moment, in a mark of a container."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._version = tensor, tensor._version
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Same) and self._tensor is other._tensor
+        return same and self._version == other._version  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def _mark(value: Any) -> Any:
     """A mark that shows in-place changes of an object; None if it has none."""
     kind = type(value)
     if kind is torch.Tensor:
         return value._version
-    if kind in _CONTAINERS and kind is not tuple:
-        return kind(value)
+    if kind is dict:
+        return {key: _Same(v) if type(v) is torch.Tensor else v for key, v in value.items()}
+    if kind in (list, deque):
+        return [_Same(v) if type(v) is torch.Tensor else v for v in value]
+    if kind is set:
+        return set(value)
     return value.tobytes() if _is_array(value) and not _is_large(value) else None
 
 
@@ -165,26 +194,51 @@ def _own(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _values(module: torch.nn.Module) -> dict[str, Any] | None:
-    """A copy of the module's plain attributes; None if one is too large."""
-    values = {}
-    for key, value in _own(module):
-        if _is_large(value):
-            return None
-        if _is_plain(value):
-            values[key] = plain.decode(plain.encode(value))
-    return values
+    """A copy of the module's plain attributes, with the names of the OTHERS; None if one is too
+    large. Of a metric whose state is too large, that text alone."""
+    own, limit = dict(_own(module)), _limit(module)
+    if limit == METRIC:
+        if (size := sum(map(_size, own.values()))) > METRIC:
+            text = f"has a state of {size:,} bytes; up to {METRIC:,} are recorded in each step"
+            return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
+    elif any(map(_is_large, own.values())):
+        return None
+    found = {key: value for key, value in own.items() if _is_plain(value, limit)}
+    copy: dict[str, Any] = plain.decode(plain.encode(found))
+    return {**copy, OTHERS: [key for key in own if key not in found]}
 
 
-def _is_plain(value: Any) -> bool:
+def _limit(module: torch.nn.Module) -> int:
+    """Bytes of the tensors in one of its attributes."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(module).__mro__)
+    return METRIC if ("torchmetrics.metric", "Metric") in kinds else LARGEST
+
+
+def _size(value: Any) -> int:
+    """Bytes of the tensors in it."""
+    inner = value.values() if type(value) is dict else value if type(value) in _CONTAINERS else ()
+    tensors = (v for v in (value, *inner) if type(v) is torch.Tensor)
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _is_plain(value: Any, limit: int = LARGEST) -> bool:
+    """`limit`: bytes of its tensors."""
     kind = type(value)
     if kind in _SCALARS:
         return True
     if kind is torch.Tensor:
-        return not value.requires_grad and value.layout is torch.strided and not _is_large(value)
+        return _is_tensor(value) and _size(value) <= limit
     if kind in _CONTAINERS:
         inner = [*value.keys(), *value.values()] if kind is dict else value
-        return len(value) <= ITEMS and all(type(v) in _SCALARS for v in inner)
+        few = len(value) <= ITEMS or limit > LARGEST
+        plain_inside = all(type(v) in _SCALARS or _is_tensor(v) for v in inner)
+        return few and plain_inside and _size(value) <= limit
     return _is_array(value) and not value.dtype.hasobject and not _is_large(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    kind = type(value)
+    return kind is torch.Tensor and not value.requires_grad and value.layout is torch.strided
 
 
 def _is_large(value: Any) -> bool:

@@ -3,7 +3,8 @@
 fit.py OUT KIND [alone]   plain: two epochs and a part of a third
                           rich: accumulation, clipping, validation within epochs, early stopping,
                                 checkpoints, a learning rate for each step, logs in a CSV file
-                          stream: batches from an IterableDataset without a length
+                          stream: batches from an IterableDataset without a length; metrics of
+                                torchmetrics, one a list and one of 180 KB
                           resumed: the same from the checkpoint OUT/from.ckpt, which is gone once
                                    training begins
                           sharded: fully_shard by ModelParallelStrategy
@@ -17,6 +18,7 @@ import warnings
 from pathlib import Path
 
 import torch
+import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -50,6 +52,10 @@ class Net(LightningModule):
         )
         self.worst = 0.0
         self.validated = 0
+        if kind == "stream":
+            self.error = torchmetrics.MeanSquaredError()
+            self.losses = torchmetrics.CatMetric()
+            self.matrix = torchmetrics.ConfusionMatrix(task="multiclass", num_classes=150)
 
     def training_step(self, batch, batch_idx):
         at = self.trainer.fit_loop.total_batch_idx
@@ -59,6 +65,12 @@ class Net(LightningModule):
         self.worst = max(self.worst, loss.item())
         self.log("loss", loss, on_step=True, on_epoch=True, prog_bar=True, sync_dist=True)
         self.log("worst", self.worst, reduce_fx="max", on_epoch=True)
+        if kind == "stream":
+            self.error(self.net[-1].bias * x[:, 0], y[:, 0])
+            self.log("error", self.error, on_step=True, on_epoch=True)
+            self.losses.update(loss.detach())
+            rows = (x[:, :2].abs() * 40).long().clamp(max=149)
+            self.matrix.update(rows[:, 0], rows[:, 1])
         fault.at("forward", at)
         return loss
 
@@ -72,6 +84,11 @@ class Net(LightningModule):
 
     def on_train_epoch_end(self):
         fault.at("epoch-end", self.trainer.current_epoch)
+        if kind == "stream":
+            self.log("losses", self.losses.compute().sum())
+            self.log("diagonal", self.matrix.compute().diag().sum().float())
+            self.losses.reset()
+            self.matrix.reset()
 
     def on_train_batch_end(self, *_):
         fault.at("end", self.trainer.fit_loop.total_batch_idx)
