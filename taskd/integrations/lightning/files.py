@@ -112,7 +112,9 @@ class Spared:
     def __init__(self) -> None:
         self._writers: list[Any] = []
         self._check = csv_logs.ExperimentWriter._check_log_dir_exists
-        csv_logs.ExperimentWriter._check_log_dir_exists = lambda writer: self._writers.append(writer)
+        csv_logs.ExperimentWriter._check_log_dir_exists = lambda writer: self._writers.append(
+            writer
+        )
 
     def end(self, goes_on: bool) -> None:
         csv_logs.ExperimentWriter._check_log_dir_exists = self._check

@@ -31,6 +31,7 @@ warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 out, kind, alone = Path(sys.argv[1]), sys.argv[2], len(sys.argv) > 3
 rank = int(os.environ.get("RANK", "0"))
+devices = int(os.environ.get("LOCAL_WORLD_SIZE", "2"))
 fault = faults.Injector(out, rank)
 
 
@@ -42,11 +43,12 @@ class Stream(IterableDataset):
 class Net(LightningModule):
     def __init__(self) -> None:
         super().__init__()
+        self.save_hyperparameters()
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(8, 32),
-            torch.nn.BatchNorm1d(32),
+            torch.nn.Linear(8, 1024),
+            torch.nn.BatchNorm1d(1024),
             torch.nn.Dropout(0.1),
-            torch.nn.Linear(32, 1),
+            torch.nn.Linear(1024, 1),
         )
         self.worst = 0.0
         self.validated = 0
@@ -129,11 +131,12 @@ if not alone:
     callbacks.append(Protect())
 trainer = Trainer(
     accelerator="cpu",
-    devices=2,
+    devices=devices,
+    num_nodes=2 // devices,
     strategy=ModelParallelStrategy(2, 1) if kind == "sharded" else DDPStrategy(),
     max_steps=60,
     callbacks=callbacks,
-    logger=CSVLogger(out, name="logs"),
+    logger=CSVLogger(out, name="logs", version="again" if kind == "resumed" else None),
     log_every_n_steps=2,
     enable_progress_bar=kind == "rich",
     enable_model_summary=False,
