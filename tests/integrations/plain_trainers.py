@@ -20,6 +20,11 @@ SCRIPTS = Path(__file__).parent / "scripts"
 FIT, TRAIN, ACCELERATED = (str(SCRIPTS / name) for name in ("fit.py", "train.py", "accelerated.py"))
 
 
+def name(trainer: tuple[str, str]) -> str:
+    """Of a test of a script and its kind."""
+    return Path(trainer[0]).stem
+
+
 class Compare:
     """Compares a job with the trainer alone."""
 

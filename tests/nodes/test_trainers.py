@@ -10,29 +10,30 @@ from pathlib import Path
 import pytest
 import training
 from cluster import Cluster, incidents
-from plain_trainers import ACCELERATED, FIT, TRAIN, Compare
+from plain_trainers import ACCELERATED, FIT, TRAIN, Compare, name
 
 STRATEGY = "retry,recover-in-place,recover"
+LIGHTNING, TRANSFORMERS, ACCELERATE = (FIT, "rich"), (TRAIN, "evaluate"), (ACCELERATED, "calls")
+EPOCHS = TRAIN, "epochs"
 # where a rank is killed, and where one waits for what is done to its node
 POINTS = {
     # in validation; while a checkpoint is made; at the end of an epoch
-    (FIT, "rich"): ("1:1:forward", ("1:12:validation", "0:6:save"), "1:2:epoch-end"),
+    LIGHTNING: ("1:1:forward", ("1:12:validation", "0:6:save"), "1:2:epoch-end"),
     # in a prediction; in an accumulation; between two parts of a checkpoint
-    (TRAIN, "evaluate"): (
+    TRANSFORMERS: (
         "1:0:step_begin",
         ("1:3:prediction_step", "0:4:substep_end"),
         "1:6:saving",
     ),
     # in an evaluation; in an accumulation; after an update
-    (ACCELERATED, "calls"): ("1:1:backward", ("1:2:evaluate", "0:8:backward"), "1:14:tail"),
+    ACCELERATE: ("1:1:backward", ("1:2:evaluate", "0:8:backward"), "1:14:tail"),
 }
 # where ranks wait for the moves of their nodes, and for the loss of one that has moved
 MOVES = {
-    (FIT, "rich"): ("1:1:forward", "0:20:end", "1:14:validation"),
-    (TRAIN, "evaluate"): ("1:1:substep_end", "0:2:substep_end", "1:6:prediction_step"),
-    (ACCELERATED, "calls"): ("1:1:backward", "0:8:backward", "1:14:tail"),
+    LIGHTNING: ("1:1:forward", "0:20:end", "1:14:validation"),
+    EPOCHS: ("1:1:substep_end", "0:6:substep_end", "1:12:saving"),
+    ACCELERATE: ("1:1:backward", "0:8:backward", "1:14:tail"),
 }
-LIGHTNING, TRANSFORMERS, ACCELERATE = POINTS
 
 
 @pytest.fixture(scope="session")
@@ -63,7 +64,7 @@ class Trains(Cluster):
         return host
 
 
-@pytest.mark.parametrize("trainer", [LIGHTNING, *training.long(TRANSFORMERS, ACCELERATE)])
+@pytest.mark.parametrize("trainer", [LIGHTNING, *training.long(TRANSFORMERS, ACCELERATE)], ids=name)
 def test_nodes_are_lost(hosts, tmp_path, compare, trainer):
     kill, lost, cut = POINTS[trainer]
     faults = ",".join([f"{kill}:kill", *(f"{point}:nap" for point in (*lost, cut))])
@@ -84,7 +85,7 @@ def test_nodes_are_lost(hosts, tmp_path, compare, trainer):
     assert found == [("recover-in-place", [1]), *(("recover", [rank]) for rank in ranks)]
 
 
-@pytest.mark.parametrize("trainer", [TRANSFORMERS, *training.long(LIGHTNING, ACCELERATE)])
+@pytest.mark.parametrize("trainer", [ACCELERATE, *training.long(LIGHTNING, EPOCHS)], ids=name)
 def test_nodes_move(hosts, tmp_path, compare, trainer):
     """Both nodes are sub-healthy and move, and one that has moved is lost."""
     *moved, lost = MOVES[trainer]

@@ -45,10 +45,10 @@ class Net(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(8, 1024),
-            torch.nn.BatchNorm1d(1024),
+            torch.nn.Linear(8, 32),
+            torch.nn.BatchNorm1d(32),
             torch.nn.Dropout(0.1),
-            torch.nn.Linear(1024, 1),
+            torch.nn.Linear(32, 1),
         )
         self.worst = 0.0
         self.validated = 0
