@@ -188,7 +188,7 @@ def _join(job: Job, loop: Loop) -> None:
         job.leave_alone(outcome.reason)
         return
     _survive_signals()
-    loop.recorder.note_memory(0)
+    loop.recorder.note_memory(loop.attempts.step)
     set_up.settle(memory.tensors(session))
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import training
+from plain_trainers import ACCELERATED
 
-SCRIPT = Path(__file__).parent / "scripts/accelerated.py"
 FAULTS = (
     "0:0:begin:kill",
     "1:1:backward:kill",  # in the middle of an accumulation
@@ -24,18 +22,18 @@ def test_bit_for_bit(tmp_path, reference, kind):
     result = training.begin(
         tmp_path / "job",
         2,
-        str(SCRIPT),
+        ACCELERATED,
         str(tmp_path / "job"),
         kind,
         faults=",".join(FAULTS),
     )
     with result as job:
-        training.assert_equal(job.end(), reference(2, str(SCRIPT), kind), 2)
+        training.assert_equal(job.end(), reference(2, ACCELERATED, kind), 2)
 
 
 def test_a_pass_that_skips_batches_is_refused(tmp_path):
     """Where a rank was killed in one the job stood still."""
     job = tmp_path / "job"
-    result = training.launch(job, 2, str(SCRIPT), str(job), "skipping")
+    result = training.launch(job, 2, ACCELERATED, str(job), "skipping")
     assert result.status == 1
     assert "UnsupportedState: job.batches() cannot repeat a pass of skip_first" in result.output

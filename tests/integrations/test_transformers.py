@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-import torch
 import training
+from plain_trainers import TRAIN, assert_trained
 
-SCRIPT = Path(__file__).parent / "scripts/train.py"
 FAULTS = {
     "accumulate": "0:0:step_begin:kill,1:2:substep_end:kill,0:4:optimizer_step:kill,"
     "1:5:epoch_end:kill,0:5:epoch_begin:kill,1:9:log:kill",
@@ -31,15 +28,15 @@ OTHERS = "1:2:step_begin:kill,0:3:optimizer_step:kill,1:5:step_end:kill,1:9:step
     ["evaluate", "masked", *training.long("accumulate", "epochs", "encoder", "stops", "stream")],
 )
 def test_bit_for_bit(tmp_path, reference, kind):
-    _compare(tmp_path / "job", reference(2, str(SCRIPT), kind), kind)
+    _compare(tmp_path / "job", reference(2, TRAIN, kind), kind)
 
 
 @pytest.mark.long
 def test_a_checkpoint_is_resumed_and_then_removed(tmp_path):
-    begun = training.undisturbed(tmp_path / "begun", 2, str(SCRIPT), "begun")
+    begun = training.undisturbed(tmp_path / "begun", 2, TRAIN, "begun")
     for name in ("plain", "job"):
         shutil.copytree(begun.directory / "out", tmp_path / name / "out")
-    plain = training.undisturbed(tmp_path / "plain", 2, str(SCRIPT), "resume")
+    plain = training.undisturbed(tmp_path / "plain", 2, TRAIN, "resume")
     _compare(tmp_path / "job", plain, "resume")
     assert not (tmp_path / "job/out/checkpoint-6").exists()
 
@@ -51,44 +48,18 @@ def test_a_checkpoint_is_resumed_and_then_removed(tmp_path):
 )
 def test_what_is_refused_is_named_and_trains(tmp_path, reference, kind, why):
     result = _train(tmp_path / "job", kind, "")
-    training.assert_equal(result, reference(2, str(SCRIPT), kind), 2)
+    training.assert_equal(result, reference(2, TRAIN, kind), 2)
     assert f"this job is not protected: {why}" in result.log("worker-0.log")
 
 
 def _train(directory: Path, kind: str, faults: str):
-    with training.begin(directory, 2, str(SCRIPT), str(directory), kind, faults=faults) as job:
+    with training.begin(directory, 2, TRAIN, str(directory), kind, faults=faults) as job:
         return job.end()
 
 
 def _compare(directory: Path, plain, kind: str) -> None:
     faults = FAULTS.get(kind, OTHERS)
     result = _train(directory, kind, faults)
-    assert result.status == 0, f"{result.output[-3000:]}\n{result.log('*.log')[-6000:]}"
+    assert_trained(result, plain)
     struck = {path.name.rsplit("-", 1)[0] for path in directory.glob("struck-*")}
     assert len(struck) == len(faults.split(","))
-    for rank in range(2):
-        # the log history, line by line, then callbacks' counts and all final state
-        assert result.steps(rank) == plain.steps(rank)
-        assert result.final(rank) == plain.final(rank)
-    assert _files(directory / "out") == _files(plain.directory / "out")
-
-
-def _files(directory: Path) -> dict[str, str]:
-    files = [path for path in directory.rglob("*") if path.is_file()]
-    # with the path of the output
-    return {
-        str(p.relative_to(directory)): _content(p) for p in files if p.name != "training_args.bin"
-    }
-
-
-def _content(path: Path) -> str:
-    """Without times."""
-    if path.suffix in (".pt", ".pth"):
-        return repr(torch.load(path, weights_only=False))
-    if path.name == "trainer_state.json":
-        state = json.loads(path.read_text())
-        for line in state["log_history"]:
-            for name in [n for n in line if n.endswith(("runtime", "per_second"))]:
-                del line[name]
-        return json.dumps(state, sort_keys=True)
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [
     str(ROOT / "benchmarks"),
     str(ROOT / "tests" / "recovery"),
+    str(ROOT / "tests" / "integrations"),
     str(Path(__file__).parent),
 ]
 import cluster  # noqa: E402

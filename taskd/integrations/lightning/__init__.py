@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -26,6 +27,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Sin
 from lightning.pytorch.trainer import call
 
 import taskd
+from taskd import settings
 from taskd.integrations.lightning import files
 from taskd.integrations.lightning.fit import Fit
 from taskd.integrations.lightning.state import flags, put_flags
@@ -50,6 +52,8 @@ class Protect(Callback):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self.job: Job | None = None
+        resumes = "TASKD_AGENT" in os.environ and settings.resume_path(os.environ) is not None
+        self._spared = files.Spared() if resumes else None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit" or missing(trainer):
@@ -58,7 +62,7 @@ class Protect(Callback):  # type: ignore[misc]
             log.warning("not protected: fit() was called again; one training of a script can be")
             return
         loop = trainer.fit_loop
-        loop.run = lambda: Fit(trainer, refusal(trainer), self._begun).run()
+        loop.run = lambda: Fit(trainer, refusal(trainer), self._begun, self._spared).run()
         if taskd.replacement:
             # its state is restored; the file may have moved on
             trainer._checkpoint_connector.resume_start = lambda *args, **keywords: None
@@ -78,7 +82,14 @@ class Protect(Callback):  # type: ignore[misc]
             taskd.protect(model=trainer.strategy.model, lightning=Refused(why))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        vars(trainer.fit_loop).pop("run", None)
+        if self._spared is not None:
+            self._spared.end(taskd.replacement)
+        for owner, name in (
+            (trainer.fit_loop, "run"),
+            (trainer.fit_loop.epoch_loop.val_loop, "run"),
+            (trainer, "save_checkpoint"),
+        ):
+            vars(owner).pop(name, None)
         for name in ("resume_start", "restore_training_state"):
             vars(trainer._checkpoint_connector).pop(name, None)
 

@@ -64,7 +64,7 @@ class Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
         super().__init__()
         self._fit = fit
         self._drawn: Passes | None = None
-        self.epoch = 0  # of the first pass
+        self.first: Callable[[], int] = lambda: 0  # the epoch of the first pass
 
     def __iter__(self) -> Fetcher:
         if self._drawn is None:
@@ -91,7 +91,7 @@ class Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
 
     def loader_of(self, number: int) -> Iterable[Any]:
         for loader in self.combined_loader.flattened:
-            fit_loop._set_sampler_epoch(loader, self.epoch + number)
+            fit_loop._set_sampler_epoch(loader, self.first() + number)
         return self._alone() or _Pass(self.combined_loader, self.length is None)
 
     def draw_from(self, drawn: Passes) -> None:

@@ -20,9 +20,17 @@ class Fit:
     """The loops of one `fit`. What `trainer.fit_loop.run` and its `epoch_loop.run` do, in the same
     order."""
 
-    def __init__(self, trainer: Trainer, refusal: str, begun: Callable[[Job], None]) -> None:
-        """`refusal`: why the job cannot be protected, "" if it can. `begun` is given the job."""
+    def __init__(
+        self,
+        trainer: Trainer,
+        refusal: str,
+        begun: Callable[[Job], None],
+        spared: files.Spared | None,
+    ) -> None:
+        """`refusal`: why the job cannot be protected, "" if it can. `begun` is given the job.
+        `spared`: log files that a writer has found."""
         self._trainer, self._refusal, self._begun = trainer, refusal, begun
+        self._spared = spared
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._state = TrainerState(trainer)
 
@@ -68,24 +76,44 @@ class Fit:
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
                 given["scaler"] = scaler
             given["trainer"] = self._state
-        first = taskd.once(lambda: self._fit.epoch_progress.current.processed)
+        self._state.first = taskd.once(lambda: self._fit.epoch_progress.current.processed)
+        self._state.logs.count()
         job = taskd.protect(model=trainer.strategy.model, **given)
         self._begun(job)
         if isinstance(fetcher, batches.Fetcher):
-            fetcher.epoch = first
+            fetcher.first = lambda: self._state.first
             passes = job.iterate(fetcher.loader_of)
             assert isinstance(passes, Passes)
             fetcher.draw_from(passes)
             fetcher._start_profiler = self._epoch._on_before_fetch
             fetcher._stop_profiler = self._epoch._on_after_fetch
-        for logger in trainer.loggers:
-            files.once(job, logger)
+        resumed = job.step > 0 and not taskd.replacement
+        if job.step > 0 and trainer.is_global_zero:
+            self._state.logs.go_on(resumed)
+        if self._spared is not None:
+            self._spared.end(resumed or taskd.replacement)
+        self._state.logs.once(job)
         if job.protected:
+            self._take_time(job)
             for callback in trainer.callbacks:
                 if isinstance(callback, ModelCheckpoint):
                     callback.file_exists = self._state.files.known
             self._state.files.watch()
         return job
+
+    def _take_time(self, job: Job) -> None:
+        """What takes much longer than a batch is not taken for a hang."""
+        trainer, loop = self._trainer, self._epoch.val_loop
+
+        def patient(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+            def inner(*args: Any, **keywords: Any) -> Any:
+                with job.long_operation(name):
+                    return run(*args, **keywords)
+
+            return inner
+
+        trainer.save_checkpoint = patient("checkpoint", trainer.save_checkpoint)
+        loop.run = patient("validation", loop.run)
 
     def _clear(self) -> None:
         """Undo what an attempt leaves that was cut in validation."""

@@ -13,7 +13,7 @@ from lightning.pytorch.loops.progress import _BaseProgress
 from lightning.pytorch.trainer.connectors.logger_connector import result as results
 
 from taskd.integrations.attributes import Attributes
-from taskd.integrations.lightning.files import Checkpoints
+from taskd.integrations.lightning.files import Checkpoints, Logs
 
 # attributes of a Metric that change with its values
 COUNTERS = ("_computed", "_forward_cache", "_update_count", "has_reset")
@@ -35,7 +35,9 @@ class TrainerState:
         shown = (c for c in trainer.callbacks if not isinstance(c, ProgressBar))
         self._callbacks = [Attributes(callback) for callback in shown]
         self.inside = False
+        self.first = 0  # the epoch of the first pass over the data
         self.files = Checkpoints(trainer)
+        self.logs = Logs(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         connector, fetcher = self._connector, self._fit._data_fetcher
@@ -47,11 +49,13 @@ class TrainerState:
             "fetched": (fetcher.fetched, fetcher.done) if fetcher is not None else (0, False),
             "stop": self._trainer.should_stop,
             "inside": self.inside,
+            "first": self.first,
             "metrics": {name: dict(getattr(connector, name)) for name in CONNECTOR},
             "logging": (connector._first_loop_iter, connector._current_fx),
             "results": {key: self._of_result(m) for key, m in self._epoch._results.items()},
             "callbacks": [attributes.state_dict() for attributes in self._callbacks],
             "checkpoints": sorted(self.files.existing),
+            "logs": self.logs.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -66,6 +70,7 @@ class TrainerState:
         if fetcher is not None:
             fetcher.fetched, fetcher.done = state["fetched"]
         self._trainer.should_stop, self.inside = state["stop"], state["inside"]
+        self.first = state["first"]
         for name, values in state["metrics"].items():
             setattr(connector, name, values)
         connector._first_loop_iter, connector._current_fx = state["logging"]
@@ -77,6 +82,7 @@ class TrainerState:
         for attributes, values in zip(self._callbacks, state["callbacks"], strict=True):
             attributes.load_state_dict(values)
         self.files.existing = set(state["checkpoints"])
+        self.logs.load_state_dict(state["logs"])
         # by identities in the process that had it; the next self.log makes it again
         self._trainer.lightning_module._metric_attributes = None
 

@@ -172,10 +172,11 @@ class _Training:
         self._kept.epoch = given["epoch"]
         self._random = RandomState(trainer.args.device)
         self._loaded = taskd.once(self._random_of, given["resume_from_checkpoint"])
+        begin = trainer.state.global_step  # protect() restores another one from a dump
         job = self._job = taskd.protect(
             accelerator=trainer.accelerator, scheduler=trainer.lr_scheduler, trainer=self._kept
         )
-        job.begin_at(trainer.state.global_step)
+        job.begin_at(begin)
         self._data = job.iterate(self._pass)
         _ = job.step  # a replacement is given its predecessor's state here
         return job

@@ -25,6 +25,10 @@ REMEDY_LOOP = (
     " meanwhile must not change where it begins: read it by start = taskd.once(load), which runs"
     " load() once in a job and gives a replacement the same result"
 )
+REMEDY_DUMP = (
+    "A job that goes on from a dump runs the script that was saved, which has to begin where it"
+    " began then: from the same checkpoint of its own, or from none; or start it without --resume"
+)
 REMEDY = (
     "A replacement runs the script's set-up again and is given what the rank's first process got"
     " there: the set-up has to make the same calls in the same order in every process"

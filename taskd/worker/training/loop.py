@@ -19,7 +19,7 @@ from taskd.worker.discovery.loop_variables import NAME, RANGES
 from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
-from taskd.worker.set_up.results import REMEDY_LOOP, NotTheSame
+from taskd.worker.set_up.results import REMEDY_DUMP, REMEDY_LOOP, NotTheSame
 from taskd.worker.state import accelerator, loading
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
@@ -160,9 +160,10 @@ class Loop:
         else:
             plan += ranges
         if was not in ("", plan):
+            remedy = REMEDY_LOOP if self.session.agent.incarnation else REMEDY_DUMP
             error = WouldDiverge(
                 f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"
-                f" {plan!r}. {REMEDY_LOOP}"
+                f" {plan!r}. {remedy}"
             )
             self.attempts.refused(error)
             raise error

@@ -48,7 +48,7 @@ class Count:
         self.batches = state["batches"]
 
 
-net = nn.Sequential(nn.Linear(6, 12), nn.Dropout(0.1), nn.Linear(12, 1))
+net = nn.Sequential(nn.Linear(6, 512), nn.Dropout(0.1), nn.Linear(512, 1))
 data = TensorDataset(torch.randn(45, 6), torch.randn(45, 1))
 train = DataLoader(data, batch_size=4, shuffle=True)
 test = DataLoader(TensorDataset(torch.randn(11, 6), torch.randn(11, 1)), batch_size=2)

@@ -33,6 +33,7 @@ warnings.simplefilter("ignore")
 torch.set_num_threads(1)
 out, kind, alone = Path(sys.argv[1]), sys.argv[2], len(sys.argv) > 3
 rank = int(os.environ.get("RANK", "0"))
+devices = int(os.environ.get("LOCAL_WORLD_SIZE", "2"))
 fault = faults.Injector(out, rank)
 
 
@@ -44,6 +45,7 @@ class Stream(IterableDataset):
 class Net(LightningModule):
     def __init__(self) -> None:
         super().__init__()
+        self.save_hyperparameters()
         self.net = torch.nn.Sequential(
             torch.nn.Linear(8, 32),
             torch.nn.BatchNorm1d(32),
@@ -146,11 +148,12 @@ if not alone:
     callbacks.append(Protect())
 trainer = Trainer(
     accelerator="cpu",
-    devices=2,
+    devices=devices,
+    num_nodes=2 // devices,
     strategy=ModelParallelStrategy(2, 1) if kind == "sharded" else DDPStrategy(),
     max_steps=60,
     callbacks=callbacks,
-    logger=CSVLogger(out, name="logs"),
+    logger=CSVLogger(out, name="logs", version="again" if kind == "resumed" else None),
     log_every_n_steps=2,
     enable_progress_bar=kind == "rich",
     enable_model_summary=False,

@@ -129,7 +129,7 @@ if kind in ("encoder", "masked"):
     )(config)
 else:
     config = transformers.GPT2Config(
-        vocab_size=90, n_positions=16, n_embd=16, n_layer=1, n_head=2, loss_type="ForCausalLM"
+        vocab_size=512, n_positions=16, n_embd=16, n_layer=1, n_head=2, loss_type="ForCausalLM"
     )
     model = transformers.GPT2LMHeadModel(config)
 
