@@ -19,6 +19,7 @@ FAULTS = (
     "0:2:backward:kill",  # in the middle of an accumulation
     "1:5:tail:kill",  # the last batch of an epoch
     "0:6:begin:kill",
+    "1:7:begin:kill",  # the first batch of an epoch, where its end is a step
     "1:9:tail:kill",
     "0:13:begin:kill",
 )

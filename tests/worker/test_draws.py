@@ -153,6 +153,54 @@ def test_passes_of_a_function(steps, at):
     assert set(begun) - {0} == set(range(passes, max(begun) + 1)) - {0}
 
 
+class Counts(torch.utils.data.Sampler):
+    """Another order in each pass, by a counter of its own."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.passes = first
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self):
+        self.passes += 1
+        return iter((self.passes, self.passes + 10))
+
+
+def counting(first: int = 0) -> DataLoader:
+    return DataLoader(range(100), sampler=Counts(first), batch_size=None)
+
+
+def one_for_all(_number, loader):
+    return loader
+
+
+def its_own(number, _loader):
+    return counting(10 * number)
+
+
+@pytest.mark.parametrize("of_pass", [one_for_all, its_own])
+def test_a_loader_that_counts_its_passes(of_pass):
+    """Also where the new process begins between two passes."""
+    kept = counting()
+    draws, random = draws_of()
+    drawn = draws.add(lambda number: of_pass(number, kept))
+    found, places = [], []
+    for step in range(9):
+        draws.attempt_begins(step, step - 1)
+        found.append(int(ends(drawn)))
+        draws.committed(step + 1)
+        places.append((draws.places(), draws.origins(), random.snapshot()))
+    assert found[:6] == [1, 11, -1, *([2, 12] if of_pass is one_for_all else [11, 21]), -1]
+    for step, (place, origins, state) in enumerate(places):
+        others, theirs = draws_of(seed=9)
+        loader = counting()
+        new = others.add(lambda number, loader=loader: of_pass(number, loader))
+        theirs.put(state)
+        others.begin_at(step + 1, place, origins)
+        assert [int(ends(new)) for _ in found[step + 1 :]] == found[step + 1 :], step
+
+
 def test_a_pass_is_left_after_protection_has_ended():
     """Trainers begin the next one without having drawn the end of this one."""
     draws, _ = draws_of()

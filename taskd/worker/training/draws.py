@@ -26,7 +26,8 @@ LoaderOf = Callable[[int], Iterable[Any]]  # of the pass with that number
 @dataclass(frozen=True)
 class Place:
     """How many batches of which pass were drawn, the fingerprint of the last one, and the
-    generators' states and the source's own (see loading.state) before it was fetched."""
+    generators' states and the source's own (see loading.state) before it was fetched. `state` of a
+    pass that has not begun: loading.place of the source of the one before."""
 
     number: int = 0  # of the pass
     count: int = 0
@@ -172,7 +173,7 @@ class Drawn(Passes):
         if self._each_pass is None:
             return self.place
         self.iterator = None
-        return Place(self.place.number + 1)
+        return Place(self.place.number + 1, state=loading.place(self._source))
 
     def _fetch(self) -> _Item:
         before = self._random.snapshot()
@@ -228,7 +229,8 @@ class Drawn(Passes):
         gives other batches than there."""
         self.place, self._section, self._at = place, (step, False), 0
         if place.count == 0:
-            self.iterator = self.iterator if place.number == 0 else None
+            if place.number:
+                self._between_passes()
             return
         self._origins = {place.number: origin}
         if place.number:
@@ -245,6 +247,14 @@ class Drawn(Passes):
                 )
         finally:
             self._random.put(present)
+
+    def _between_passes(self) -> None:
+        """The present pass has not begun. A loader that counts its passes, which is given for each
+        of them, counts on."""
+        assert self._each_pass is not None
+        self.iterator, number = None, self.place.number
+        if all(self._each_pass(n) is self._source for n in (number, number - 1)):
+            loading.put_place(self._source, self.place.state)
 
     def _goes_on(self, way: str) -> bool:
         """Begin at the place; return whether the batch before it is the same."""
