@@ -86,8 +86,7 @@ def test_hurt_and_paused(tmp_path, compare, trainer):
     steered = Steered(tmp_path / "job", *trainer, faults)
     with steered.job as job:
         steered.naps(lost)
-        # a parameter of this Lightning module fills no page
-        job.poison(0, "activation" if trainer == LIGHTNING else "parameter")
+        job.poison(0, "parameter")
         steered.goes_on(lost)
         steered.naps(cut)
         job.break_link(0, 1, "cut")

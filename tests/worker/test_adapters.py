@@ -10,6 +10,7 @@ import torch
 
 from taskd.worker.state import plain
 from taskd.worker.state.adapters import adapt
+from taskd.worker.state.training_state import TrainingState
 
 PLAIN = {
     "dict": ({"best": 1.5, "seen": [1, 2]}, lambda v: v.update(best=2.5, more=torch.ones(2))),
@@ -57,3 +58,26 @@ def test_model_averagers_count_their_steps():
 
 def test_what_is_not_known_is_left_to_others():
     assert adapt(object()) is None and adapt(3) is None and adapt(numpy.array([object()])) is None
+
+
+def test_an_object_that_says_when_it_has_changed_is_asked_then_alone():
+    class Slow:
+        state_version = value = asked = 0
+
+        def state_dict(self):
+            self.asked += 1
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            self.value = state["value"]
+
+    slow, plainly = Slow(), Slow()
+    plainly.state_version = None
+    state = TrainingState({"model": torch.nn.Linear(1, 1), "slow": slow, "plainly": plainly})
+    first = state.settings()
+    assert state.settings() is first and (slow.asked, plainly.asked) == (1, 2)
+    slow.value = slow.state_version = 1
+    second = state.settings()
+    assert second != first and slow.asked == 2
+    state.put_settings(first)
+    assert slow.value == 0 and state.settings() == first and slow.asked == 3

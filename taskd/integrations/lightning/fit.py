@@ -51,9 +51,9 @@ class Fit:
         while goes_on or not fit.done:
             try:
                 if not goes_on:
-                    job.call(self._epoch_begins)
+                    job.call(self._called, self._epoch_begins)
                 self._run_epoch(job)
-                job.call(self._epoch_ends)
+                job.call(self._called, self._epoch_ends)
             except StopIteration:
                 break
             finally:
@@ -115,6 +115,14 @@ class Fit:
         trainer.save_checkpoint = patient("checkpoint", trainer.save_checkpoint)
         loop.run = patient("validation", loop.run)
 
+    def _called(self, part: Callable[[], None]) -> None:
+        self._state.changes()
+        try:
+            self._clear()
+            part()
+        finally:
+            self._state.changes()
+
     def _clear(self) -> None:
         """Undo what an attempt leaves that was cut in validation."""
         self._trainer.training = True
@@ -123,7 +131,6 @@ class Fit:
             found.reset()
 
     def _epoch_begins(self) -> None:
-        self._clear()
         self._fit.on_advance_start()
         self._epoch.reset()
         self._epoch.on_run_start(self._fit._data_fetcher)
@@ -133,18 +140,16 @@ class Fit:
         with self._trainer.profiler.profile("run_training_epoch"):
             while not self._epoch.done:
                 try:
-                    job.call(self._batch)
+                    job.call(self._called, self._batch)
                 except StopIteration:
                     break
                 finally:
                     self._epoch.on_iteration_done()
 
     def _batch(self) -> None:
-        self._clear()
         self._epoch.advance(self._fit._data_fetcher)
         self._epoch.on_advance_end(self._fit._data_fetcher)
 
     def _epoch_ends(self) -> None:
-        self._clear()
         self._fit.on_advance_end()
         self._state.inside = False

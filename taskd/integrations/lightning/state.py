@@ -26,10 +26,10 @@ CONNECTOR = ("_progress_bar_metrics", "_logged_metrics", "_callback_metrics")
 
 class TrainerState:
     """An object with a state_dict(), for taskd.protect. `inside`: an epoch has begun, and not
-    ended."""
+    ended. It changes in calls alone, but for the flags, which the loops take down between two."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer, self._fit = trainer, trainer.fit_loop
+        self._trainer, self._fit, self._calls = trainer, trainer.fit_loop, 0
         self._epoch, self._connector = trainer.fit_loop.epoch_loop, trainer._logger_connector
         # what a process shows on its screen is its own
         shown = (c for c in trainer.callbacks if not isinstance(c, ProgressBar))
@@ -38,6 +38,13 @@ class TrainerState:
         self.first = 0  # the epoch of the first pass over the data
         self.files = Checkpoints(trainer)
         self.logs = Logs(trainer)
+
+    @property
+    def state_version(self) -> Any:
+        return self._calls, flags(self._fit)
+
+    def changes(self) -> None:
+        self._calls += 1
 
     def state_dict(self) -> dict[str, Any]:
         connector, fetcher = self._connector, self._fit._data_fetcher

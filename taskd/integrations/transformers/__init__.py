@@ -22,6 +22,7 @@ the installed one lacks.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 import os
@@ -211,16 +212,19 @@ class _Training:
         """In place of Trainer._run_epoch."""
         job = self._job or self._begin(given)
         self._given, kept = given, self._kept
+        kept.changes()  # between two epochs
         # a replacement comes past the epochs that its predecessor has finished
         while kept.epoch == given["epoch"]:
             job.call(self._called, self._update)
 
     def _called(self, function: Callable[..., Any], *args: Any) -> Any:
         self._calling = True
+        self._kept.changes()
         try:
             return function(*args)
         finally:
             self._calling = False
+            self._kept.changes()
 
     def _update(self) -> None:
         """One update step, with the begin or the end of its epoch."""
@@ -358,7 +362,8 @@ class _Training:
             self._tell(shown, event, args, state, control, **given)
         elif shown:
             assert self._job is not None
-            self._job.on_commit(self._tell, shown, event, args, state, control, **given)
+            own = copy.copy(control)  # what they set in it comes too late
+            self._job.on_commit(self._tell, shown, event, args, state, own, **given)
         others = [c for c in handler.callbacks if not shows(c)]
         return self._tell(others, event, args, state, control, **given)
 

@@ -14,10 +14,10 @@ _SHOWING = ("transformers.integrations", "transformers.utils.notebook")  # modul
 
 
 class Kept:
-    """Records and restores it."""
+    """Records and restores it. It changes in calls alone, so `state_version` counts these."""
 
     def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+        self._trainer, self._calls = trainer, 0
         data = ("train_dataset", "eval_dataset", "data_collator", "args")
         self._owners = {
             "trainer": Attributes(trainer, data),
@@ -34,6 +34,13 @@ class Kept:
         self.step, self.update = -1, 0
         self.grad_norm: Any = None
         self.learning_rate: Any = None
+
+    @property
+    def state_version(self) -> int:
+        return self._calls
+
+    def changes(self) -> None:
+        self._calls += 1
 
     def state_dict(self) -> dict[str, Any]:
         history = self._trainer.state.log_history

@@ -25,6 +25,8 @@ class SmallState:
         self._groups = frozen.Groups(given.optimizers.values())
         self._rest, self._taken = frozen.Frozen(self), b""  # equal to nothing
         self._alone: tuple[bytes, bytes] | None = None
+        # name -> state_version and state of an object that has one, when it was last asked
+        self._asked: dict[str, tuple[Any, Any]] = {}
         # recorded state of objects that this process does not have yet
         self._waiting: dict[str, Any] = {}
         self._left: set[str] = set()  # names, see leave()
@@ -75,7 +77,7 @@ class SmallState:
             name: {i: self._without_tensors(name, i) for i in indices}
             for name, indices in self._others.items()
         }
-        small = {n: v.state_dict() for n, v in given.small.items()}
+        small = {n: self._ask(n, v) for n, v in given.small.items()}
         rest = (others, small, attributes, modes)
         if self._groups.same() and self._rest.same(rest):
             return self._taken
@@ -102,6 +104,15 @@ class SmallState:
         if found != self._taken:
             self._taken = found
         return self._taken
+
+    def _ask(self, name: str, value: Any) -> Any:
+        """The object's state. One that has a state_version is asked again if that has changed."""
+        version = getattr(value, "state_version", None)
+        if version is None:
+            return value.state_dict()
+        if name not in self._asked or self._asked[name][0] != version:
+            self._asked[name] = version, value.state_dict()
+        return self._asked[name][1]
 
     def _without_tensors(self, name: str, index: int) -> dict[Any, Any]:
         optimizer = self._given.optimizers[name]
@@ -134,6 +145,7 @@ class SmallState:
         modes: tuple[bytes, bytes] | None,
     ) -> None:
         given = self._given
+        self._asked.clear()
         if modes is not None:
             module_state.put_modes([*given.all_modules, *given.ddps], *modes)
         for name, saved in groups.items():

@@ -47,10 +47,10 @@ class Net(LightningModule):
         super().__init__()
         self.save_hyperparameters()
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(8, 32),
-            torch.nn.BatchNorm1d(32),
+            torch.nn.Linear(8, 512),
+            torch.nn.BatchNorm1d(512),
             torch.nn.Dropout(0.1),
-            torch.nn.Linear(32, 1),
+            torch.nn.Linear(512, 1),
         )
         self.worst = 0.0
         self.validated = 0
@@ -138,7 +138,7 @@ more, callbacks = {}, [Saves()]
 if kind in ("rich", "resumed"):
     more = {"accumulate_grad_batches": 3, "gradient_clip_val": 0.5, "val_check_interval": 0.5}
     callbacks += [
-        EarlyStopping("val", patience=3),
+        EarlyStopping("val", patience=4),
         ModelCheckpoint(out / "checkpoints", monitor="val", save_top_k=2, save_last=True),
         LearningRateMonitor("step"),
     ]
