@@ -142,6 +142,23 @@ def test_a_metric_is_all_state():
         there.put(rows)
 
 
+def test_tensors_in_containers_are_compared_one_by_one():
+    holder = type("Holder", (nn.Module,), {})
+    module, theirs = holder(), holder()
+    for made in (module, theirs):
+        made.pair, made.named = None, {}
+    paused, there = Attributes({"m": module}), Attributes({"m": theirs})
+    for number in range(3):
+        module.pair = torch.full((4,), float(number)), torch.zeros(2)  # a hidden state, anew
+        module.named["a"] = torch.full((3,), float(number))
+        there.put(through_bytes(paused.snapshot()))
+        assert theirs.pair[0].mean() == theirs.named["a"].mean() == number
+    module.odd = {torch.ones(1)}
+    assert (
+        "odd" not in paused.snapshot()["m"] and "odd" in paused.snapshot()["m"][attributes.OTHERS]
+    )
+
+
 def test_what_a_record_cannot_have_stays():
     class Hooked(nn.Module):
         def __init__(self) -> None:

@@ -110,9 +110,8 @@ class Attributes:
             return
         self._changed[name] = times = self._changed.get(name, 0) + 1
         large = [key for key, value in _own(module) if _is_large(value)]
-        if (
-            times == 2 and large and _limit(module) == LARGEST
-        ):  # a single change is a cache that the first forward filled
+        # a single change is a cache that the first forward filled; metrics have their own limit
+        if times == 2 and large and _limit(module) == LARGEST:
             log.warning(
                 "%s: its attribute %s is too large to record at every step, so none of its"
                 " attributes is recorded; after a repair they may have other values. Make what"
@@ -177,7 +176,7 @@ def _mark(value: Any) -> Any:
         return value._version
     if kind is dict:
         return {key: _Same(v) if type(v) is torch.Tensor else v for key, v in value.items()}
-    if kind in (list, deque):
+    if kind in (list, deque) or (kind is tuple and any(type(v) is torch.Tensor for v in value)):
         return [_Same(v) if type(v) is torch.Tensor else v for v in value]
     if kind is set:
         return set(value)
@@ -229,10 +228,15 @@ def _is_plain(value: Any, limit: int = LARGEST) -> bool:
     if kind is torch.Tensor:
         return _is_tensor(value) and _size(value) <= limit
     if kind in _CONTAINERS:
-        inner = [*value.keys(), *value.values()] if kind is dict else value
+        atoms = value if kind is set else value.keys() if kind is dict else ()
+        inner = value.values() if kind is dict else () if kind is set else value
         few = len(value) <= ITEMS or limit > LARGEST
-        plain_inside = all(type(v) in _SCALARS or _is_tensor(v) for v in inner)
-        return few and plain_inside and _size(value) <= limit
+        return (
+            few
+            and all(type(v) in _SCALARS for v in atoms)
+            and all(type(v) in _SCALARS or _is_tensor(v) for v in inner)
+            and _size(value) <= limit
+        )
     return _is_array(value) and not value.dtype.hasobject and not _is_large(value)
 
 
