@@ -241,6 +241,22 @@ def named(spans: Sequence[Span], count: int) -> str:
     return f"rank{'s' * (count != 1)} {', '.join(said)}{more}" if said else f"{count} ranks"
 
 
+def span(seconds: float) -> str:
+    """A duration, in two units at most."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
+
+
 def is_count(value: Any) -> bool:
     """Whether it may be a rank, a node, or how many there are."""
     return type(value) is int and 0 <= value < FAR

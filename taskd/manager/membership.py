@@ -24,6 +24,7 @@ from taskd.manager.peers import (
     check_event,
     check_registration,
 )
+from taskd.manager.sentences import sentence
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
 from taskd.messages.values import DeviceState
@@ -354,11 +355,11 @@ class Membership:
         self._challenged.add(command.node)
 
     def _prepare(self, command: to_agent.Prepare) -> None:
-        log.info("%s", command)
+        log.info("%s", sentence(command))
         self._send_standby(command)
 
     def _take_over(self, command: to_agent.TakeOver) -> None:
-        log.info("%s", command)
+        log.info("%s", sentence(command))
         former = self.agents.get(command.node)
         if former is not None and former.agent == command.former:
             self._out.send(former, command)
@@ -368,7 +369,7 @@ class Membership:
     def _stand_down(self, command: to_agent.StandDown) -> None:
         """Keep a standby from becoming the node, or make it a standby again; the node's former
         agent, if any, gets it back."""
-        log.warning("%s", command)
+        log.warning("%s", sentence(command))
         applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
         if peer is not None and peer.agent == command.agent:
