@@ -160,9 +160,6 @@ class Routing:
         data = self._out.seal(command, numbered=True)
         for peer in self._members.peers:
             self._out.deliver(peer, data)
-        # launchers say why; with none left, this manager does
-        told = command.ok or bool(self._members.agents)
-        (log.info if told else log.error)("the job is over: %s", command.reason)
         if self._continuity is not None:
             self._continuity.forget(self._out.job)
             if self._placed:

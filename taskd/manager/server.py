@@ -370,6 +370,13 @@ class Server:
         self._routing.carry_out(self.coordinator.step(event, now, at), now)
 
     def _leave(self, ok: bool | None, reason: str) -> None:
+        if ok is not None:
+            # a launcher on the same standard error says why as its last lines
+            log.log(
+                logging.INFO if ok or self.starter >= 0 else logging.ERROR,
+                "the job is over: %s",
+                reason,
+            )
         self.outcome = self.outcome or Outcome(ok, reason)
 
     def _poll_devices(self, now: float, changed: bool) -> None:

@@ -276,7 +276,7 @@ class Invariants:
         elif (
             isinstance(command, c.Note)
             and "wait in the same collective" in command.text
-            and "failed" not in command.text
+            and not re.search("failed|could not be repaired", command.text)
         ):
             self.world.counts["stuck found"] += 1
             # or it waits for a replacement that only the previous manager knew of, or for a rank

@@ -53,7 +53,8 @@ def _repeated(step: int, reached: int) -> str:
     """The interrupted step, and those that were taken back with it."""
     if step < 0:
         return "no step repeated"
-    return f"step{f's {step} to {reached}' if reached > step else f' {step}'} repeated"
+    last = max(step, reached - 1)
+    return f"step{f's {step} to {last}' if last > step else f' {step}'} repeated"
 
 
 def _slow(notice: Notice, job: Job) -> str:
