@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed.elastic.multiprocessing.api as multiprocessing
 import torch.distributed.launcher.api as launcher
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     Worker,
@@ -125,7 +126,16 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
-            meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
+            try:
+                meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
+            except DistNetworkError as error:
+                if "EADDRINUSE" not in str(error):
+                    raise
+                raise SystemExit(
+                    f"taskd: the launchers cannot meet on this machine ({error}): another program"
+                    " has the port. Give the job another --master_port (or --rdzv_endpoint), the"
+                    " same on all nodes"
+                ) from None
             self._too_few = self._place.settle()
             if self._place.node < 0:
                 logs.setup(f"agent-{worker_group.group_rank}")

@@ -13,6 +13,7 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.manager import absent
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.outgoing import Outgoing
@@ -64,6 +65,7 @@ class Membership:
         self.former: dict[str, Peer] = {}
         self.fenced: dict[str, to_agent.Fence] = {}  # by process name
         self.seen: set[int] = set()  # nodes that have ever joined
+        self.arrived: set[int] = set()  # whose launchers have ever come
         self._applicants: dict[str, _Applicant] = {}
         self._challenged: set[int] = set()  # nodes whose agents must show that they are alive
         self._asked: dict[bytes, float] = {}  # when an unknown agent was last asked to register
@@ -264,7 +266,7 @@ class Membership:
             self.standbys.pop(peer.agent, None)
             self._feed(e.StandbyLost(peer.agent, why), now)
         else:
-            log.warning("node %d is lost: %s", peer.node, why)
+            log.info("node %d is lost: %s", peer.node, why)  # a notice says it on standard error
             self._challenged.discard(peer.node)
             self.agents.pop(peer.node, None)
             self._feed(e.AgentLost(peer.node, why), now)
@@ -320,15 +322,10 @@ class Membership:
                 " job's agents must reach it at %s",
                 addresses.text(place),
             )
-        elif len(self.seen) < self._settings.nodes:
-            log.warning(
-                "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every"
-                " node, where %s can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",
-                self._settings.nodes,
-                len(self.seen),
-                addresses.text(place),
-                self._out.job,
-            )
+        elif why := absent.why(
+            self._settings.nodes, self.seen, self.arrived, addresses.text(place)
+        ):
+            log.warning("%s", why)
 
     def _refuse(self, command: c.Refuse) -> None:
         log.warning("node %d is refused: %s", command.node, command.reason)

@@ -7,6 +7,7 @@ from collections import Counter
 
 from taskd.core import commands as c
 from taskd.core.abbreviate import abbreviate
+from taskd.core.incident import ladder
 from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
@@ -23,6 +24,11 @@ SET_UP = (
 )
 
 
+NODE = (
+    " To survive a lost node, start the job with recover among TASKD_RECOVER_STRATEGY and one more"
+    " launcher, a standby (taskd run --standby), or with elastic-training, which goes on with fewer"
+    " nodes."
+)
 NAMED = 6  # faults, nodes
 GO_ON = "Start the same command with --resume auto, and training goes on from there."
 FRAMEWORKS = "Start the same command, and the framework goes on from that checkpoint."
@@ -139,8 +145,14 @@ class End(Work):
             f" {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
             f" {job.generation}."
             f"{SET_UP if incident.set_up else ''}"
+            f"{NODE if job.topology.lost and not self._survives_nodes else ''}"
             f"{f' {job.load.remedy}' if job.load is not None else ''}"
         )
+
+    @property
+    def _survives_nodes(self) -> bool:
+        settings = self._job.settings
+        return settings.survives_nodes or settings.pods or ladder.ELASTIC in settings.ladder
 
     def _where(self, incident: Incident) -> str:
         """The nodes in which the faults were, with their addresses; a job of one node has none to
