@@ -49,13 +49,13 @@ def test_a_process_that_is_gone_offers_nothing():
 
 
 STACKS = """Thread 0x00007f4d (most recent call first):
-  File "/opt/venv/lib/python3.11/site-packages/taskd/worker/control_thread.py", line 48 in _attend
+  File "/v/site-packages/taskd/worker/control_thread.py", line 48 in _attend
 
 Current thread 0x00007f4e (most recent call first):
-  File "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
+  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
   File "<string>", line 1 in <module>
   File "/home/ada/train.py", line 20 in main
-  File "/opt/venv/lib/python3.11/site-packages/taskd/worker/process/replacement.py", line 114 in _run
+  File "/v/site-packages/taskd/worker/process/replacement.py", line 114 in _run
 """
 
 
