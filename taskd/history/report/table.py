@@ -39,8 +39,8 @@ def render(account: Account, incidents: int = INCIDENTS) -> RenderableType:
         parts += [Text(), _shrunk(account)]
     if account.slow:
         parts += [Text(), _slow(account)]
-    if account.checkpoint[1] > 0:
-        parts += [Text(), _text(assumed(account), "dim")]
+    if text := assumed(account):
+        parts += [Text(), _text(text, "dim")]
     return Group(*parts)
 
 
@@ -53,7 +53,8 @@ def _figures(account: Account) -> RenderableType:
 
 def _incidents(account: Account, most: int) -> RenderableType:
     job = account.job
-    table = _table("#", "began", "cause", "strategy", "result", "took", "lost", "steps", "restart")
+    names = ("#", "began", "cause", "strategy", "result", "took", "lost", "repeated", "restart")
+    table = _table(*names)
     count = len(job.incidents)
     for n in range(max(count - most, 0), count):
         incident, cost = job.incidents[n], account.costs[n]

@@ -73,7 +73,8 @@ class JournalWriter:
         self, journal: Journal, job: JobState, peers: Mapping[int, Peer] | None = None
     ) -> None:
         """`peers`: the agents by their nodes."""
-        self._journal, self._job, self._peers = journal, job, peers or {}
+        self._journal, self._job = journal, job
+        self._peers = {} if peers is None else peers
         self.progress = Progress()
         self._durations = Durations()
         self.rate = 0.0
