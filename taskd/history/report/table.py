@@ -53,8 +53,10 @@ def _figures(account: Account) -> RenderableType:
 
 def _incidents(account: Account, most: int) -> RenderableType:
     job = account.job
-    names = ("#", "began", "cause", "strategy", "result", "took", "lost", "repeated", "restart")
-    table = _table(*names)
+    names = ["#", "began", "cause", "strategy", "result", "took", "lost", "repeated"]
+    # without checkpoints it is the same for all
+    compared = account.assumed.every is not None
+    table = _table(*names, *(["restart"] if compared else []))
     count = len(job.incidents)
     for n in range(max(count - most, 0), count):
         incident, cost = job.incidents[n], account.costs[n]
@@ -75,7 +77,8 @@ def _incidents(account: Account, most: int) -> RenderableType:
             ("≥" if cost.steps_repeated_at_least else "") + str(cost.steps_repeated),
             "-" if other is None else span(other),
         )
-        table.add_row(*map(_text, cells), style="" if incident.result == REPAIRED else "yellow")
+        shown = cells if compared else cells[:-1]
+        table.add_row(*map(_text, shown), style="" if incident.result == REPAIRED else "yellow")
     if count > most:
         table.caption = f"{counted(count - most, 'earlier incident')}: see --html or --json"
     return table

@@ -1,12 +1,13 @@
 // What each rank did in an incident, and when. A rank's bar has the color of the phase that ends
 // with it; a gray line is a wait for others. The first row has the phases of the job.
 
-const ROW = 20, TICKS = 24, LINES_TOLD = 500;
-let NAMES = 150; // room for names
+const ROW = 20, LINES_TOLD = 500;
+let NAMES = 150, TICKS = 24; // room for names and for what is above the rows
 
 function gantt(n, detail) {
   const width = Math.max(byId("list").clientWidth - 34, 240);
   NAMES = onPhone() ? 64 : 150;
+  TICKS = detail.rounds.length > 1 ? 38 : 24;
   const end = Math.max(incidents[n].took, ...lastMoments(detail), 1);
   const x = (ms) => NAMES + (Math.max(ms, 0) / end) * (width - NAMES - 16);
   const rows = rankRows(detail);
@@ -95,8 +96,8 @@ function jobRow(detail, end, x) {
 
 function roundLines(detail, x, height) {
   return detail.rounds.slice(1).map((round) => svg("g", {},
-    svg("line", { class: "cursor", x1: x(round.began), x2: x(round.began), y1: 12, y2: height }),
-    svg("text", { x: x(round.began) + 3, y: 11 }, `round ${round.number}`)));
+    svg("line", { class: "cursor", x1: x(round.began), x2: x(round.began), y1: 16, y2: height }),
+    svg("text", { x: x(round.began) + 8, y: 25 }, `round ${round.number}`)));
 }
 
 function eventTicks(detail, x) {
