@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -132,6 +133,8 @@ def serve(read: Callable[[], Account], port: int) -> None:
     at = server.server_port
     click.echo(f"report: http://{HOST}:{at}{path}")
     click.echo("It renews itself. Ctrl-C ends it.", err=True)
+    # a shell starts what it runs in the background without it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         server.serve_forever(0.2)
     except KeyboardInterrupt:
