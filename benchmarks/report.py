@@ -31,7 +31,7 @@ PER_NODE = 8
 FULL = 60 << 20  # bytes of incidents that tell every rank
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
 FAULTS = (
-    "rank {rank}: killed by SIGKILL (by another process, or by the kernel because memory ran out)",
+    "rank {rank}: killed by SIGKILL (by another process, not by taskd)",
     "rank {rank}: on-chip memory fault in step {step}: uncorrectable error",
     "rank {rank}: its device is RestartNPU: 80E18005 stands in RestartNPUCodes",
     "rank {rank}: left with exit code 1 after ValueError: bad batch in step {step}",

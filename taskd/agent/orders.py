@@ -181,7 +181,8 @@ class Orders:
         pause = order if isinstance(order, to_rank.Pause) else None
         epoch.passing, self._paused_by = pause is not None and pause.passing, self._member.obeyed
         epoch.for_move = epoch.passing and pause is not None and pause.moving
-        log.info("%s, ordered in term %d", order, self._member.obeyed[0])
+        what = "the pause is over" if pause is None else f"pause before step {pause.step}"
+        log.info("%s, ordered in term %d", what, self._member.obeyed[0])
         self._monitor.pause(epoch, None if pause is None else pause.step)
         self._member.send_to_ranks(epoch, order)
 

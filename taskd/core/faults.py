@@ -119,7 +119,8 @@ class Faults(Part):
         if event.load is not None:
             asks = f"asks in step {event.step} that all ranks load {event.load.which}"
             return f"rank {event.rank} {asks}: {event.text}"
-        kind = f"{FAULTS[event.fault]} fault in step {event.step}"
+        # a page is of the host's memory, whatever type MindCluster files it under
+        kind = f"{'memory' if event.page else FAULTS[event.fault]} fault in step {event.step}"
         return f"rank {event.rank}: {kind}: {event.text}"
 
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:

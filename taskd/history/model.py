@@ -25,6 +25,7 @@ from taskd.history.facts import (
     Places,
     Sample,
     Shrunk,
+    began,
     is_count,
     sentence,
     texts,
@@ -278,22 +279,21 @@ class Job:
     def _fault(self, record: Record) -> None:
         number = record.count("incident")
         if self.open is None or self.open.number != number:
-            began = _began(record)
+            since = began(record)
             if self.open is None:
-                self.spent.late(record.time - began, self.activity)
+                self.spent.late(record.time - since, self.activity)
             self._cut(record.time)
-            self.open = Incident(number, began, self._usual(), self.hosts)
-            self.open.deaths = [death for death in self.deaths if death.at >= began]
-            self.deaths = [death for death in self.deaths if death.at < began]
+            self.open = Incident(number, since, self._usual(), self.hosts)
+            self.open.deaths = [death for death in self.deaths if death.at >= since]
+            self.deaths = [death for death in self.deaths if death.at < since]
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
 
     def _death(self, record: Record) -> None:
-        to = self.open or self
-        if to is self:
-            del self.deaths[: 1 - DEATHS]
-        if len(to.deaths) < DEATHS:
-            to.deaths.append(Death.of(record))
+        if self.open is None:
+            self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
+        elif len(self.open.deaths) < DEATHS:
+            self.open.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
@@ -316,7 +316,7 @@ class Job:
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
         incident.number = record.count("incident")
-        incident.began = _began(record)
+        incident.began = began(record)
         incident.seconds = record.seconds("seconds")
         incident.result = record.text("result") or REPAIRED
         incident.strategy = record.text("strategy")
@@ -370,11 +370,6 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
 
 def _texts(values: list[Any]) -> Iterator[str]:
     return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
-
-
-def _began(record: Record) -> float:
-    """When an incident began, clamped to [0, time of the entry]."""
-    return max(min(record.number("began", record.time), record.time), 0.0)
 
 
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {

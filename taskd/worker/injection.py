@@ -48,7 +48,7 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
     # the manager has checked this too; a rank does not rely on another process for it
     allowed = settings.fault_injection(os.environ)
     ok, text = _carry_out(job, what, options) if allowed else (False, NOT_ALLOWED)
-    log.warning("injected fault (%s %s): %s", what, options, text)
+    log.warning("injected fault (%s): %s", what, text)
     return ok, text
 
 

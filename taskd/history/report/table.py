@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from taskd.history.facts import REPAIRED
+from taskd.history.facts import REPAIRED, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import to_blame
 from taskd.history.report.figures import Times
 from taskd.history.report.rounds import PHASES
-from taskd.history.report.words import assumed, clock, counted, figures, first, span
+from taskd.history.report.words import assumed, clock, counted, figures, first
 from taskd.history.status.rendering import printable
 
 INCIDENTS = 20  # the newest
