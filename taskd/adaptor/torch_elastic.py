@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed.elastic.multiprocessing.api as multiprocessing
 import torch.distributed.launcher.api as launcher
+from msgspec.structs import replace
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -59,6 +60,8 @@ class TaskdElasticAgent(LocalElasticAgent):
                 place.most_nodes,
                 settings.unprotected(os.environ),
             )
+            agent = self._supervisor.agent
+            agent.about = replace(agent.about, command=contexts.command(spec, sys.argv))
             grace = settings.ends_gracefully(pod_info.environment(os.environ))
         except settings.BadSetting as error:
             # one line, without torch's traceback

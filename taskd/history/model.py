@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from taskd.history.facts import (
     REPAIRED,
     TEXT,
+    Death,
     End,
     Incident,
     Line,
@@ -24,15 +25,17 @@ from taskd.history.facts import (
     Places,
     Sample,
     Shrunk,
+    began,
     is_count,
     sentence,
+    texts,
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
 from taskd.history.reading import FAR, Record
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
-FAULTS, ENTERED = 100, 1000  # of an incident
+FAULTS, ENTERED, DEATHS = 100, 1000, 20  # of an incident
 SAID = {  # what is a line of its own
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
@@ -50,8 +53,9 @@ class Job:
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
     away; `shrunken`: when that has been so. `preparing`: node -> the standby that prepares for it.
-    `separated`: device -> fault code. `left`: why the last manager left. `closed`: incidents that
-    are over, also those that are not kept."""
+    `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
+    it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
+    those that are not kept."""
 
     most: int = sys.maxsize
     read_round: Callable[[Any], Any] = lambda told: None
@@ -86,6 +90,9 @@ class Job:
     lost: dict[int, str] = field(default_factory=dict)
     preparing: dict[int, str] = field(default_factory=dict)
     separated: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    about: dict[int, dict[str, str]] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)  # outside of incidents
     end: End | None = None
     spent: Spent = field(default_factory=Spent)
     _places: Places | None = None
@@ -168,6 +175,7 @@ class Job:
         self.name, self.version = record.text("job"), record.text("taskd")
         self.nodes, self.per_node = record.count("nodes"), record.count("ranks_per_node")
         self.ladder = tuple(s for s in record.several("ladder") if isinstance(s, str))
+        self.settings = texts(record.table("settings"))
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
@@ -187,6 +195,7 @@ class Job:
         if (node := record.step("node")) >= 0:
             self.joined[node] = record.count("first"), record.count("ranks")
             self._places = None
+            self.about[node] = texts(record.table("about"))
             if self.hosts.get(node) != (address := record.text("address")[:100]):
                 if self.open is not None or self.incidents:
                     self.hosts = dict(self.hosts)  # theirs stays as it was
@@ -270,13 +279,21 @@ class Job:
     def _fault(self, record: Record) -> None:
         number = record.count("incident")
         if self.open is None or self.open.number != number:
-            began = _began(record)
+            since = began(record)
             if self.open is None:
-                self.spent.late(record.time - began, self.activity)
+                self.spent.late(record.time - since, self.activity)
             self._cut(record.time)
-            self.open = Incident(number, began, self._usual(), self.hosts)
+            self.open = Incident(number, since, self._usual(), self.hosts)
+            self.open.deaths = [death for death in self.deaths if death.at >= since]
+            self.deaths = [death for death in self.deaths if death.at < since]
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
+
+    def _death(self, record: Record) -> None:
+        if self.open is None:
+            self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
+        elif len(self.open.deaths) < DEATHS:
+            self.open.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
@@ -299,7 +316,7 @@ class Job:
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
         incident.number = record.count("incident")
-        incident.began = _began(record)
+        incident.began = began(record)
         incident.seconds = record.seconds("seconds")
         incident.result = record.text("result") or REPAIRED
         incident.strategy = record.text("strategy")
@@ -355,11 +372,6 @@ def _texts(values: list[Any]) -> Iterator[str]:
     return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
 
 
-def _began(record: Record) -> float:
-    """When an incident began, clamped to [0, time of the entry]."""
-    return max(min(record.number("began", record.time), record.time), 0.0)
-
-
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "start": Job._start,
     "charge": Job._charge,
@@ -379,6 +391,7 @@ _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "separated": Job._separate,
     "released": Job._release,
     "end": Job._finish,
+    "death": Job._death,
     "fault": Job._fault,
     "phase": Job._phase,
     "decision": Job._decision,

@@ -28,7 +28,7 @@ from taskd.manager.peers import (
 from taskd.manager.sentences import sentence
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
-from taskd.messages.values import DeviceState
+from taskd.messages.values import DeviceState, Preparation
 from taskd.mindcluster.faults.names import BadCode
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
@@ -183,6 +183,7 @@ class Membership:
             log.info("standby %s has registered, for up to %d ranks", name, room)
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
+        peer.about = message.about
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
@@ -212,9 +213,7 @@ class Membership:
         for standby in list(self.standbys.values()):
             self._offer(standby, now)
 
-    def _offer(
-        self, standby: Peer, now: float, prepares: from_agent.Preparation | None = None
-    ) -> None:
+    def _offer(self, standby: Peer, now: float, prepares: Preparation | None = None) -> None:
         name, room = standby.agent, len(standby.ranks)
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
@@ -309,7 +308,7 @@ class Membership:
             ranks = list(event.ranks)
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
-        peer.ranks, peer.records = event.ranks, event.records
+        peer.ranks, peer.records, peer.about = event.ranks, event.records, event.about
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
 

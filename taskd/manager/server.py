@@ -105,10 +105,9 @@ class Server:
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
         self.members.arrived |= {0} if self.starter >= 0 else set()  # it does not say that it has
-        self._journal_writer = JournalWriter(self.journal, self.coordinator.job)
-        self.devices.serve(
-            self.members.agents, self.coordinator.job, self._feed, self.journal.write
-        )
+        agents = self.members.agents
+        self._journal_writer = JournalWriter(self.journal, self.coordinator.job, agents)
+        self.devices.serve(agents, self.coordinator.job, self._feed, self.journal.write)
         self.node_infos.serve(self.members, self.devices)
         self.operators = Operators(
             self.coordinator,

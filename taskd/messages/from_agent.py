@@ -13,6 +13,7 @@ from taskd.messages.to_agent import Ack
 from taskd.messages.to_rank import Ranges
 from taskd.messages.values import (
     ROOM,
+    About,
     Address,
     Count,
     DeviceState,
@@ -30,6 +31,7 @@ from taskd.messages.values import (
     Number,
     Numbers,
     Position,
+    Preparation,
     Rank,
     Ranks,
     Seconds,
@@ -38,6 +40,7 @@ from taskd.messages.values import (
     Step,
     StepOrNone,
     Text,
+    Times,
     Voting,
 )
 
@@ -52,12 +55,14 @@ GONE = PHASES.index("gone")
 class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where the ranks of a node are, in the order of AgentJoined: the step of each, its phase (an
     index into PHASES, one byte each) and what an attempt usually takes it, in microseconds, 0 if
-    not known. `total`: the loop ends before this step; 0 if unknown."""
+    not known. `total`: the loop ends before this step; 0 if unknown. `times`: how many attempts of
+    the node's first rank have taken how long."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]
     usual: Numbers
     total: Step = 0
+    times: Times = ()
 
 
 class Heartbeat(Message, frozen=True, omit_defaults=True):
@@ -157,6 +162,7 @@ class AgentJoined(Message, frozen=True):
     # in for each
     resumed: Number = 0
     stand_ins: StandIns = ()
+    about: About = About()
 
 
 class AgentLeft(Message, frozen=True):
@@ -168,17 +174,6 @@ class AgentLeft(Message, frozen=True):
     stopped: bool = False
 
 
-class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
-    """A node's move to a standby, as an earlier manager ordered it: fields as in Prepare. `ready`:
-    see NodePrepared. No `incarnations`: the standby had taken the node over, and stood down."""
-
-    node: Node
-    epoch: Number
-    incarnations: Numbers
-    ready: bool
-    reason: Text
-
-
 class StandbyJoined(Message, frozen=True):
     """A standby registers and waits for a node. `agent` names its process, `ranks` is how many it
     can run; `records`: see AgentJoined. `prepares`: the node that it prepares for."""
@@ -187,6 +182,7 @@ class StandbyJoined(Message, frozen=True):
     ranks: Annotated[int, Meta(ge=1, le=ROOM)]
     records: Address = ("", 0)
     prepares: Preparation | None = None
+    about: About = About()
 
 
 class NodeTaken(Message, frozen=True):
@@ -229,13 +225,16 @@ class PreparationFailed(Message, frozen=True):
 
 class RankDied(Message, frozen=True):
     """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from its records.
-    `raised`: the exception that ended it, in one line; "" if none is known."""
+    `raised`: the exception that ended it, in one line; "" if none is known. `pid`: of the process;
+    `traceback`: of the exception. Both are for people."""
 
     rank: Rank
     incarnation: Number
     cause: Text
     position: Position | None = None
     raised: Text = ""
+    pid: Count = 0
+    traceback: Text = ""
 
     @property
     def why(self) -> str:
