@@ -265,7 +265,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             return self._give_up(why, "hopeless")
         if self._restart is not None:
             # torch would start a new rendezvous with the other launchers, which may be gone
-            return self._give_up("a rank has failed, unprotected, after all ranks were restarted")
+            why = "The job ends: a rank has failed, unprotected, after all ranks were restarted"
+            return self._give_up(why)
         return result
 
     def _begin_anew(self, restart: to_agent.RestartAll) -> RunResult:
@@ -277,7 +278,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         most = self._worker_group.spec.max_restarts
         self._remaining_restarts = most - self._supervisor.agent.faults.had
         if self._remaining_restarts <= 0:
-            return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
+            why = f"The job ends: {restart.reason}, and --max_restarts {most} is used up"
+            return self._give_up(why)
         self._restart = restart
         return RunResult(state=WorkerState.UNHEALTHY)
 

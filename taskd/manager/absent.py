@@ -20,9 +20,10 @@ def why(nodes: int, joined: Set[int], arrived: Set[int], place: str) -> str:
             " others: --master_addr and --master_port (or --rdzv_endpoint) must be the same on all"
             " nodes, and reachable from all (firewall)"
         )
-    many = "s" * (len(missing) > 1)
+    which = f"node{'s' * (len(missing) > 1)} {abbreviate(missing)}"
     return (
-        f"{nodes - len(missing)} of {nodes} nodes have come, and the job waits for node{many}"
-        f" {abbreviate(missing)}: start the job's command there, with the same TASKD_SECRET and"
-        f" MINDX_TASK_ID; {place} must be reachable from there (firewall, TASKD_MANAGER_ADDR)"
+        f"{nodes - len(missing)} of {nodes} nodes have come, and the job waits for {which}: start"
+        " the job's command there (torchrun: with TASKD_PROCESS_ENABLE=on), with the same"
+        f" TASKD_SECRET and MINDX_TASK_ID; {place} must be reachable from there (firewall,"
+        " TASKD_MANAGER_ADDR)"
     )

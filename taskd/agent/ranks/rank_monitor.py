@@ -211,8 +211,10 @@ class RankMonitor:
             state = stacks.state(pid)
             text = "" if state else stacks.take(pid, fd)
             why = state or ("no answer" if stacks.offered(pid) else "it has not offered them yet")
-            found = f"its threads are at\n{text}" if text else f"no stacks: {why}"
-            log.warning("rank %d (pid %d): %s", number, pid, found)
+            where = stacks.place(text) or "its stacks are in this agent's log"
+            log.warning("rank %d (pid %d): %s", number, pid, where if text else f"no stacks: {why}")
+            if text:
+                log.info("the stacks of rank %d (pid %d):\n%s", number, pid, text)
             self.later(lambda: note(text))
 
         def note(text: str) -> None:
