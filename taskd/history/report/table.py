@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -145,7 +145,9 @@ def _table(*columns: str) -> Table:
     table.caption_justify = "left"
     left: Iterable[str] = (columns[0], "began", "cause", "strategy", "result")
     for name in columns:
-        table.add_column(_text(name), justify="left" if name in left else "right", overflow="fold")
+        justify: JustifyMethod = "left" if name in left else "right"
+        whole = name == "strategy"  # the causes have shorter words
+        table.add_column(_text(name), justify=justify, overflow="fold", no_wrap=whole)
     return table
 
 
