@@ -4,6 +4,7 @@ is in pyproject.toml."""
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -120,7 +121,13 @@ bindings = [
     for path in sorted(Path("taskd/cython_api").glob("*.pyx"))
 ]
 
+# On an index a link into the tree leads nowhere, and a picture of it is not shown.
+readme = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", Path("README.md").read_text())
+readme = re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", readme)
+
 setup(
+    long_description=readme,
+    long_description_content_type="text/markdown",
     ext_modules=[
         *libraries,
         *cythonize(bindings, build_dir="build/cython", language_level=3),
