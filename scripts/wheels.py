@@ -54,7 +54,8 @@ def wheel(archive: Path, architecture: str) -> Path:
     )
     version = ".".join(map(str, GLIBC))
     run(
-        *(*PYTHON, "build", "--no-isolation", "--wheel", "--outdir", made, archive),
+        *PYTHON,
+        *("build", "--no-isolation", "--wheel", "--outdir", str(made), str(archive)),
         CC=f"{sys.executable} -m ziglang cc -target {architecture}-linux-gnu.{version}",
         CFLAGS=f"-I{made}",
         _PYTHON_HOST_PLATFORM=f"linux-{architecture}",

@@ -54,6 +54,7 @@ assert room[64 : 64 + len(whole)].tobytes() == whole
 print("tried", library.VERSION, *sys.version_info[:2])
 """
 long = pytest.mark.long  # making a release takes as much as twenty jobs
+pytestmark = pytest.mark.timeout(1200)  # of which the first also installs what makes it
 
 
 @pytest.fixture(scope="module")
