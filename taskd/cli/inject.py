@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from taskd.cli import Group
 from taskd.cli.operate import connected, of_job
 from taskd.cli.ranks import RANKS
 from taskd.mindcluster.faults.codes import SEVERITIES
@@ -22,7 +23,7 @@ PLACES = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Inject a test fault into a running job, to see it survive; or report a real one to it.
 

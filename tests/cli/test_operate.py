@@ -38,7 +38,7 @@ def call(tmp_path: Path, *arguments: str, **env: str) -> Result:
         ("inject link --ranks 1", {}, "--ranks names the two ends of a link: --ranks 1,3"),
         ("inject link --ranks 1,2,3", {}, "--ranks names the two ends of a link: --ranks 1,3"),
         ("inject link --ranks 1,2 --how burn", {}, "'burn' is not one of 'cut', 'drop'"),
-        ("inject flood --rank 1", {}, "No such command 'flood'"),
+        ("inject flood --rank 1", {}, "there is no command taskd inject flood"),
         ("pause --timeout 0", {}, "0.0 is not in the range x>0"),
         ("pause now", {}, "unexpected extra argument"),
         ("pause", {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
