@@ -75,7 +75,7 @@ COMMANDS = {
     "inject": (
         "inject",
         "command",
-        "inject a fault into a running job: a memory page, a link, a fault code",
+        "inject a fault into a running job: kill a rank, poison a page, cut a link",
     ),
 }
 
@@ -122,7 +122,7 @@ class _Lazy(Group):
             formatter.write_dl([(name, help) for name, (_, _, help) in COMMANDS.items()])
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("taskd", cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="taskd")
 def main() -> None:
     """taskd keeps distributed training alive."""

@@ -183,8 +183,8 @@ TASKD_FAULT_INJECTION = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: the job accepts test faults (`taskd inject memory`, `taskd inject link`). Set it for the"
-    " manager and the launchers.",
+    "on: the job accepts test faults (`taskd inject kill`, `memory`, `link` and others). Set it for"
+    " the manager and the launchers.",
     remedy="unset it for off",
 )
 TASKD_FAULT_REPORTS = Parameter(
