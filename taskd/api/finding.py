@@ -90,4 +90,5 @@ def is_over(environ: Mapping[str, str]) -> str:
     if end is None or used not in (0, port):
         return ""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end.time))
-    return f"job {name} ended at {at}: {end.text('reason')[:500]}"
+    reason = end.text("reason")[:500] or "no reason was written"
+    return f"job {name} ended at {at}: {reason}; one started since is not there yet"

@@ -247,7 +247,7 @@ class RankMonitor:
         if rank is None or rank.over is not None:
             self._answer(order, False, f"rank {order.rank} has no process now")
             return
-        where = f"pid {rank.pid} on node {node}, host {os.uname().nodename},"
+        where = f"pid {rank.pid} on node {node}, host {os.uname().nodename}"
         if order.what in SIGNALS:
             self._signal(rank, order, where)
         elif self.ask(rank, order):
@@ -269,10 +269,12 @@ class RankMonitor:
             log.warning("injected fault: %s of rank %d, %s", number.name, rank.number, where)
             try:
                 signal.pidfd_send_signal(rank.pidfd, number)
+                if number == signal.SIGKILL:
+                    rank.killed = "taskd inject kill"
             except OSError as error:
                 self._answer(order, False, f"{where} is gone: {error.strerror}")
                 return
-            self._answer(order, True, f"{where} {done}")
+            self._answer(order, True, f"{where}, {done}")
 
     def _answer(self, order: to_rank.Inject, ok: bool, text: str) -> None:
         self.report(from_rank.Injected(order.request, order.rank, ok, text))
@@ -280,7 +282,7 @@ class RankMonitor:
     def died(self, rank: Rank) -> None:
         """Answer the requests for faults that the rank has not answered: its process has ended."""
         for request, where in rank.injections.items():
-            text = f"{where} has ended: {rank.over}"
+            text = f"{where}, has ended: {rank.over}"
             self.report(from_rank.Injected(request, rank.number, True, text))
         rank.injections.clear()
 
