@@ -139,7 +139,7 @@ def test_what_installs_a_strangers_package(text, wrong):
     assert bool(FROM_AN_INDEX.search(text)) == wrong
 
 
-@pytest.mark.parametrize("script", ["api_docs.py", "settings_docs.py"])
+@pytest.mark.parametrize("script", ["api_docs.py", "commands_docs.py", "settings_docs.py"])
 def test_what_is_written_by_a_script_is_up_to_date(script):
     result = subprocess.run(
         [sys.executable, f"scripts/{script}", "--check"], cwd=ROOT, capture_output=True, text=True
@@ -163,7 +163,12 @@ def test_api_names_what_scripts_are_told_to_call():
 
 
 @pytest.mark.parametrize(
-    ("script", "name"), [("api_docs.py", "api.md"), ("settings_docs.py", "settings.md")]
+    ("script", "name"),
+    [
+        ("api_docs.py", "api.md"),
+        ("commands_docs.py", "commands.md"),
+        ("settings_docs.py", "settings.md"),
+    ],
 )
 def test_what_is_stale_is_noticed(tmp_path, script, name):
     (tmp_path / "taskd").symlink_to(ROOT / "taskd")
