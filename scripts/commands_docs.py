@@ -30,7 +30,7 @@ def render() -> str:
 
 def _parts(command: click.Command, name: str, heading: str) -> Iterator[str]:
     """The help of a command, and those of its own commands below it."""
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
+    context = click.Context(command, info_name=name, terminal_width=96, max_content_width=96)
     yield f"```text\n{command.get_help(context).rstrip()}\n```"
     for part in command.list_commands(context) if isinstance(command, click.Group) else ():
         inner = command.get_command(context, part)

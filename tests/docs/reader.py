@@ -86,10 +86,8 @@ class Reader:
 
     def __init__(self, page: str, folder: Path) -> None:
         self.folder = folder
-        named = dict.fromkeys(("SECRET", "LOG_PATH", "TEST_FAULTS", *(n[6:] for n in ALLOWED)))
-        self.env = training.environment(
-            folder, **{f"TASKD_{name}": None for name in named}, MINDX_TASK_ID=None
-        )
+        absent = ("TASKD_SECRET", "TASKD_LOG_PATH", "TASKD_TEST_FAULTS", "MINDX_TASK_ID", *ALLOWED)
+        self.env = training.environment(folder, **dict.fromkeys(absent))
         self.env |= {"PATH": f"{training.BIN}:{self.env['PATH']}", "HOME": str(folder)}
         self.blocks = pages.blocks(page)
         self.commands = [command for block in self.blocks for command in block.commands()]
@@ -123,7 +121,7 @@ class Reader:
             self.job.__exit__()
 
     def bash(self, command: str, limit: float = training.LIMIT, **more: str) -> Done:
-        """As in a terminal: what it exports and where it goes to remains."""
+        """As in a terminal: what it exports remains."""
         kept = self.folder / ".environment"
         script = f"{command}\nstatus=$?; env -0 > {kept}; exit $status"
         done = subprocess.run(
