@@ -40,7 +40,8 @@ static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint
     __atomic_thread_fence(__ATOMIC_RELEASE);
     __atomic_store_n(&slot->phase, phase, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->step, step, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    if (phase != TASKD_INTERRUPTED) /* no progress: when the rank stood still remains visible */
+        __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->usual_ns, attempt.usual, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
 }

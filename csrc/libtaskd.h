@@ -94,7 +94,7 @@ struct taskd_slot {
     _Alignas(64) uint32_t seq;
     uint32_t phase;
     uint64_t step;
-    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress but to INTERRUPTED */
     uint64_t started;      /* last step whose entry state is recorded, + 1; 0: none */
     uint64_t usual_ns;     /* usual duration of an attempt, see taskd_progress; 0: unknown */
     uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: not hung before; 0: none */

@@ -192,13 +192,15 @@ class Orders:
             self._pause(epoch, to_rank.Continue())
 
     def _interruption(self, epoch: Epoch, order: to_rank.Interrupt) -> None:
+        now = time.monotonic()
         if order.interruption > epoch.interruption:
             epoch.moving, epoch.moves_to, epoch.former = epoch.for_move, "", ""
+            for rank in epoch.ranks.values():
+                rank.idle = self._monitor.watchdog.idle(epoch.page.read(rank.local), now)
         epoch.interruption = max(epoch.interruption, order.interruption)
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
             self._member.send_to_rank(rank, order)
-        now = time.monotonic()
         for rank in epoch.ranks.values():
             if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
                 continue

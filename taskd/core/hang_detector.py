@@ -11,6 +11,8 @@ with its connections.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from taskd.core import progress_probe
 from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
@@ -159,13 +161,18 @@ class HangDetector(Part):
             waiting = abbreviate(verdict.ranks)
             self._recovery.fault(f"ranks [{waiting}] wait for rank {gone}, which has exited", now)
         elif isinstance(verdict, progress_probe.Hung):
-            self._faults.hung(verdict.ranks, now)
+            self._hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
-            self._faults.hung(found, now)
+            self._hung(found, now)
         elif isinstance(verdict, progress_probe.Stuck):
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:
             self._say(f"progress probe: {verdict.why}")
+
+    def _hung(self, ranks: Mapping[int, str], now: float) -> None:
+        # a rank that waits where ranks wait makes no progress by design
+        idle = [a.seconds for r in ranks if not (a := self._answers[r]).waiting]
+        self._faults.hung(ranks, now, now - max(idle, default=0.0))
 
     def _quitter(self, verdict: progress_probe.Hung) -> int | None:
         """Return a rank that exited before finishing the step in which the ranks of the verdict

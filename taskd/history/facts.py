@@ -66,7 +66,8 @@ class Incident:
     def cut(self, now: float) -> None:
         """Cut the incident, which is not over, at `now`."""
         self.seconds = max(now - self.began, 0.0)
-        self.phases = {}
+        noticed = self.entered[0][2] if self.entered else now
+        self.phases = {"DETECT": max(noticed - self.began, 0.0)}
         ends = [*(at for _, _, at in self.entered[1:]), now]
         for (_, phase, begin), end in zip(self.entered, ends, strict=False):
             self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)

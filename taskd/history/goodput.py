@@ -5,7 +5,7 @@ report/figures.py has the same definition, for a journal as a whole; model.py sa
 Every moment counts once, as the first of these that applies:
 
 starting   from the start of the job, or a restart of all ranks, until every rank is in its loop
-incident   from the fault until every rank has committed the interrupted step
+incident   from the standstill until every rank has committed the interrupted step
 paused     from a pause until the ranks continue
 repeating  doing again what a repair or a restart has taken back
 shrunk     while some ranks are away and a step takes `shares` times as long, all but one of so many

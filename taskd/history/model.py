@@ -272,7 +272,9 @@ class Job:
         if self.open is None or self.open.number != number:
             began = _began(record)
             if self.open is None:
-                self.spent.late(record.time - began, self.activity)
+                # one that the next manager finds may have begun in the one that it took over
+                over = self.incidents[-1].ended if self.incidents else 0.0
+                self.spent.late(record.time - max(began, over), self.activity)
             self._cut(record.time)
             self.open = Incident(number, began, self._usual(), self.hosts)
         if len(self.open.faults) < FAULTS:
@@ -298,6 +300,8 @@ class Job:
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
+        elif (earlier := incident.began - _began(record)) > 0:  # the ranks have told more since
+            self.spent.late(earlier, TRAINING)
         incident.number = record.count("incident")
         incident.began = _began(record)
         incident.seconds = record.seconds("seconds")

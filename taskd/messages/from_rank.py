@@ -116,13 +116,16 @@ class RankFaulted(Message, frozen=True):
 
 class RankInterrupted(Message, frozen=True):
     """The rank has left its collectives for interruption number `interruption` and waits for
-    orders. `unfit`: why its process cannot continue."""
+    orders. `unfit`: why its process cannot continue. `idle`, filled in by its agent: for how many
+    seconds it had made no progress when it was interrupted, longer than a step usually takes; 0: it
+    was at work. None: it waited where ranks wait."""
 
     rank: Rank
     incarnation: Number
     interruption: Number
     position: Position
     unfit: Name = ""
+    idle: Seconds | None = None
 
 
 class RankReady(Message, frozen=True):

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank
@@ -183,6 +185,7 @@ class RankConnections:
             rank.leaves_by = message.text
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
+            message = structs.replace(message, idle=rank.idle)
         elif isinstance(message, from_rank.RankRestored):
             rank.restored = message.generation
         elif isinstance(message, from_rank.OptimizerReplicas):
