@@ -11,7 +11,17 @@ static struct {
     uint64_t usual;
 } attempt;
 
-static void attempt_goes_on(uint32_t phase, uint64_t now)
+/* Which of the slot's counts a duration belongs to, see taskd_times. */
+static uint32_t kind_of_time(uint64_t ns)
+{
+    uint32_t power = ns == 0 ? 0 : 63 - (uint32_t)__builtin_clzll(ns);
+    if (power < 16)
+        return 0;
+    uint32_t kind = (power - 16) * 8 + (uint32_t)(ns >> (power - 3) & 7);
+    return kind < TASKD_TIMES ? kind : TASKD_TIMES - 1;
+}
+
+static void attempt_goes_on(struct taskd_slot *slot, uint32_t phase, uint64_t now)
 {
     if (phase == TASKD_UPDATING)
         return;
@@ -22,6 +32,10 @@ static void attempt_goes_on(uint32_t phase, uint64_t now)
     }
     if (phase == TASKD_COMMITTED && attempt.began != 0) {
         uint64_t took = now - attempt.began;
+        if (attempt.measured) {
+            uint32_t *count = &slot->times[kind_of_time(took)]; /* one writer */
+            __atomic_store_n(count, *count + 1, __ATOMIC_RELAXED);
+        }
         if (!attempt.measured)
             attempt.measured = true;
         else if (took >= attempt.usual)
@@ -65,7 +79,7 @@ int taskd_progress(uint64_t step, uint32_t phase)
     if (slot == NULL)
         return -ENOTCONN;
     uint64_t now = taskd_now();
-    attempt_goes_on(phase, now);
+    attempt_goes_on(slot, phase, now);
     publish(slot, step, phase, now);
     return 0;
 }

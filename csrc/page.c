@@ -178,6 +178,7 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     memset(slot->records, 0, sizeof slot->records);
     slot->damaged = 0;
     memset(slot->damages, 0, sizeof slot->damages);
+    memset(slot->times, 0, sizeof slot->times);
     __atomic_store_n(&slot->seq, 0, __ATOMIC_RELEASE);
     if (locked)
         pthread_mutex_unlock(&slot->alive);
@@ -309,6 +310,15 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
             sched_yield();
     }
     return -EAGAIN;
+}
+
+int taskd_times(const struct taskd_page *page, uint32_t index, uint32_t *out)
+{
+    if (!has_slot(page, index) || out == NULL)
+        return -EINVAL;
+    for (int i = 0; i < TASKD_TIMES; i++)
+        out[i] = __atomic_load_n(&page->slots[index].times[i], __ATOMIC_RELAXED);
+    return 0;
 }
 
 int taskd_records(const struct taskd_page *page, uint32_t index, struct taskd_record *out)

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 import torch.distributed.launcher.api as launcher
+from msgspec.structs import replace
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     Worker,
@@ -58,6 +59,8 @@ class TaskdElasticAgent(LocalElasticAgent):
                 place.most_nodes,
                 settings.unprotected(os.environ),
             )
+            agent = self._supervisor.agent
+            agent.about = replace(agent.about, command=contexts.command(spec, sys.argv))
             grace = settings.ends_gracefully(pod_info.environment(os.environ))
         except settings.BadSetting as error:
             # one line, without torch's traceback

@@ -124,6 +124,7 @@ class Agent(Member):
                     self.standby.room,
                     self.addresses[1],
                     self.standby.prepares,
+                    self.about,
                 )
             )
             self._tell_devices(self.device_info.state)
@@ -184,6 +185,7 @@ class Agent(Member):
             faults=self.faults,
             resumed=epoch.resumed,
             stand_ins=epoch.stand_ins,
+            about=self.about,
         )
 
     def look_at_devices(self) -> None:

@@ -204,7 +204,13 @@ class Standby:
                 if rank.over is not None:
                     member.report(
                         from_agent.RankDied(
-                            rank.number, rank.incarnation, rank.over, rank.left, rank.raised
+                            rank.number,
+                            rank.incarnation,
+                            rank.over,
+                            rank.left,
+                            rank.raised,
+                            rank.pid,
+                            rank.traceback,
                         )
                     )
             # the node is lost, and the job waits for it: it cannot be returned

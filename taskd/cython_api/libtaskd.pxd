@@ -16,6 +16,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_FETCHING
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
+        TASKD_TIMES
         TASKD_DAMAGE_REGISTERED
         TASKD_DAMAGE_ALLOCATED
         TASKD_MEMORY_TENSORS
@@ -64,6 +65,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_read(const taskd_page *page, uint32_t slot, taskd_view *view)
     int taskd_records(const taskd_page *page, uint32_t slot, taskd_record *out)
     int taskd_damages(const taskd_page *page, uint32_t slot, taskd_damage *out)
+    int taskd_times(const taskd_page *page, uint32_t slot, uint32_t *out)
     int taskd_wait_death(taskd_page *page, uint32_t slot, int timeout_ms)
     int taskd_attach(const char *path, uint32_t slot)
     int taskd_detach()

@@ -12,7 +12,9 @@ from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
+TRACEBACK = 20_000  # characters of a traceback
 SPANS = 10  # of ranks that are named
+KINDS = 1000  # of durations of attempts
 RANKS = 1_000_000  # more, or more shares of a step, is a journal that is wrong
 
 Span = tuple[int, int, int]  # ranks: the first, the last, the distance between two
@@ -25,6 +27,32 @@ class Line:
     at: float
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank's process ended: a `death` entry. `at`: Unix time; `traceback`: of the exception
+    `raised`, or where its threads were when it hung; "" for none."""
+
+    at: float
+    rank: int
+    node: int
+    pid: int
+    cause: str
+    raised: str
+    traceback: str
+
+    @classmethod
+    def of(cls, record: Record) -> Death:
+        return cls(
+            record.time,
+            record.step("rank"),
+            record.step("node"),
+            record.count("pid"),
+            record.text("cause")[:TEXT],
+            record.text("raised")[:TEXT],
+            record.text("traceback")[:TRACEBACK],
+        )
 
 
 @dataclass
@@ -52,6 +80,7 @@ class Incident:
     rounds: list[Any] = field(default_factory=list)
     entered: list[tuple[int, str, float]] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
     unsaid: int = 0  # lines that are left out
 
     @property
@@ -77,7 +106,7 @@ class Incident:
 class Sample:
     """The ranks' progress at a Unix time: a `progress` entry. `rate`: steps a minute, `usual`:
     seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`: how many
-    ranks were in each."""
+    ranks were in each; `times`: (seconds, how many) of the attempts since the entry before."""
 
     at: float
     step: int = -1
@@ -88,6 +117,7 @@ class Sample:
     heard: float = 0.0
     phases: dict[str, int] = field(default_factory=dict)
     slow: tuple[tuple[int, int, float], ...] = ()
+    times: tuple[tuple[float, int], ...] = ()
 
     @classmethod
     def of(cls, record: Record) -> Sample:
@@ -102,6 +132,7 @@ class Sample:
             record.seconds("heard"),
             {name[:40]: n for name, n in record.table("phases").items() if is_count(n)},
             tuple(_slow(record)),
+            tuple(_times(record)),
         )
 
 
@@ -223,6 +254,14 @@ def _slow(record: Record) -> Iterator[tuple[int, int, float]]:
                 yield rank, node, float(seconds)
 
 
+def _times(record: Record) -> Iterator[tuple[float, int]]:
+    for row in record.several("times")[:KINDS]:
+        if isinstance(row, list | tuple) and len(row) == 2 and is_count(row[1]):
+            seconds, count = row
+            if type(seconds) in (int, float) and 0 < seconds < FAR:
+                yield float(seconds), count
+
+
 def _spans(told: list[Any]) -> Iterator[Span]:
     for row in told:
         if isinstance(row, list | tuple) and len(row) == 3 and all(map(is_count, row)):
@@ -240,6 +279,12 @@ def named(spans: Sequence[Span], count: int) -> str:
         listed += (last - first) // apart + 1
     more = f" and {count - listed} more" if count > listed else ""
     return f"rank{'s' * (count != 1)} {', '.join(said)}{more}" if said else f"{count} ranks"
+
+
+def texts(table: dict[str, Any]) -> dict[str, str]:
+    """Texts and whole numbers by their names, as texts."""
+    known = {n: str(v) for n, v in table.items() if isinstance(v, str) or type(v) is int}
+    return {name[:100]: known[name][:TEXT] for name in list(known)[:1000]}
 
 
 def is_count(value: Any) -> bool:

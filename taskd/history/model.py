@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from taskd.history.facts import (
     REPAIRED,
     TEXT,
+    Death,
     End,
     Incident,
     Line,
@@ -26,13 +27,14 @@ from taskd.history.facts import (
     Shrunk,
     is_count,
     sentence,
+    texts,
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
 from taskd.history.reading import FAR, Record
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
-FAULTS, ENTERED = 100, 1000  # of an incident
+FAULTS, ENTERED, DEATHS = 100, 1000, 20  # of an incident
 SAID = {  # what is a line of its own
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
@@ -50,8 +52,9 @@ class Job:
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
     away; `shrunken`: when that has been so. `preparing`: node -> the standby that prepares for it.
-    `separated`: device -> fault code. `left`: why the last manager left. `closed`: incidents that
-    are over, also those that are not kept."""
+    `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
+    it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
+    those that are not kept."""
 
     most: int = sys.maxsize
     read_round: Callable[[Any], Any] = lambda told: None
@@ -86,6 +89,9 @@ class Job:
     lost: dict[int, str] = field(default_factory=dict)
     preparing: dict[int, str] = field(default_factory=dict)
     separated: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    about: dict[int, dict[str, str]] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)  # outside of incidents
     end: End | None = None
     spent: Spent = field(default_factory=Spent)
     _places: Places | None = None
@@ -168,6 +174,7 @@ class Job:
         self.name, self.version = record.text("job"), record.text("taskd")
         self.nodes, self.per_node = record.count("nodes"), record.count("ranks_per_node")
         self.ladder = tuple(s for s in record.several("ladder") if isinstance(s, str))
+        self.settings = texts(record.table("settings"))
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
@@ -187,6 +194,7 @@ class Job:
         if (node := record.step("node")) >= 0:
             self.joined[node] = record.count("first"), record.count("ranks")
             self._places = None
+            self.about[node] = texts(record.table("about"))
             if self.hosts.get(node) != (address := record.text("address")[:100]):
                 if self.open is not None or self.incidents:
                     self.hosts = dict(self.hosts)  # theirs stays as it was
@@ -277,8 +285,15 @@ class Job:
                 self.spent.late(record.time - max(began, over), self.activity)
             self._cut(record.time)
             self.open = Incident(number, began, self._usual(), self.hosts)
+            self.open.deaths = [death for death in self.deaths if death.at >= began]
+            self.deaths = [death for death in self.deaths if death.at < began]
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
+
+    def _death(self, record: Record) -> None:
+        to = self.open or self
+        if len(to.deaths) < DEATHS:
+            to.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
@@ -383,6 +398,7 @@ _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "separated": Job._separate,
     "released": Job._release,
     "end": Job._finish,
+    "death": Job._death,
     "fault": Job._fault,
     "phase": Job._phase,
     "decision": Job._decision,

@@ -177,7 +177,10 @@ class Incoming:
         if isinstance(message, from_agent.DevicesFound | from_agent.DevicesAt):
             members.device_info(peer, message, now)
             return
-        self._feed(message, now, peer.clock.ours(origin.envelope.at, now))
+        at = peer.clock.ours(origin.envelope.at, now)
+        if isinstance(message, from_agent.RankDied):
+            self._journal_writer.died(peer.node, message)
+        self._feed(message, now, at)
         # one that has ended well waits for the others
         if isinstance(message, from_agent.AgentLeft) and not message.ok:
             members.agents.pop(peer.node, None)

@@ -180,6 +180,7 @@ class Membership:
             log.info("standby %s has registered, for up to %d ranks", name, room)
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
+        peer.about = message.about
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
@@ -306,7 +307,7 @@ class Membership:
             ranks = list(event.ranks)
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
-        peer.ranks, peer.records = event.ranks, event.records
+        peer.ranks, peer.records, peer.about = event.ranks, event.records, event.about
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
 

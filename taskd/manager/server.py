@@ -104,7 +104,9 @@ class Server:
         self.members = Membership(
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
-        self._journal_writer = JournalWriter(self.journal, self.coordinator.job)
+        self._journal_writer = JournalWriter(
+            self.journal, self.coordinator.job, self.members.agents
+        )
         self.devices.serve(
             self.members.agents, self.coordinator.job, self._feed, self.journal.write
         )

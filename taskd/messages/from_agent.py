@@ -13,6 +13,7 @@ from taskd.messages.to_agent import Ack
 from taskd.messages.to_rank import Ranges
 from taskd.messages.values import (
     ROOM,
+    About,
     Address,
     Count,
     DeviceState,
@@ -38,6 +39,7 @@ from taskd.messages.values import (
     Step,
     StepOrNone,
     Text,
+    Times,
     Voting,
 )
 
@@ -52,12 +54,14 @@ GONE = PHASES.index("gone")
 class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where the ranks of a node are, in the order of AgentJoined: the step of each, its phase (an
     index into PHASES, one byte each) and what an attempt usually takes it, in microseconds, 0 if
-    not known. `total`: the loop ends before this step; 0 if unknown."""
+    not known. `total`: the loop ends before this step; 0 if unknown. `times`: how many attempts of
+    the node's first rank have taken how long."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]
     usual: Numbers
     total: Step = 0
+    times: Times = ()
 
 
 class Heartbeat(Message, frozen=True, omit_defaults=True):
@@ -157,6 +161,7 @@ class AgentJoined(Message, frozen=True):
     # in for each
     resumed: Number = 0
     stand_ins: StandIns = ()
+    about: About = About()
 
 
 class AgentLeft(Message, frozen=True):
@@ -187,6 +192,7 @@ class StandbyJoined(Message, frozen=True):
     ranks: Annotated[int, Meta(ge=1, le=ROOM)]
     records: Address = ("", 0)
     prepares: Preparation | None = None
+    about: About = About()
 
 
 class NodeTaken(Message, frozen=True):
@@ -229,13 +235,16 @@ class PreparationFailed(Message, frozen=True):
 
 class RankDied(Message, frozen=True):
     """A rank's process is gone or, by its `cause`, cannot be kept. `position`: from its records.
-    `raised`: the exception that ended it, in one line; "" if none is known."""
+    `raised`: the exception that ended it, in one line; "" if none is known. `pid`: of the process;
+    `traceback`: of the exception. Both are for people."""
 
     rank: Rank
     incarnation: Number
     cause: Text
     position: Position | None = None
     raised: Text = ""
+    pid: Count = 0
+    traceback: Text = ""
 
     @property
     def why(self) -> str:

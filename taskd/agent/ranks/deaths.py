@@ -92,7 +92,7 @@ class Deaths:
             )
         if self.node.preparing:
             rank.over = why or describe(code, epoch.page.records(rank.local))
-            rank.raised = self._raised(epoch, rank, view.pid)
+            self._note_raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
         if isinstance(rank.process, Forked) and not self.replacements.reports_end_of(rank.process):
@@ -115,7 +115,7 @@ class Deaths:
                 else f" in phase {slot.PHASES[view.phase]}"
             )
         rank.over = cause
-        rank.raised = self._raised(epoch, rank, view.pid)
+        self._note_raised(epoch, rank, view.pid)
         rank.quit = code == 0 or (code is None and rank.leaves_by in WELL)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
@@ -135,11 +135,13 @@ class Deaths:
         self.monitor.died(rank)
 
     @staticmethod
-    def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
-        """The exception that ended the rank's process, in one line, or why it could leave none, or
-        "". `pid`: under a wrapper, of the process in the wrapper."""
-        found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
-        return raised.line(next(filter(None, found), "")) or epoch.vanished
+    def _note_raised(epoch: Epoch, rank: Rank, pid: int) -> None:
+        """Note the exception that ended the rank's process, or why it could leave none. `pid`:
+        under a wrapper, of the process in the wrapper."""
+        read = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
+        found = next(filter(None, read), "")
+        rank.raised = raised.line(found) or epoch.vanished
+        rank.traceback = raised.cut(found) or rank.traceback
 
     def report_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
@@ -147,7 +149,13 @@ class Deaths:
         if rank.failed:
             self.node.report(
                 from_agent.RankDied(
-                    rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
+                    rank.number,
+                    rank.incarnation,
+                    str(rank.over),
+                    rank.left,
+                    rank.raised,
+                    rank.pid,
+                    rank.traceback,
                 )
             )
         else:

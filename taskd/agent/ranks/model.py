@@ -50,6 +50,7 @@ class Rank:
     over: str | None = None  # how its process ended
     away: bool = False  # the job goes on without it, until it gets another process
     raised: str = ""  # the exception that ended it, in one line
+    traceback: str = ""  # of that exception, or what its threads did when it hung
     step: int = -1  # the next one that it would have begun, if it has ended well
     leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskd import stacks
+from taskd import raised, stacks
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
@@ -213,7 +213,12 @@ class RankMonitor:
             why = state or ("no answer" if stacks.offered(pid) else "it has not offered them yet")
             found = f"its threads are at\n{text}" if text else f"no stacks: {why}"
             log.warning("rank %d (pid %d): %s", number, pid, found)
-            self.later(then)
+            self.later(lambda: note(text))
+
+        def note(text: str) -> None:
+            if rank.pid == pid:  # which is to be killed
+                rank.traceback = raised.cut(text)
+            then()
 
         threads.run("taskd-stacks", take)
 
@@ -295,7 +300,14 @@ def node_progress(epoch: Epoch) -> NodeProgress:
             phases.append(slot.DONE if rank.over == "ended well" else GONE)
         usual.append(view.usual_ns // 1000)
     total = max((rank.total for rank in epoch.ranks.values()), default=0)
-    return NodeProgress(tuple(steps), bytes(phases), tuple(usual), total)
+    return NodeProgress(tuple(steps), bytes(phases), tuple(usual), total, _times(epoch))
+
+
+def _times(epoch: Epoch) -> tuple[tuple[int, int], ...]:
+    """Of the first rank: the ranks of a job wait for each other in every step."""
+    first = next((r for r in epoch.ranks.values() if r.over is None), None)
+    counts = epoch.page.times(first.local) if first is not None else ()
+    return tuple((kind, count) for kind, count in enumerate(counts) if count)
 
 
 def spent(pid: int) -> tuple[float, float]:

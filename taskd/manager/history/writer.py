@@ -9,15 +9,18 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from msgspec import structs
+
 from taskd import __version__
 from taskd.core import commands as c
 from taskd.core.coordinator import Coordinator
+from taskd.core.durations import Durations
 from taskd.core.overview import answer
 from taskd.core.progress import Progress, Seen
 from taskd.core.state import JobState
 from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
-from taskd.messages import to_agent, to_rank
+from taskd.messages import from_agent, to_agent, to_rank
 from taskd.messages.from_agent import NodeProgress
 from taskd.messages.to_operator import WORST, Overview
 from taskd.messages.values import Ranks
@@ -66,9 +69,13 @@ _ENTRIES: dict[type, Callable[[Any], Entry]] = {
 class JournalWriter:
     """`recent`: the last incidents that are over, as written."""
 
-    def __init__(self, journal: Journal, job: JobState) -> None:
-        self._journal, self._job = journal, job
+    def __init__(
+        self, journal: Journal, job: JobState, peers: Mapping[int, Peer] | None = None
+    ) -> None:
+        """`peers`: the agents by their nodes."""
+        self._journal, self._job, self._peers = journal, job, peers or {}
         self.progress = Progress()
+        self._durations = Durations()
         self.rate = 0.0
         self.recent: deque[dict[str, Any]] = deque(maxlen=WORST)
         self._agents: dict[int, str] = {}  # of the nodes, as written
@@ -131,7 +138,7 @@ class JournalWriter:
         if self._agents.get(command.node) == command.agent:
             return
         self._agents[command.node] = command.agent
-        node = self._job.topology.nodes[command.node]
+        node, peer = self._job.topology.nodes[command.node], self._peers.get(command.node)
         self._journal.write(
             "join",
             {
@@ -141,8 +148,15 @@ class JournalWriter:
                 "ranks": len(node.ranks),
                 "epoch": node.epoch,
                 "address": node.records[0] or node.store[0],
+                "about": structs.asdict(peer.about) if peer is not None else {},
             },
         )
+
+    def died(self, node: int, death: from_agent.RankDied) -> None:
+        """An agent says how a rank of its node has ended; `core` decides what that means."""
+        said = {"rank": death.rank, "incarnation": death.incarnation, "node": node}
+        about = {"pid": death.pid, "cause": death.cause, "raised": death.raised}
+        self._journal.write("death", {**said, **about, "traceback": death.traceback})
 
     def _over(self, incident: dict[str, Any]) -> None:
         kept = {name: value for name, value in incident.items() if name != "rounds"}
@@ -165,7 +179,9 @@ class JournalWriter:
                 bytes(said.phases[i] for i in present),
                 tuple(said.usual[i] for i in present),
                 said.total,
+                said.times,
             )
+        self._durations.heard(node, said.times)
         self.progress.heard(node, ranks, said, now)
 
     def clock(self, peer: Peer) -> None:
@@ -229,6 +245,7 @@ class JournalWriter:
                 "phases": seen.phases,
                 "slow": [[s.rank, s.node, round(s.usual, 6)] for s in seen.slow],
                 "heard": round(max(now - seen.heard, 0.0), 3),
+                "times": self._durations.take(),
             },
         )
         return True
