@@ -41,7 +41,7 @@ class Asking:
 
     def ask(
         self, message: from_operator.FromOperator, request: str, timeout: float
-    ) -> to_operator.Answer | to_operator.Overview:
+    ) -> to_operator.Answer | to_operator.Overview | to_operator.RanksSeen:
         """The answer to `message`. Raises ControlError, NoAnswer and NoManager."""
         try:
             answer = self._connection.ask(message, request, timeout, self._late)

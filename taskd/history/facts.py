@@ -214,6 +214,42 @@ class Shrunk:
 
 
 @dataclass(frozen=True)
+class Slowed:
+    """The others wait for slow ranks, so that `share` of each step is lost. `ranks`: share of a
+    step, by rank. `until`: Unix time, None while it is so."""
+
+    since: float
+    ranks: dict[int, float]
+    until: float | None = None
+
+    @property
+    def share(self) -> float:
+        return max(self.ranks.values())
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a node's ranks: a `processes` entry. `devices`: () if all are CPUs."""
+
+    ranks: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Processes:
+        """Raises ValueError for an entry that makes no sense."""
+        names = ("ranks", "pids", "incarnations")
+        ranks, pids, incarnations = (tuple(record.several(name)) for name in names)
+        devices = tuple(record.several("devices"))
+        if not len(ranks) == len(pids) == len(incarnations) or len(devices) not in (0, len(ranks)):
+            raise ValueError("lists of different lengths")
+        if not all(map(is_count, (*ranks, *pids, *incarnations))):
+            raise ValueError("not all are counts")
+        return cls(ranks, pids, incarnations, tuple(str(device)[:100] for device in devices))
+
+
+@dataclass(frozen=True)
 class End:
     """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "hopeless"; "" if `ok`,
     and in journals of earlier versions."""

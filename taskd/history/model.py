@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -23,8 +24,10 @@ from taskd.history.facts import (
     Line,
     Pause,
     Places,
+    Processes,
     Sample,
     Shrunk,
+    Slowed,
     is_count,
     sentence,
     texts,
@@ -51,7 +54,8 @@ class Job:
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
-    away; `shrunken`: when that has been so. `preparing`: node -> the standby that prepares for it.
+    away; `shrunken`: when that has been so. `slow`, `slowed`: the same for ranks that the others wait
+    for. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
     `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
     it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
     those that are not kept."""
@@ -78,6 +82,9 @@ class Job:
     paused: list[tuple[float, float]] = field(default_factory=list)
     shrunk: Shrunk | None = None
     shrunken: list[Shrunk] = field(default_factory=list)
+    slow: Slowed | None = None
+    slowed: list[Slowed] = field(default_factory=list)
+    processes: dict[int, Processes] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     open: Incident | None = None
     incidents: list[Incident] = field(default_factory=list)
@@ -128,6 +135,7 @@ class Job:
         self._end_pause(self.last)
         if self.shrunk is not None:
             self._keep(self.shrunken, replace(self.shrunk, until=self.last))
+        self._slow_now({}, self.last)
 
     @property
     def ranks(self) -> int:
@@ -179,6 +187,7 @@ class Job:
         if record.data.get("repeated") is not True:
             self.managers += 1
             self.left = ""
+            self._slow_now({}, record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one
 
     def _charge(self, record: Record) -> None:
@@ -224,6 +233,7 @@ class Job:
         self._cut(record.time)
         self._end_pause(record.time)
         self._resize(None, record.time)
+        self._slow_now({}, record.time)
         self.in_loop = False
         self.preparing.clear()
         self.spent.restart()
@@ -254,6 +264,35 @@ class Job:
         self.shrunk = before or shrunk
         self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
 
+    def _slow(self, record: Record) -> None:
+        """A rank makes the others wait, for another share of each step, or no longer."""
+        rank, late, taken = record.step("rank"), record.seconds("late"), record.seconds("step")
+        state, now = record.text("state"), record.time
+        if rank < 0:
+            return
+        ranks = dict(self.slow.ranks) if self.slow is not None else {}
+        ranks.pop(rank, None)
+        if state != "over" and 0 < late <= taken:
+            ranks[rank] = late / taken
+        began = now
+        if state == "begun" and self.slow is None and ranks:
+            # it is named once it has been slow for a while
+            over = max((i.ended for i in self.incidents[-1:]), default=0.0)
+            began = min(max(record.number("began", now), over, *self.protected[-1:]), now)
+            self.spent.slower(now - began, max(ranks.values()))
+        self._slow_now(ranks, began)
+
+    def _slow_now(self, ranks: dict[int, float], now: float) -> None:
+        if self.slow is not None:
+            self._keep(self.slowed, replace(self.slow, until=max(now, self.slow.since)))
+        self.slow = Slowed(now, ranks) if ranks else None
+        self.spent.slow = self.slow.share if self.slow is not None else 0.0
+
+    def _processes(self, record: Record) -> None:
+        if (node := record.step("node")) >= 0:
+            with suppress(ValueError):
+                self.processes[node] = Processes.of(record)
+
     def _recovery(self, record: Record) -> None:
         self.repairs = record.data.get("on") is not False
 
@@ -270,6 +309,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         self._resize(None, record.time)
+        self._slow_now({}, record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
@@ -395,6 +435,8 @@ _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "elastic": Job._elastic,
     "recovery": Job._recovery,
     "progress": Job._progress,
+    "slow": Job._slow,
+    "processes": Job._processes,
     "separated": Job._separate,
     "released": Job._release,
     "end": Job._finish,

@@ -30,11 +30,13 @@ FAULTS = ("on-chip memory", "other", "network")  # the documented fault types, b
 
 
 class RankHello(Message, frozen=True):
-    """The first message from a rank to its agent."""
+    """The first message from a rank to its agent. `device`: as torch names it; "": a CPU, or not
+    known."""
 
     rank: Rank
     incarnation: Number
     pid: Number
+    device: Name = ""
 
 
 class ControlHello(Message, frozen=True):

@@ -37,6 +37,7 @@ class Rank:
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
     control: socket.socket | None = None  # to the thread that answers while it trains
+    device: str = ""  # see from_rank.RankHello
     joined: bool = False
     dumps: tuple[str, ...] = ()  # see from_rank.RankJoined
     idle: float | None = None  # at its last interruption, see from_rank.RankInterrupted

@@ -112,6 +112,7 @@ class RankConnections:
                 self._monitor.ask(rank, to_rank.Profile(self._node.profile))
             return
         rank.channel = caller.connection
+        rank.device = getattr(hello, "device", "")
         incarnation, pid = rank.incarnation, rank.pid
         watch = functools.partial(self._deaths.watch, epoch, rank, incarnation, pid)
         # without it the rank's pidfd reports its death, later

@@ -1,0 +1,150 @@
+"""What each rank is and does, for people: where its process is, and whether it is well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from taskd.core.progress import Progress, Seen, phase_name
+from taskd.messages.from_agent import GONE, STOPPED
+from taskd.messages.to_operator import LISTED, PAGE, RankSeen
+
+if TYPE_CHECKING:
+    from taskd.core.coordinator import Coordinator
+
+RECENT = 60.0  # seconds for which a rank that was replaced is marked
+WORDS = 1000  # characters of a reason
+
+
+@dataclass
+class RankStates:
+    """`job`: as it is at `now`, on the clock of `progress`. `recent`: incidents that are over, the
+    newest last, as the journal has them; `unix`: Unix time now. `host`: a node's machine."""
+
+    job: Coordinator
+    progress: Progress
+    recent: Iterable[Mapping[str, Any]]
+    now: float
+    unix: float
+    host: Callable[[int], str]
+    seen: Seen = field(init=False)
+    _slow: dict[int, str] = field(init=False)
+    _replaced: dict[int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = self.progress.seen()
+        times = f"{{:.2f}} times as long as the median rank's {self.seen.usual:.3g} s"
+        self._slow = {
+            rank: f"its steps take {times.format(seconds / self.seen.usual)}"
+            for rank, _, seconds in self.seen.slow
+        }
+        for rank, late, taken in self.job.profiling.slow():
+            text = f"the others wait for it {late * 1e3:,.0f} ms of each step of"
+            self._slow[rank] = f"{text} {taken * 1e3:,.0f} ms"
+        self._replaced = dict(self._just_replaced())
+
+    def _just_replaced(self) -> Iterator[tuple[int, str]]:
+        for incident in self.recent:
+            ago = self.unix - incident["began"] - incident["seconds"]
+            if ago < RECENT and incident.get("result", "repaired") == "repaired":
+                for rank in islice(incident["ranks"], LISTED):
+                    yield rank, f"replaced {max(ago, 0.0):.0f} s ago: {incident['faults'][0]}"
+
+    def listed(self) -> tuple[RankSeen, ...]:
+        """All ranks of a small job; of a large one, those that are not well."""
+        size = self.job.job.topology.world_size
+        if size <= LISTED:
+            return tuple(map(self.of, range(size)))
+        return tuple(map(self.of, islice(self._unusual(), LISTED)))
+
+    def page(self, first: int, most: int) -> tuple[RankSeen, ...]:
+        size = self.job.job.topology.world_size
+        return tuple(map(self.of, range(first, min(first + min(most, PAGE), size))))
+
+    def _unusual(self) -> Iterator[int]:
+        job, incident = self.job.job, self.job.recovery.incident
+        groups: list[Iterable[int]] = [self.seen.absent]
+        if incident is not None:
+            groups[:0] = incident.hung, incident.evicted, incident.new, incident.replaced
+        groups += [self._slow, self._replaced]
+        groups += (
+            node.ranks for node in job.topology.nodes.values() if not node.living and not node.ended
+        )
+        seen: set[int] = set()
+        for rank in (rank for group in groups for rank in group):
+            if rank not in seen:
+                seen.add(rank)
+                yield rank
+
+    def of(self, rank: int) -> RankSeen:
+        job = self.job.job
+        number = job.topology.node_of(rank)
+        heard = self.progress.nodes.get(number) if number is not None else None
+        state, why = self._state(rank, number)
+        known = job.ranks.get(rank) or job.away.get(rank)
+        found = RankSeen(
+            rank,
+            node=-1 if number is None else number,
+            step=0,
+            phase="",
+            usual=0.0,
+            slow=rank in self._slow,
+            state=state,
+            why=why[:WORDS],
+            host=self.host(number) if number is not None else "",
+            incarnation=known.incarnation if known is not None else 0,
+        )
+        if heard is None or rank not in heard.ranks:
+            return found
+        said, at = heard.said, heard.ranks.index(rank)
+        # the agent has not told yet of a process that it is about to start
+        same = not said.incarnations or said.incarnations[at] == found.incarnation
+        return replace(
+            found,
+            step=said.steps[at],
+            phase=phase_name(said.phases[at]),
+            usual=said.usual[at] / 1e6,
+            pid=said.pids[at] if said.pids and same else 0,
+            device=said.devices[at] if said.devices else "",
+        )
+
+    def _state(self, rank: int, number: int | None) -> tuple[str, str]:
+        """One of to_operator.RANK_STATES, and why; "" where there is nothing to say."""
+        job, incident = self.job.job, self.job.recovery.incident
+        known = job.ranks.get(rank)
+        if known is None:
+            return "away", f"rank {job.stand_ins.get(rank, -1)} stands in for it"
+        if number is None:
+            return "missing", "its node has not joined"
+        node = job.topology.nodes[number]
+        if node.lost:
+            to = f", which standby {node.assignee[:8]} takes over" if node.assignee else ""
+            return "lost", f"node {number} is lost{to}"
+        if incident is not None and (rank in incident.hung or rank in incident.evicted):
+            text = incident.evicted.get(rank) or "it was silent"
+            return ("hung" if rank in incident.hung else "evicted"), text
+        if not known.alive:
+            return "dead", ""
+        if incident is not None and rank in incident.replaced:
+            started = "has" if rank in incident.ready else "starts"
+            doing = "runs the script" if started == "starts" else "waits for its state"
+            return "replaced", f"its process {known.incarnation} {doing}"
+        if self._phase(rank, number) == STOPPED:
+            return "stopped", "by a signal (SIGSTOP, a debugger): SIGCONT lets it go on"
+        if self._phase(rank, number) == GONE and not known.ended:
+            return "dead", ""
+        if rank in self._slow:
+            return "slow", self._slow[rank]
+        if rank in self._replaced:
+            return "replaced", self._replaced[rank]
+        return "well", ""
+
+    def _phase(self, rank: int, number: int) -> int:
+        heard = self.progress.nodes.get(number)
+        if heard is None or rank not in heard.ranks:
+            return -1
+        return heard.said.phases[heard.ranks.index(rank)]
