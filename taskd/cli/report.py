@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,11 @@ import click
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.whole_file import whole_file
-from taskd.history import files
+from taskd.history import files, log_files
 from taskd.history.reading import Reader
 
 if TYPE_CHECKING:
+    from taskd.history.log_files import Told
     from taskd.history.model import Job
     from taskd.history.report.account import Account, Now
 
@@ -70,30 +72,42 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a trace for https://ui.perfetto.dev.",
 )
+@click.option(
+    "--serve",
+    "port",
+    is_flag=False,
+    flag_value=9680,
+    type=click.IntRange(0, 65535),
+    metavar="[PORT]",
+    help="Serve the page on this machine, at this port (9680), and keep it new while the job runs."
+    " Ctrl-C ends it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
 @click.option(
     "--checkpoint-every",
     type=Every(),
     help="For the comparison with a restart: a checkpoint every so many steps (500) or so much time"
-    " (30min). Default: 30min.",
+    " (30min). Default: not known, no repeated step is counted for a restart.",
 )
 @click.option(
     "--restart-seconds",
     type=Seconds(),
     help="For the same: how long a restart takes until all ranks train. Default: as long as this"
-    " job took to start, or 300 if that is not known.",
+    " job took to start.",
 )
 def command(
     journal: Path | None,
     log_path: Path | None,
     html: Path | None,
     trace: Path | None,
+    port: int | None,
     as_json: bool,
     checkpoint_every: tuple[float, bool] | None,
     restart_seconds: float | None,
 ) -> None:
     """Tell the story of a job: whether it trains now, what happened, what it cost, and which node
-    or rank is to blame. As tables, as a page (--html), as JSON, or as a trace (--trace).
+    or rank is to blame. As tables, as a page (--html, or --serve while it runs), as JSON, or as a
+    trace (--trace).
 
     It is read from the job's journal in the log directory, of a job that runs, has ended or was
     killed. JOURNAL is a file or a directory; without it, the job's manager is also asked what the
@@ -104,10 +118,22 @@ def command(
     """
     named = journal is None and "MINDX_TASK_ID" in os.environ
     name = settings.job(os.environ) if named else None
-    job, damaged = find(journal or log_path or _logs(), name)
-    running = journal is None and job.end is None
-    now = _now(job.name) if running else None
-    told = assumed_account(job, checkpoint_every, restart_seconds, now)
+    place = journal or log_path or _logs()
+
+    def read_all(logs: bool) -> tuple[Account, int]:
+        job, damaged = find(place, name)
+        now = _now(job.name) if journal is None and job.end is None else None
+        around = log_files.of_incidents(_directory(place), job) if logs else {}
+        return assumed_account(job, checkpoint_every, restart_seconds, now, around), damaged
+
+    if port is not None:
+        if html or trace or as_json:
+            raise click.UsageError("--serve goes without --html, --trace and --json")
+        from taskd.cli.serve import serve
+
+        serve(lambda: read_all(True)[0], port)
+        return
+    told, damaged = read_all(html is not None)
     write(told, html, trace)
     if as_json:
         from taskd.history.report.plain import plain
@@ -131,13 +157,14 @@ def assumed_account(
     checkpoint_every: tuple[float, bool] | None = None,
     restart_seconds: float | None = None,
     now: Now | None = None,
+    logs: Mapping[int, Sequence[Told]] | None = None,
 ) -> Account:
-    """The account with assumptions about restarts; None selects the default."""
+    """The account, compared with restarts that take so long; None selects the default."""
     from taskd.history.report import account
 
     every, steps = checkpoint_every or (None, False)
     assumed = account.assumptions(job, every, steps, restart_seconds)
-    return account.of_job(job, assumed, now)
+    return account.of_job(job, assumed, now, logs)
 
 
 def write(told: Account, html: Path | None, trace: Path | None) -> None:
@@ -179,6 +206,10 @@ def find(place: Path, name: str | None = None) -> tuple[Job, int]:
             " or set --log-path (TASKD_LOG_PATH) and MINDX_TASK_ID as the job has them"
         )
     return job, damaged
+
+
+def _directory(place: Path) -> Path:
+    return place if place.is_dir() else place.parent
 
 
 def _logs() -> Path:

@@ -332,6 +332,8 @@ class Job:
 
     def _death(self, record: Record) -> None:
         to = self.open or self
+        if to is self:
+            del self.deaths[: 1 - DEATHS]
         if len(to.deaths) < DEATHS:
             to.deaths.append(Death.of(record))
 

@@ -40,7 +40,7 @@ def test_full_file_system(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("mounting takes root")
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "taskd-test", str(tmp_path)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "taskd-test", str(tmp_path)], capture_output=True
     ).returncode:
         pytest.skip("may not mount")
     try:

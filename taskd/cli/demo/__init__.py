@@ -217,12 +217,14 @@ def _report(logs: Path, path: Path) -> None:
     """Write the report of the disturbed run, and print where it is. A failure does not invalidate
     the demo."""
     from taskd.cli.report import assumed_account, find, write
+    from taskd.history import log_files
 
     if not logs.is_dir():  # that run was not begun
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(assumed_account(find(logs)[0]), path, None)
+        job = find(logs)[0]
+        write(assumed_account(job, logs=log_files.of_incidents(logs, job)), path, None)
     except OSError as error:
         click.echo(f"no report: {path} cannot be written: {error.strerror}")
     except click.ClickException as error:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from taskd.history.facts import Incident
+from taskd.history.log_files import Told
 from taskd.history.model import Job, of_records
 from taskd.history.reading import Record
-from taskd.history.report import figures, rounds
+from taskd.history.report import figures, rounds, step_times
 from taskd.history.report.causes import Fault, fault, growth, to_blame
 from taskd.history.report.figures import Assumptions, Cost, Interval, Slowed, Times
+from taskd.history.report.step_times import StepTimes
 
-EVERY = 1800.0  # seconds between two checkpoints, if nobody says otherwise: an assumption
-RESTART = 300.0  # seconds of a restart, if this job's own start is not known: an assumption
 BINS = 600  # of the timeline, at most
 LEAST = 1.0  # seconds of a bin at least
 RANKED = 100  # slow ranks, at most
@@ -60,7 +60,8 @@ class Slow:
 class Account:
     """`now`: None if no manager was asked or has answered. `bins`: (begin, goodput) of equal pieces
     of the time from the first entry to the last, None before anything was observed. `rates`: (from,
-    to, new steps a minute) between two entries about progress."""
+    to, new steps a minute) between two entries about progress. `logs`: around incidents, by their
+    places in the job's."""
 
     job: Job
     assumed: Assumptions
@@ -83,6 +84,8 @@ class Account:
     slow: tuple[Slow, ...]
     bins: tuple[tuple[float, float | None], ...]
     rates: tuple[tuple[float, float, float], ...]
+    steps: StepTimes | None
+    logs: Mapping[int, Sequence[Told]]
 
     @property
     def lost_seconds(self) -> float:
@@ -120,15 +123,10 @@ class Account:
 
 
 def assumptions(job: Job, every: float | None, steps: bool, restart: float | None) -> Assumptions:
-    """The given values; defaults are this job's own start time, or the constants above."""
+    """The given values; a restart takes by default as long as this job took to start."""
     measured = figures.start_seconds(job) if restart is None else None
-    seconds = restart if restart is not None else RESTART if measured is None else measured
-    return Assumptions(
-        EVERY if every is None else every,
-        steps and every is not None,
-        seconds,
-        measured is not None,
-    )
+    seconds = measured if restart is None else restart
+    return Assumptions(every, steps, seconds, measured is not None)
 
 
 def read(records: Iterable[Record]) -> Job | None:
@@ -139,7 +137,12 @@ def read(records: Iterable[Record]) -> Job | None:
     return job
 
 
-def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
+def of_job(
+    job: Job,
+    assumed: Assumptions,
+    now: Now | None = None,
+    logs: Mapping[int, Sequence[Told]] | None = None,
+) -> Account:
     costs = tuple(figures.cost(job, incident, assumed) for incident in job.incidents)
     faults = tuple(tuple(map(fault, incident.faults)) for incident in job.incidents)
     span = figures.observed(job)
@@ -174,6 +177,8 @@ def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
         slow=tuple(_slow(job)),
         bins=tuple(_bins(job, span, lost, paused, shrunk)),
         rates=tuple(_rates(job)),
+        steps=step_times.of_samples(job.samples),
+        logs=logs or {},
     )
 
 

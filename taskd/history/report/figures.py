@@ -21,13 +21,14 @@ Slowed = tuple[float, float, float]  # from, to, the part of it that is lost
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Assumptions about a restart from the last checkpoint, for comparison. A checkpoint is saved
-    every `every` steps, or seconds of training where `steps` is false; a restart takes `restart`
-    seconds until every rank trains again; `measured`: that is how long this job took to start."""
+    """What incidents are compared with: a restart of all ranks, which takes `restart` seconds until
+    every rank trains again; None: not known. `measured`: that is how long this job took to start.
+    A checkpoint is saved every `every` steps, or seconds of training where `steps` is false; None:
+    not known, so no step is counted as repeated."""
 
-    every: float
+    every: float | None
     steps: bool
-    restart: float
+    restart: float | None
     measured: bool
 
 
@@ -66,7 +67,7 @@ def observed(job: Job) -> Interval:
     return first, max(last, first)
 
 
-def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
+def cost(job: Job, incident: Incident, assumed: Assumptions) -> Cost:
     """The cost of an incident.
 
     repaired:  lost = seconds + (reached - step) * usual
@@ -91,18 +92,21 @@ def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
         again, lost, least = 0, incident.seconds, False
     # without growth there would have been nothing to restart for
     compared = incident.result in (REPAIRED, RESTARTED) and incident.strategy != GROW
-    other = checkpoint(job, incident, assumed) if assumed is not None and compared else None
+    other = checkpoint(job, incident, assumed) if compared else None
     return Cost(again, least, max(lost, 0.0), other)
 
 
-def checkpoint(job: Job, incident: Incident, assumed: Assumptions) -> float:
+def checkpoint(job: Job, incident: Incident, assumed: Assumptions) -> float | None:
     """The cost of a restart from the last checkpoint at that moment.
 
     by steps:   restart + (reached mod every) * usual
     by seconds: restart + (began - first protected moment) mod every
+    not known:  restart
 
     It counts neither the time to save checkpoints nor the time to notice the fault.
     """
+    if assumed.restart is None or assumed.every is None:
+        return assumed.restart
     if assumed.steps:
         return assumed.restart + max(incident.reached, 0) % assumed.every * incident.usual
     trained = max(incident.began - observed(job)[0], 0.0)

@@ -39,8 +39,8 @@ def render(account: Account, incidents: int = INCIDENTS) -> RenderableType:
         parts += [Text(), _shrunk(account)]
     if account.slow:
         parts += [Text(), _slow(account)]
-    if account.checkpoint[1] > 0:
-        parts += [Text(), _text(assumed(account), "dim")]
+    if text := assumed(account):
+        parts += [Text(), _text(text, "dim")]
     return Group(*parts)
 
 
@@ -53,7 +53,10 @@ def _figures(account: Account) -> RenderableType:
 
 def _incidents(account: Account, most: int) -> RenderableType:
     job = account.job
-    table = _table("#", "began", "cause", "strategy", "result", "took", "lost", "steps", "restart")
+    names = ["#", "began", "cause", "strategy", "result", "took", "lost", "repeated"]
+    # without checkpoints it is the same for all
+    compared = account.assumed.every is not None
+    table = _table(*names, *(["restart"] if compared else []))
     count = len(job.incidents)
     for n in range(max(count - most, 0), count):
         incident, cost = job.incidents[n], account.costs[n]
@@ -74,7 +77,8 @@ def _incidents(account: Account, most: int) -> RenderableType:
             ("≥" if cost.steps_repeated_at_least else "") + str(cost.steps_repeated),
             "-" if other is None else span(other),
         )
-        table.add_row(*map(_text, cells), style="" if incident.result == REPAIRED else "yellow")
+        shown = cells if compared else cells[:-1]
+        table.add_row(*map(_text, shown), style="" if incident.result == REPAIRED else "yellow")
     if count > most:
         table.caption = f"{counted(count - most, 'earlier incident')}: see --html or --json"
     return table
