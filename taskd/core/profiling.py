@@ -20,6 +20,7 @@ from taskd.messages.to_rank import RANGES
 # A rank is slow if the median rank waits for so much of a step longer than it does. Less is not
 # worth a night's sleep, and equal ranks on a busy machine differ, too.
 SHARE = 0.15
+COMMUNICATION = RANGES.index("CommunicationOperator")
 SURE = 2  # reports in a row, one every few seconds, before it is named, and before it is not
 MOST_NAMED = 10  # in one line
 FRESH = 1.0  # seconds for which a median is used
@@ -90,47 +91,52 @@ class Profiling(Part):
         """A profiled rank's report."""
         if event.steps and self._on:
             taken, waited = event.taken / event.steps, event.waited / event.steps
-            first = event.step - event.steps + 1
-            self._compare(event.rank, first, event.steps, taken, waited, now)
+            self._note(event.rank, taken, waited, now)
+            self._judge(event.rank, event.step - event.steps + 1, event.steps, now)
 
     def waited(self, event: e.StepsWaited, now: float) -> None:
         """What is known of all ranks. Reports that count more of their waiting are better."""
-        if self._job.protected and RANGES.index("CommunicationOperator") not in self._on:
-            steps = event.step - event.before
-            for rank, waited in zip(event.ranks, event.waited, strict=True):
-                if rank in self._job.ranks:
-                    self._compare(rank, event.before, steps, event.taken, waited, now)
+        if not self._job.protected or COMMUNICATION in self._on:
+            return
+        ranks = [rank for rank in event.ranks if rank in self._job.ranks]
+        for rank, waited in zip(event.ranks, event.waited, strict=True):
+            if rank in self._job.ranks:
+                self._note(rank, event.taken, waited, now)
+        for rank in ranks:
+            self._judge(rank, event.before, event.step - event.before, now)
 
-    def _compare(
-        self, number: int, first: int, steps: int, taken: float, waited: float, now: float
-    ) -> None:
-        """Compare a rank's steps from `first` on with the latest ones of the others; seconds of one
-        step."""
+    def _note(self, number: int, taken: float, waited: float, now: float) -> None:
+        """Seconds that a step has taken the rank, and how much of it it has waited."""
         rank = self._ranks.setdefault(number, _Rank(now, taken, waited))
         rank.at, rank.taken, rank.waited = now, taken, min(waited, taken)
+
+    def _judge(self, number: int, first: int, steps: int, now: float) -> None:
+        """Compare the rank's last steps, from `first` on, with the latest ones of the others."""
+        rank = self._ranks[number]
         late = self._late(rank, now)
-        share = (late or 0.0) / taken if taken else 0.0
-        if (late is not None) == rank.slow:
+        share = (late or 0.0) / rank.taken if rank.taken else 0.0
+        far = max(share, rank.said) > CHANGED * min(share, rank.said)
+        changed = rank.slow and late is not None and far
+        if (late is not None) == rank.slow and not changed:
             rank.sure = 0
-            low, high = sorted((share, rank.said))
-            if rank.slow and high > CHANGED * low:
-                self._tell(number, rank, "changed", late or 0.0)
             return
         if not rank.sure and not rank.slow:
-            rank.since, rank.began = first, now - steps * taken
+            rank.since, rank.began = first, now - steps * rank.taken
         rank.sure += 1
         if rank.sure < SURE:
             return
         rank.sure, rank.slow = 0, late is not None
-        if late is not None:
+        if late is None:
+            text = f"rank {number} no longer makes the others wait"
+        else:
             text = (
                 f"rank {number} makes the others wait {late * 1e3:.0f} ms in each step of"
-                f" {taken * 1e3:.0f} ms, since step {rank.since}"
+                f" {rank.taken * 1e3:.0f} ms, since step {rank.since}"
             )
-        else:
-            text = f"rank {number} no longer makes the others wait"
-        self._job.say(c.Note(text, journaled=True))
-        self._tell(number, rank, "begun" if rank.slow else "over", late or 0.0)
+        state = "changed" if changed else "begun" if rank.slow else "over"
+        if not changed:
+            self._job.say(c.Note(text, journaled=True))
+        self._tell(number, rank, state, late or 0.0)
 
     def _tell(self, number: int, rank: _Rank, state: str, late: float) -> None:
         rank.said = late / rank.taken if rank.taken else 0.0

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
 from taskd.core.progress import Progress, Seen, phase_name
 from taskd.messages.from_agent import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
@@ -86,30 +84,27 @@ class RankStates:
         heard = self.progress.nodes.get(number) if number is not None else None
         state, why = self._state(rank, number)
         known = job.ranks.get(rank) or job.away.get(rank)
-        found = RankSeen(
-            rank,
+        incarnation = known.incarnation if known is not None else 0
+        step, phase, usual, pid, device = 0, "", 0.0, 0, ""
+        if heard is not None and rank in heard.ranks:
+            said, at = heard.said, heard.ranks.index(rank)
+            step, phase, usual = said.steps[at], phase_name(said.phases[at]), said.usual[at] / 1e6
+            # else its agent is about to start this process
+            if said.incarnations and said.incarnations[at] == incarnation:
+                pid, device = said.pids[at], said.devices[at] if said.devices else ""
+        return RankSeen(
+            rank=rank,
             node=-1 if number is None else number,
-            step=0,
-            phase="",
-            usual=0.0,
+            step=step,
+            phase=phase,
+            usual=usual,
             slow=rank in self._slow,
             state=state,
             why=why[:WORDS],
             host=self.host(number) if number is not None else "",
-            incarnation=known.incarnation if known is not None else 0,
-        )
-        if heard is None or rank not in heard.ranks:
-            return found
-        said, at = heard.said, heard.ranks.index(rank)
-        # the agent has not told yet of a process that it is about to start
-        same = not said.incarnations or said.incarnations[at] == found.incarnation
-        return replace(
-            found,
-            step=said.steps[at],
-            phase=phase_name(said.phases[at]),
-            usual=said.usual[at] / 1e6,
-            pid=said.pids[at] if said.pids and same else 0,
-            device=said.devices[at] if said.devices else "",
+            pid=pid,
+            incarnation=incarnation,
+            device=device,
         )
 
     def _state(self, rank: int, number: int | None) -> tuple[str, str]:

@@ -323,8 +323,8 @@ def node_progress(epoch: Epoch, stopped: Collection[int], now: float) -> NodePro
         incarnations=tuple(rank.incarnation for rank in ranks),
         devices=devices if any(devices) else (),
     )
-    last = max((c for c, s in zip(came, steps, strict=True) if s == said.lowest), default=now)
-    return structs.replace(said, age=max(now - last, 0.0))
+    last = max(c for c, s in zip(came, steps, strict=True) if s == said.lowest)
+    return structs.replace(said, age=max(now - last, 0.0) if last else 0.0)
 
 
 def _times(epoch: Epoch) -> tuple[tuple[int, int], ...]:
