@@ -58,6 +58,8 @@ class HangDetector(Part):
         self._pausing = False  # between the two calls
         # the answers of the previous judgment, and its time
         self._last: tuple[dict[int, from_agent.ProgressReport], float] = ({}, 0.0)
+        # ranks that all others waited for when it was last judged, and when that was
+        self.behind: tuple[set[int], float] = (set(), 0.0)
         self._said = ""
         self._asked = 0.0  # when the first of the two calls was answered
         # rank -> its answer when it last used the CPU or moved, and when
@@ -146,6 +148,7 @@ class HangDetector(Part):
     def _judge(self, now: float) -> None:
         assert self._first is not None
         self._due, phase = None, self._recovery.phase
+        self.behind = progress_probe.behind(self._answers), now
         self._look_who_is_still(now)
         verdict: progress_probe.Verdict | None = None
         if phase not in REPAIRING:

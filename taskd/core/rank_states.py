@@ -68,7 +68,7 @@ class RankStates:
         groups: list[Iterable[int]] = [self.seen.absent]
         if incident is not None:
             groups[:0] = incident.hung, incident.evicted, incident.new, incident.replaced
-        groups += [self._slow, self._replaced]
+        groups += [self._slow, self._replaced, sorted(self.job.hangs.behind[0])]
         groups += (
             node.ranks for node in job.topology.nodes.values() if not node.living and not node.ended
         )
@@ -132,6 +132,10 @@ class RankStates:
             return "stopped", "by a signal (SIGSTOP, a debugger): SIGCONT lets it go on"
         if self._phase(rank, number) == GONE and not known.ended:
             return "dead", ""
+        behind, then = self.job.hangs.behind
+        # until the job has come to another step
+        if incident is None and rank in behind and then > self.seen.came:
+            return "late", "all others wait for it in this step; it is within its limit"
         if rank in self._slow:
             return "slow", self._slow[rank]
         if rank in self._replaced:

@@ -21,6 +21,15 @@ Span = tuple[int, int, int]  # ranks: the first, the last, the distance between 
 
 
 @dataclass(frozen=True)
+class Manager:
+    """Where a manager runs, or ran: machine, pid and port."""
+
+    host: str = ""
+    pid: int = 0
+    port: int = 0
+
+
+@dataclass(frozen=True)
 class Line:
     """A log line. `at`: Unix time."""
 

@@ -22,6 +22,7 @@ from taskd.history.facts import (
     End,
     Incident,
     Line,
+    Manager,
     Pause,
     Places,
     Processes,
@@ -72,6 +73,7 @@ class Job:
     last: float = 0.0
     missing_start: bool = False  # its oldest files are gone
     managers: int = 0
+    manager: Manager = Manager()  # the last one
     term: int = 0
     left: str = ""
     gaps: int = 0
@@ -186,6 +188,9 @@ class Job:
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
+            self.manager = Manager(
+                record.text("machine")[:253], record.count("pid"), record.count("port")
+            )
             self.left = ""
             self._slow_now({}, record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one

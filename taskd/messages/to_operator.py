@@ -27,11 +27,12 @@ LISTED = 32  # most ranks of a job that are all listed; of a larger one, the wor
 PAGE = 1000  # ranks that are asked for at once
 WORST = 10  # ranks, nodes and incidents that are listed where there may be many
 FAULTS = 5  # of an incident
-# "hung": it makes no progress, and its process is ended; "evicted": its process is ended for
-# another reason; "dead": it has no process; "replaced": it gets or has just got another one;
-# "lost", "missing": its node is
+# "slow": the others wait for it in each step; "late": in this one; "hung": it makes no progress,
+# and its process is ended; "evicted": that is ended for another reason; "dead": it has no
+# process; "replaced": it gets or has just got another one; "lost", "missing": its node is
 RANK_STATES = (
-    *("well", "slow", "stopped", "hung", "evicted", "dead", "replaced", "away", "lost", "missing"),
+    *("well", "slow", "late", "stopped", "hung", "evicted", "dead", "replaced", "away", "lost"),
+    "missing",
 )
 AWAY = "away: others stand in for its ranks"  # state of a node
 
