@@ -40,11 +40,12 @@ def show(
     asker, view, live = _Asker(poll, unknown), View(), Live(screen=True, auto_refresh=False)
     with contextlib.suppress(KeyboardInterrupt), _keyboard() as keys, asker, live:
         while True:
-            height = live.console.size.height
+            size = live.console.size
             if asker.model is None:
-                lines = [Text(waits(), "yellow"), Text("q quit", "dim")]
+                awaited = waits() if asker.tried else "asking for the job"
+                lines = [Text(awaited, "yellow"), Text("q quit", "dim")]
             else:
-                lines, view = screen(asker.model, view, height)
+                lines, view = screen(asker.model, view, size.width, size.height)
                 for text in lines:
                     text.no_wrap, text.overflow = True, "ellipsis"
             live.update(Group(*lines), refresh=True)
@@ -67,13 +68,14 @@ def show(
 
 
 class _Asker:
-    """Polls in a thread. `model`: None while nothing is known; `news`: readable when it is new."""
+    """Polls in a thread. `model`: None while nothing is known; `tried`: it has asked; `news`:
+    readable when there is any."""
 
     def __init__(self, poll: Callable[[bool], Model], unknown: type[Exception]) -> None:
         self._poll, self._unknown, self._stop = poll, unknown, threading.Event()
         self.model: Model | None = None
         self.error: BaseException | None = None
-        self.every = False
+        self.tried = self.every = False
         self.news, self._told = os.pipe()
         self._thread = threading.Thread(target=self._run, name="taskd-status", daemon=True)
 
@@ -82,6 +84,7 @@ class _Asker:
             while not self._stop.is_set():
                 with contextlib.suppress(self._unknown):
                     self.model = self._poll(self.every)
+                self.tried = True
                 os.write(self._told, b".")
                 # of a large job all ranks are many messages
                 many = self.model.seen.ranks // 2000 if self.model is not None and self.every else 0

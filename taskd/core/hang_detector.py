@@ -75,7 +75,7 @@ class HangDetector(Part):
             ({}, 0.0),
             "",
         )
-        self._still = {}
+        self._still, self.behind = {}, (set(), 0.0)
 
     def drop(self, why: str) -> None:
         self.stop()
@@ -148,7 +148,8 @@ class HangDetector(Part):
     def _judge(self, now: float) -> None:
         assert self._first is not None
         self._due, phase = None, self._recovery.phase
-        self.behind = progress_probe.behind(self._answers), now
+        if phase is None:
+            self.behind = progress_probe.behind(self._answers), now
         self._look_who_is_still(now)
         verdict: progress_probe.Verdict | None = None
         if phase not in REPAIRING:

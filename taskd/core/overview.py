@@ -87,6 +87,7 @@ def answer(name: str, request: str, ranks: RankStates, place: Place) -> Overview
             "phases": incident.timeline.durations(now),
         }
         incidents.append(incident_seen(current))
+    listed, unwell = ranks.listed()
     return Overview(
         request=request,
         job=name,
@@ -105,14 +106,15 @@ def answer(name: str, request: str, ranks: RankStates, place: Place) -> Overview
         usual=seen.usual,
         heard=max(now - seen.heard, 0.0) if seen.step >= 0 else 0.0,
         phases=seen.phases,
-        listed=ranks.listed(),
+        listed=listed,
+        unwell=unwell,
         troubled=tuple(NodeSeen(n, text) for n, text in troubled[:WORST]),
         troubles=len(troubled),
         standbys=len(topology.standbys),
         incidents=tuple(incidents[-WORST:]),
         incidents_seen=job.recovery.incidents,
         shrunk=_shrunk(job, now, unix),
-        came=max(unix - (now - seen.came), 0.0) if seen.step >= 0 else 0.0,
+        came=ranks.came,
         place=place,
     )
 

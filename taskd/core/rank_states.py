@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from taskd.core.progress import Progress, Seen, phase_name
+from taskd.core.progress import Heard, Progress, Seen, phase_name
 from taskd.messages.from_agent import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
 
@@ -52,18 +52,27 @@ class RankStates:
                 for rank in islice(incident["ranks"], LISTED):
                     yield rank, f"replaced {max(ago, 0.0):.0f} s ago: {incident['faults'][0]}"
 
-    def listed(self) -> tuple[RankSeen, ...]:
-        """All ranks of a small job; of a large one, those that are not well."""
-        size = self.job.job.topology.world_size
-        if size <= LISTED:
-            return tuple(map(self.of, range(size)))
-        return tuple(map(self.of, islice(self._unusual(), LISTED)))
+    @property
+    def came(self) -> float:
+        """When the last rank came to the job's step, as far as is known: in Unix time; 0: it is
+        not. A repair ends with a step of all ranks, of which heartbeats tell later."""
+        if self.seen.step < 0:
+            return 0.0
+        over = max((i["began"] + i["seconds"] for i in self.recent), default=0.0)
+        return max(self.unix - (self.now - self.seen.came), over, 0.0)
+
+    def listed(self) -> tuple[tuple[RankSeen, ...], int]:
+        """All ranks of a small job; of a large one, the first that are not well. And how many are
+        not well in all."""
+        size, unwell = self.job.job.topology.world_size, list(self._unusual())
+        return tuple(map(self.of, range(size) if size <= LISTED else unwell[:LISTED])), len(unwell)
 
     def page(self, first: int, most: int) -> tuple[RankSeen, ...]:
         size = self.job.job.topology.world_size
         return tuple(map(self.of, range(first, min(first + min(most, PAGE), size))))
 
     def _unusual(self) -> Iterator[int]:
+        """The ranks that are not well, the worst first."""
         job, incident = self.job.job, self.job.recovery.incident
         groups: list[Iterable[int]] = [self.seen.absent]
         if incident is not None:
@@ -88,10 +97,11 @@ class RankStates:
         step, phase, usual, pid, device = 0, "", 0.0, 0, ""
         if heard is not None and rank in heard.ranks:
             said, at = heard.said, heard.ranks.index(rank)
-            step, phase, usual = said.steps[at], phase_name(said.phases[at]), said.usual[at] / 1e6
-            # else its agent is about to start this process
-            if said.incarnations and said.incarnations[at] == incarnation:
-                pid, device = said.pids[at], said.devices[at] if said.devices else ""
+            step, usual = said.steps[at], said.usual[at] / 1e6
+            device = said.devices[at] if said.devices else ""
+            if self._same(rank, heard):
+                phase = phase_name(said.phases[at])
+                pid = said.pids[at] if said.pids else 0
         return RankSeen(
             rank=rank,
             node=-1 if number is None else number,
@@ -142,8 +152,15 @@ class RankStates:
             return "replaced", self._replaced[rank]
         return "well", ""
 
+    def _same(self, rank: int, heard: Heard) -> bool:
+        """Whether the heartbeat is about the rank's present process."""
+        known, said = self.job.job.ranks.get(rank), heard.said
+        if known is None or not said.incarnations:
+            return True
+        return said.incarnations[heard.ranks.index(rank)] == known.incarnation
+
     def _phase(self, rank: int, number: int) -> int:
         heard = self.progress.nodes.get(number)
-        if heard is None or rank not in heard.ranks:
+        if heard is None or rank not in heard.ranks or not self._same(rank, heard):
             return -1
         return heard.said.phases[heard.ranks.index(rank)]

@@ -148,9 +148,9 @@ class Overview(Message, frozen=True):
     `highest`, -1 if not known; `total`: before which step the loop ends, 0 if not known. `rate`:
     steps a minute lately, 0 if not known. `usual`: seconds that an attempt usually takes the
     median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, of a
-    large one those that are not well. `time`: Unix time. `heard`: seconds since the oldest
-    heartbeat of a node. `came`: when the last rank came to `step`, Unix time, 0 if not known.
-    `ranks`: also those that are away; `shrunk`: None if there are none."""
+    large one the first of those that are not well, `unwell` in all. `time`: Unix time. `heard`:
+    seconds since the oldest heartbeat of a node. `came`: when the last rank came to `step`, Unix
+    time, 0 if not known. `ranks`: also those that are away; `shrunk`: None if there are none."""
 
     request: Name
     job: Job
@@ -178,6 +178,7 @@ class Overview(Message, frozen=True):
     shrunk: ShrunkSeen | None = None
     came: Seconds = 0.0
     place: Place | None = None
+    unwell: Count = 0
 
 
 class RanksSeen(Message, frozen=True):

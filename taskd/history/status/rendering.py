@@ -18,7 +18,7 @@ from taskd.history.status.model import UNDER_WAY, Model
 from taskd.messages.to_operator import IncidentSeen, Overview, RankSeen, ShrunkSeen
 
 INCIDENTS = 5  # shown in full
-BAR = 30  # characters
+BAR = 20  # characters
 ALARM, WARN, QUIET = "bold red", "bold yellow", "dim"
 STATES = {"repairing": ALARM, "silent": ALARM, "paused": WARN, "voting": WARN, "training": "green"}
 RANKS = {  # by state
@@ -74,7 +74,7 @@ def head(model: Model, when: When = clock) -> Iterator[Text]:
         yield line(f"{when(model.end.time)}  ended {word}: {model.end.reason}", style)
     if seen.step >= 0:
         yield from _steps(seen, model.source == "manager" and not model.over)
-    if seen.phases and not model.over:
+    if seen.phases and not model.over and len(model.ranks) < seen.ranks:
         yield line(f"ranks: {', '.join(f'{n} {phase}' for phase, n in seen.phases.items())}", QUIET)
 
 
@@ -83,11 +83,11 @@ def _steps(seen: Overview, now: bool) -> Iterator[Text]:
     ahead = f" to {seen.highest}" if seen.highest > seen.step else ""
     said = [f"step {seen.step}{ahead}" + (f" of {seen.total}" if seen.total else "")]
     if seen.rate and now:
-        said.append(f"{seen.rate:.4g} steps/min")
-    if seen.usual:
-        said.append(f"{seen.usual:.3g} s/step")
+        said.append(f"{seen.rate:,.{0 if seen.rate >= 100 else 1}f} steps/min")
     if seen.total and seen.rate and now and seen.step < seen.total:
         said.append(f"{span((seen.total - seen.step) * 60 / seen.rate)} left")
+    if seen.usual:
+        said.append(f"{seen.usual:.3g} s/step")
     if seen.heard > 10:
         said.append(f"as of {span(seen.heard)} ago")
     text = Text()
@@ -189,10 +189,13 @@ def ranks(model: Model, shown: Sequence[RankSeen]) -> Iterator[Text]:
     seen, everybody = model.seen, model.ranks
     if shown:
         yield from _table(shown, everybody, seen.nodes > 1)
-    listed = {rank.rank for rank in everybody}
-    if seen.ranks > len(listed) and model.source == "manager":
-        well = seen.ranks - len(listed)
-        yield line(f"{'the other ' if listed else 'all '}{count(well, 'rank')} are well", QUIET)
+    if model.source == "manager" and len(everybody) < seen.ranks:
+        bad = sum(rank.state != "well" for rank in everybody)
+        if seen.unwell > bad:
+            yield line(f"and {count(seen.unwell - bad, 'rank')} more that are not well", ALARM)
+        if seen.ranks > seen.unwell:
+            others = "the other " if seen.unwell else "all "
+            yield line(f"{others}{count(seen.ranks - seen.unwell, 'rank')} are well", QUIET)
 
 
 def _table(shown: Sequence[RankSeen], everybody: Sequence[RankSeen], hosts: bool) -> Iterator[Text]:
@@ -279,6 +282,13 @@ def summary(incident: IncidentSeen, when: When = clock) -> Text:
     return head.append(_replaced(incident))
 
 
+def brief(incident: IncidentSeen, when: When = clock) -> Text:
+    """An incident in one short line, with what failed."""
+    text = f"{when(incident.began)}  incident {incident.incident} {incident.result} in"
+    style = QUIET if incident.result == "repaired" else WARN
+    return line(f"{text} {span(incident.seconds)}: {(*incident.faults, '?')[0]}", style)
+
+
 def _replaced(incident: IncidentSeen) -> str:
     if not incident.replaced:
         return ""
@@ -293,6 +303,8 @@ def _replaced(incident: IncidentSeen) -> str:
 
 def printable(text: str) -> str:
     """The text without characters that control a terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
 
 

@@ -3,7 +3,8 @@ and draws the lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.text import Text
@@ -11,18 +12,19 @@ from rich.text import Text
 from taskd.history.status.model import Model
 from taskd.history.status.rendering import (
     QUIET,
+    brief,
     clock,
     head,
     incidents,
     line,
     ranks,
     sorted_by_need,
-    summary,
     wrong,
 )
 from taskd.messages.to_operator import RankSeen
 
 HINTS = "q quit  a all ranks  i incidents  / filter  space, b page"
+ROWS = 5  # of one long line
 PAST = 3  # incidents below the ranks
 
 
@@ -74,20 +76,21 @@ class View:
         return replace(self, words=(self.words + key)[:100]) if len(key) == 1 else self
 
 
-def screen(model: Model, view: View, height: int) -> tuple[list[Text], View]:
-    """At most `height` lines: the head, what is wrong, then as much as there is room for of the
-    ranks, and of the incidents that are over. And the view at a page that there is."""
-    top = [*head(model), *wrong(model)]
+def screen(model: Model, view: View, width: int, height: int) -> tuple[list[Text], View]:
+    """At most `height` lines for a screen of that width: the head, what is wrong, then as much as
+    there is room for of the ranks, and of the incidents that are over. And the view at a page that
+    there is."""
+    top = [*head(model), *wrapped(wrong(model), width)]
     if view.past:
-        body, foot = _past(model), line(f"incidents  {HINTS}", QUIET)
+        body, foot = wrapped(_past(model), width), line(f"incidents  {HINTS}", QUIET)
         return _fitted(top, body, [], foot, view, height)
     shown = [r for r in sorted_by_need(model.ranks) if matches(r, view.words)]
     if not view.wants_all:
         shown = shown if len(model.ranks) == model.seen.ranks else _not_well(shown)
-    body = list(ranks(model, shown)) if not model.over else []
+    body = wrapped(ranks(model, shown), width) if not model.over else []
     if view.words and not shown:
         body = [line(f"no rank has {view.words!r}")]
-    below = [summary(i) for i in model.incidents[-PAST:] if i.result != "under way"]
+    below = [brief(i) for i in model.incidents[-PAST:] if i.result != "under way"]
     if not model.more:
         below = list(incidents(model))
     if view.typing:
@@ -123,6 +126,19 @@ def _fitted(
         at = 0
         lines += body[: max(room, 0)]
     return [*lines, *below, foot][:height], replace(view, page=at)
+
+
+def wrapped(lines: Iterable[Text], width: int) -> list[Text]:
+    """Lines of one style that are too long as several, below one another."""
+    found: list[Text] = []
+    for text in lines:
+        if text.spans or text.cell_len <= width:
+            found.append(text)
+            continue
+        indent = " " * (len(text.plain) - len(text.plain.lstrip()) + 2)
+        parts = textwrap.wrap(text.plain, max(width, 20), subsequent_indent=indent)
+        found += [Text(part, text.style) for part in parts[:ROWS]]
+    return found
 
 
 def _past(model: Model) -> list[Text]:
