@@ -47,9 +47,14 @@ class Terminal:
             self.text += os.read(self.ours, 65536).decode()
 
     def ends(self) -> int:
-        status = self.process.wait(LIMIT)
-        while select.select([self.ours], [], [], 0.1)[0]:
-            self.text += os.read(self.ours, 65536).decode()
+        end = time.monotonic() + LIMIT
+        while select.select([self.ours], [], [], 0.1)[0] or self.process.poll() is None:
+            assert time.monotonic() < end, (
+                self.text
+            )  # read all the time: a terminal has little room
+            if select.select([self.ours], [], [], 0.1)[0]:
+                self.text += os.read(self.ours, 65536).decode(errors="replace")
+        status = self.process.wait(1.0)
         assert termios.tcgetattr(self._theirs) == self.before
         os.close(self._theirs)
         os.close(self.ours)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -424,3 +426,18 @@ def test_ten_thousand_ranks_stay_readable():
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_any_width_will_do(width):
     assert "recover-in-place" in text(of_manager("x", seen(), [incident()]), width)
+
+
+def documented(header):
+    """The names in the first column of a table of operations.md."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = page.partition(f"| {header} | |\n|---|---|\n")[2].partition("\n\n")[0]
+    return {
+        name for row in table.splitlines() for name in re.findall("`(\\w+)`", row.split("|")[1])
+    }
+
+
+def test_json_is_as_documented():
+    plain = of_manager("10.0.0.1:9601", seen(), [incident()]).plain
+    assert documented("Field") == plain.keys()
+    assert documented("Field of a rank") == plain["listed"][0].keys()

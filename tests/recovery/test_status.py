@@ -9,6 +9,7 @@ import pty
 import select
 import signal
 import subprocess
+import time
 from pathlib import Path
 from socket import gethostname
 
@@ -73,6 +74,14 @@ class Watched:
             self.text += data.decode(errors="replace")
         return words in self.text
 
+    def ends(self) -> int:
+        """Its exit status; what it writes meanwhile is read."""
+        end = time.monotonic() + training.LIMIT
+        while self.process.poll() is None and time.monotonic() < end:
+            self.shows("")
+            time.sleep(0.05)
+        return self.process.wait(1.0)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -115,7 +124,7 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         result = job.end()
     assert result.status == 0, result.output
     try:  # it ends with the job
-        assert watched.process.wait(training.LIMIT) == 0
+        assert watched.ends() == 0
         assert watched.shows("ended well"), watched.text
     finally:
         watched.close()
