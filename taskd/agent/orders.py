@@ -71,7 +71,7 @@ class Orders:
             to_rank.Continue: self._pause,
             to_rank.SwitchNics: member.send_to_ranks,
             to_rank.StressTest: member.send_to_ranks,
-            to_rank.Inject: monitor.inject,
+            to_rank.Inject: lambda epoch, order: monitor.inject(epoch, order, member.node),
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
             to_rank.SaveCheckpoint: member.send_to_ranks,
@@ -185,7 +185,8 @@ class Orders:
         pause = order if isinstance(order, to_rank.Pause) else None
         epoch.passing, self._paused_by = pause is not None and pause.passing, self._member.obeyed
         epoch.for_move = epoch.passing and pause is not None and pause.moving
-        log.info("%s, ordered in term %d", order, self._member.obeyed[0])
+        what = "the pause is over" if pause is None else f"pause before step {pause.step}"
+        log.info("%s, ordered in term %d", what, self._member.obeyed[0])
         self._monitor.pause(epoch, None if pause is None else pause.step)
         self._member.send_to_ranks(epoch, order)
 

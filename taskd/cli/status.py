@@ -18,7 +18,7 @@ from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import of_job
 from taskd.history import files
 from taskd.history.model import of_records
-from taskd.history.reading import Reader
+from taskd.history.reading import Reader, last_run
 
 if TYPE_CHECKING:
     from taskd.control import Control
@@ -175,30 +175,34 @@ class _Sight:
             return None
 
     def _journaled(self) -> Model:
-        """By the journal. Raises ClickException."""
+        """By the journal. Raises Unknown and other ClickExceptions."""
+        from taskd.api import finding
+
         newest = self._newest()
         model = self._journal(newest) if newest is not None else None
-        if model is not None and model.over and (launcher := self._launcher()) is not None:
-            raise Unknown(
-                f"job {launcher} starts, and its manager does not answer yet; the journal is of the"
-                f" run before: taskd status {newest}"
-            )
         if model is None:
             raise Unknown(
-                f"no manager of your job answers, and there is no journal in"
+                f"no manager of your job answers, and there is no journal of it in"
                 f" {self.given or self.directory}: set TASKD_MANAGER_ADDR (or TASKD_PORT),"
                 " MINDX_TASK_ID and TASKD_SECRET as the job has them, or --log-path"
+                f"{finding.others()}"
             )
         return model
 
     def _newest(self) -> Path | None:
-        """The newest file of the journal to read: of the job that is named, else the last one."""
-        place = self.given or self.directory
-        if not place.is_dir():
-            return place
-        named = files.path(place, settings.job(os.environ))
-        chosen = "MINDX_TASK_ID" in os.environ and self.given is None
-        return named if chosen else files.newest(place)
+        """The newest file of the journal to read."""
+        from taskd.api import finding
+        from taskd.protocol import running_jobs
+
+        if self.given is not None:
+            return files.newest(self.given) if self.given.is_dir() else self.given
+        newest = finding.journal(os.environ, self.directory)
+        if newest is not None and newest.exists():
+            # a launcher that has just been started again: the end is that of the run before
+            port, end = last_run(newest)
+            if end is not None and any(j.port == port for j in running_jobs.found()):
+                return None
+        return newest
 
     def _journal(self, newest: Path) -> Model | None:
         from taskd.history.status.model import SHOWN, of_journal

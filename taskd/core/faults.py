@@ -90,7 +90,7 @@ class Faults(Part):
         again = before is not None and before.broken
         incident = self._recovery.join(text, now=now, kind=kind)
         incident.broken = True
-        if again and not suspects and incident.strategy == "retry":
+        if again and not suspects and incident.strategy:
             self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
@@ -119,8 +119,10 @@ class Faults(Part):
         if event.load is not None:
             asks = f"asks in step {event.step} that all ranks load {event.load.which}"
             return f"rank {event.rank} {asks}: {event.text}"
-        kind = f"{FAULTS[event.fault]} fault in step {event.step}"
-        return f"rank {event.rank}: {kind}: {event.text}"
+        named = FAULTS[event.fault]
+        # a page is of the host's memory, whatever type MindCluster files it under
+        kind = "memory " if event.page else "" if event.fault == from_rank.OTHER else named + " "
+        return f"rank {event.rank}: {kind}fault in step {event.step}: {event.text}"
 
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident

@@ -156,7 +156,12 @@ class HangDetector(Part):
             before, when = self._last
             self._last = (dict(self._answers), now)
             verdict = progress_probe.judge(
-                self._first, self._answers, before, now - when, now - self._asked
+                self._first,
+                self._answers,
+                before,
+                now - when,
+                now - self._asked,
+                self._job.settings.idle,
             )
         if (
             isinstance(verdict, progress_probe.Hung)

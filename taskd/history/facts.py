@@ -326,10 +326,31 @@ def named(spans: Sequence[Span], count: int) -> str:
     return f"rank{'s' * (count != 1)} {', '.join(said)}{more}" if said else f"{count} ranks"
 
 
+def began(record: Record) -> float:
+    """When an incident began, clamped to [0, time of the entry]."""
+    return max(min(record.number("began", record.time), record.time), 0.0)
+
+
 def texts(table: dict[str, Any]) -> dict[str, str]:
     """Texts and whole numbers by their names, as texts."""
     known = {n: str(v) for n, v in table.items() if isinstance(v, str) or type(v) is int}
     return {name[:100]: known[name][:TEXT] for name in list(known)[:1000]}
+
+
+def span(seconds: float) -> str:
+    """A duration, in two units at most."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
 def is_count(value: Any) -> bool:

@@ -29,6 +29,7 @@ from taskd.history.facts import (
     Sample,
     Shrunk,
     Slowed,
+    began,
     is_count,
     sentence,
     texts,
@@ -323,24 +324,23 @@ class Job:
     def _fault(self, record: Record) -> None:
         number = record.count("incident")
         if self.open is None or self.open.number != number:
-            began = _began(record)
+            since = began(record)
             if self.open is None:
                 # one that the next manager finds may have begun in the one that it took over
                 over = self.incidents[-1].ended if self.incidents else 0.0
-                self.spent.late(record.time - max(began, over), self.activity)
+                self.spent.late(record.time - max(since, over), self.activity)
             self._cut(record.time)
-            self.open = Incident(number, began, self._usual(), self.hosts)
-            self.open.deaths = [death for death in self.deaths if death.at >= began]
-            self.deaths = [death for death in self.deaths if death.at < began]
+            self.open = Incident(number, since, self._usual(), self.hosts)
+            self.open.deaths = [death for death in self.deaths if death.at >= since]
+            self.deaths = [death for death in self.deaths if death.at < since]
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
 
     def _death(self, record: Record) -> None:
-        to = self.open or self
-        if to is self:
-            del self.deaths[: 1 - DEATHS]
-        if len(to.deaths) < DEATHS:
-            to.deaths.append(Death.of(record))
+        if self.open is None:
+            self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
+        elif len(self.open.deaths) < DEATHS:
+            self.open.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
@@ -362,10 +362,10 @@ class Job:
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
-        elif (earlier := incident.began - _began(record)) > 0:  # the ranks have told more since
+        elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
             self.spent.late(earlier, TRAINING)
         incident.number = record.count("incident")
-        incident.began = _began(record)
+        incident.began = began(record)
         incident.seconds = record.seconds("seconds")
         incident.result = record.text("result") or REPAIRED
         incident.strategy = record.text("strategy")
@@ -419,11 +419,6 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
 
 def _texts(values: list[Any]) -> Iterator[str]:
     return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
-
-
-def _began(record: Record) -> float:
-    """When an incident began, clamped to [0, time of the entry]."""
-    return max(min(record.number("began", record.time), record.time), 0.0)
 
 
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {

@@ -212,6 +212,8 @@ class Incoming:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         self._rendezvous = self._rendezvous or message.rendezvous
         self._last_launcher = self._clock()
+        if message.node >= 0:
+            self._members.arrived.add(message.node)
         nodes = range(self._coordinator.job.settings.nodes) if message.node < 0 else [message.node]
         agents = [self._members.agents.get(node) for node in nodes]
         taken = all(peer is not None and peer.connection >= 0 for peer in agents) or (

@@ -114,11 +114,10 @@ class Operators:
         if not isinstance(message, to_rank.Inject | from_operator.ReportCode):
             self._feed(message, now)
             return
-        log.warning(
-            "%s: %.300s",
-            "an injected fault" if isinstance(message, to_rank.Inject) else "a reported fault code",
-            message,
-        )
+        if isinstance(message, to_rank.Inject):
+            log.warning("an operator injects a fault into rank %d: %s", message.rank, message.what)
+        else:
+            log.warning("an operator reports code %s on rank %d", message.code, message.rank)
         node = self._coordinator.job.topology.node_of(message.rank)
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:

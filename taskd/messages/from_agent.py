@@ -32,6 +32,7 @@ from taskd.messages.values import (
     Number,
     Numbers,
     Position,
+    Preparation,
     Rank,
     Ranks,
     Seconds,
@@ -210,17 +211,6 @@ class AgentLeft(Message, frozen=True):
     ok: bool
     why: Text = ""
     stopped: bool = False
-
-
-class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
-    """A node's move to a standby, as an earlier manager ordered it: fields as in Prepare. `ready`:
-    see NodePrepared. No `incarnations`: the standby had taken the node over, and stood down."""
-
-    node: Node
-    epoch: Number
-    incarnations: Numbers
-    ready: bool
-    reason: Text
 
 
 class StandbyJoined(Message, frozen=True):

@@ -112,6 +112,18 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
         return other
 
 
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node's move to a standby, as an earlier manager ordered it: fields as in to_agent.Prepare.
+    `ready`: see from_agent.NodePrepared. No `incarnations`: the standby had taken the node over,
+    and stood down."""
+
+    node: Node
+    epoch: Number
+    incarnations: Numbers
+    ready: bool
+    reason: Text
+
+
 class Spans(Struct, frozen=True, array_like=True):
     """Ranks as spans of a first and a last one, and the distance between two: those of a replica
     set of any size are few."""

@@ -15,7 +15,7 @@ from taskd.agent.ranks.processes import describe, exit_code, noted_code, orphan_
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 
-SIGKILL = "killed by SIGKILL (by another process, or by the kernel because memory ran out)"
+SIGKILL = "killed by SIGKILL (by another process, not by taskd)"
 WAYS = {
     "os.kill(os.getpid(), 9)": (-9, SIGKILL),
     "os.kill(os.getpid(), 15)": (-15, "killed by SIGTERM"),

@@ -117,6 +117,23 @@ def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
     assert sorted(writer.progress.nodes) == [0, 1]
 
 
+def test_how_a_rank_has_ended(start, tmp_path):
+    """As its agent says it, before what the manager makes of it; a traceback is not cut like other
+    texts."""
+    manager = start(1)
+    (agent,) = manager.protected(1)
+    text = "x" * 16_000
+    agent.send(from_agent.RankDied(1, 0, "exited with status 1", None, "ValueError: x", 4711, text))
+    manager.serves(agent)
+    kinds = [r.kind for r in records(tmp_path) if r.kind in ("death", "fault")]
+    assert kinds == ["death", "fault"]
+    (death,) = records(tmp_path, "death")
+    assert death.data == {
+        "rank": 1, "incarnation": 0, "node": 0, "pid": 4711, "cause": "exited with status 1",
+        "raised": "ValueError: x", "traceback": text,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("progress", [(1,), (1, 2, 3)])
 def test_a_heartbeat_that_does_not_fit_its_ranks_says_nothing(start, progress):
     manager = start(1)

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from taskd import raised
 from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.model import Epoch, Node, Rank
+from taskd.agent.ranks.process_limits import OutOfMemory
 from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.replacements import Replacements
@@ -33,6 +34,7 @@ class Deaths:
     replacements: Replacements
     monitor: RankMonitor
     unprepared: Callable[[Rank], None]
+    _memory: OutOfMemory = field(default_factory=OutOfMemory)
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
@@ -91,7 +93,9 @@ class Deaths:
                 None,
             )
         if self.node.preparing:
-            rank.over = why or describe(code, epoch.page.records(rank.local))
+            rank.over = why or describe(
+                code, epoch.page.records(rank.local), memory=self._memory.took_one
+            )
             self._note_raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
@@ -107,7 +111,9 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
-        cause = why or describe(code, epoch.page.records(rank.local), rank.killed)
+        cause = why or describe(
+            code, epoch.page.records(rank.local), rank.killed, self._memory.took_one
+        )
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"

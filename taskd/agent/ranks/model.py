@@ -59,7 +59,8 @@ class Rank:
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported
-    injections: list[str] = field(default_factory=list)  # requests that it has not answered
+    # requests that it has not answered -> its process, in words
+    injections: dict[str, str] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:
@@ -247,7 +248,7 @@ class Node(ABC):
             self.epoch = None
         if epoch is not None:
             # one that waits for orders, such as a repair, goes on alone, and can end
-            alone = to_rank.Unprotected("the launcher ends its ranks")
+            alone = to_rank.Unprotected(to_rank.ENDED)
             self.call(lambda: self.send_to_ranks(epoch, alone))
 
     def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
@@ -271,7 +272,10 @@ class Node(ABC):
     # -- deciding ----------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict) -> None:
-        log.error("%s: %s", verdict.what, verdict.reason)
+        if verdict.what == "give up":  # the launcher says why, at its end
+            log.info("%s", verdict.reason)
+        else:
+            log.warning("all ranks are restarted: %s", verdict.reason)
         with self._lock:
             self._verdict = verdict
         self.news.set()

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from taskd.history.facts import REPAIRED
+from taskd.history.facts import REPAIRED, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import to_blame
 from taskd.history.report.figures import Times
 from taskd.history.report.rounds import PHASES
-from taskd.history.report.words import assumed, clock, counted, figures, first, span
+from taskd.history.report.words import assumed, clock, counted, figures, first
 from taskd.history.status.rendering import printable
 
 INCIDENTS = 20  # the newest
@@ -145,7 +145,9 @@ def _table(*columns: str) -> Table:
     table.caption_justify = "left"
     left: Iterable[str] = (columns[0], "began", "cause", "strategy", "result")
     for name in columns:
-        table.add_column(_text(name), justify="left" if name in left else "right", overflow="fold")
+        justify: JustifyMethod = "left" if name in left else "right"
+        whole = name == "strategy"  # the causes have shorter words
+        table.add_column(_text(name), justify=justify, overflow="fold", no_wrap=whole)
     return table
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from taskd.history.facts import OPEN
+from taskd.history.facts import OPEN, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import GROWTH
 
@@ -151,22 +151,6 @@ def percent(share: float) -> str:
         if share == 1.0 or not text.startswith("100"):
             return text
     return "99.999%"
-
-
-def span(seconds: float) -> str:
-    """A duration, in two units at most."""
-    if seconds < 0.9995:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    minutes = round(seconds / 60)
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
 def clock(seconds: float) -> str:

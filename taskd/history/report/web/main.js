@@ -18,6 +18,7 @@ function draw() {
 function again() {
   drawTimeline();
   drawSteps();
+  drawTables();
   drawRows();
   if (list.opened >= 0) drawDetail(list.opened);
 }
