@@ -88,6 +88,8 @@ def is_over(environ: Mapping[str, str]) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end.time))
     reason = end.text("reason")[:500] or "no reason was written"
     return f"job {name} ended at {at}: {reason}; one started since is not there yet"
+
+
 def launched(environ: Mapping[str, str]) -> list[running_jobs.Job]:
     """This user's jobs on this machine whose launcher runs, of the name and port that are given.
     Raises BadSetting."""

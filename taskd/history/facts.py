@@ -223,20 +223,6 @@ class Shrunk:
 
 
 @dataclass(frozen=True)
-class Slowed:
-    """The others wait for slow ranks, so that `share` of each step is lost. `ranks`: share of a
-    step, by rank. `until`: Unix time, None while it is so."""
-
-    since: float
-    ranks: dict[int, float]
-    until: float | None = None
-
-    @property
-    def share(self) -> float:
-        return max(self.ranks.values())
-
-
-@dataclass(frozen=True)
 class Processes:
     """The processes of a node's ranks: a `processes` entry. `devices`: () if all are CPUs."""
 

@@ -28,7 +28,6 @@ from taskd.history.facts import (
     Processes,
     Sample,
     Shrunk,
-    Slowed,
     began,
     is_count,
     sentence,
@@ -36,6 +35,7 @@ from taskd.history.facts import (
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
 from taskd.history.reading import FAR, Record
+from taskd.history.slow_times import SlowTimes
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
@@ -56,8 +56,7 @@ class Job:
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
-    away; `shrunken`: when that has been so. `slow`, `slowed`: the same for ranks that the others
-    wait for. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
+    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
     `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
     it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
     those that are not kept."""
@@ -85,8 +84,7 @@ class Job:
     paused: list[tuple[float, float]] = field(default_factory=list)
     shrunk: Shrunk | None = None
     shrunken: list[Shrunk] = field(default_factory=list)
-    slow: Slowed | None = None
-    slowed: list[Slowed] = field(default_factory=list)
+    slow: SlowTimes = field(init=False)
     processes: dict[int, Processes] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     open: Incident | None = None
@@ -106,6 +104,9 @@ class Job:
     spent: Spent = field(default_factory=Spent)
     _places: Places | None = None
     _gone: set[int] = field(default_factory=set)  # nodes lost since the last incident was over
+
+    def __post_init__(self) -> None:
+        self.slow = SlowTimes(self.most)
 
     def add(self, record: Record) -> None:
         if not 0 <= record.time < FAR:
@@ -138,7 +139,7 @@ class Job:
         self._end_pause(self.last)
         if self.shrunk is not None:
             self._keep(self.shrunken, replace(self.shrunk, until=self.last))
-        self._slow_now({}, self.last)
+        self._none_slow(self.last)
 
     @property
     def ranks(self) -> int:
@@ -193,7 +194,7 @@ class Job:
                 record.text("machine")[:253], record.count("pid"), record.count("port")
             )
             self.left = ""
-            self._slow_now({}, record.time)  # the next manager will find them again
+            self._none_slow(record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one
 
     def _charge(self, record: Record) -> None:
@@ -239,7 +240,7 @@ class Job:
         self._cut(record.time)
         self._end_pause(record.time)
         self._resize(None, record.time)
-        self._slow_now({}, record.time)
+        self._none_slow(record.time)
         self.in_loop = False
         self.preparing.clear()
         self.spent.restart()
@@ -271,28 +272,14 @@ class Job:
         self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
 
     def _slow(self, record: Record) -> None:
-        """A rank makes the others wait, for another share of each step, or no longer."""
-        rank, late, taken = record.step("rank"), record.seconds("late"), record.seconds("step")
-        state, now = record.text("state"), record.time
-        if rank < 0:
-            return
-        ranks = dict(self.slow.ranks) if self.slow is not None else {}
-        ranks.pop(rank, None)
-        if state != "over" and 0 < late <= taken:
-            ranks[rank] = late / taken
-        began = now
-        if state == "begun" and self.slow is None and ranks:
-            # it is named once it has been slow for a while
-            over = max((i.ended for i in self.incidents[-1:]), default=0.0)
-            began = min(max(record.number("began", now), over, *self.protected[-1:]), now)
-            self.spent.slower(now - began, max(ranks.values()))
-        self._slow_now(ranks, began)
+        ended = max((i.ended for i in self.incidents[-1:]), default=0.0)
+        before = self.slow.told(record, max((ended, *self.protected[-1:])))
+        self.spent.slow = self.slow.share
+        self.spent.slower(before)
 
-    def _slow_now(self, ranks: dict[int, float], now: float) -> None:
-        if self.slow is not None:
-            self._keep(self.slowed, replace(self.slow, until=max(now, self.slow.since)))
-        self.slow = Slowed(now, ranks) if ranks else None
-        self.spent.slow = self.slow.share if self.slow is not None else 0.0
+    def _none_slow(self, now: float) -> None:
+        self.slow.set({}, now)
+        self.spent.slow = 0.0
 
     def _processes(self, record: Record) -> None:
         if (node := record.step("node")) >= 0:
@@ -315,7 +302,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         self._resize(None, record.time)
-        self._slow_now({}, record.time)
+        self._none_slow(record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 

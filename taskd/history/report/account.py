@@ -243,7 +243,7 @@ def _slow(job: Job) -> Iterable[Slow]:
         for rank, _, seconds in sample.slow:
             if sample.usual > 0:
                 found.setdefault(rank, []).append((sample.at, seconds / sample.usual))
-    for was in job.slowed:
+    for was in job.slow.over:
         for rank, share in was.ranks.items():
             times = 1.0 / max(1.0 - share, 1e-3)
             found.setdefault(rank, []).append((was.since, times))

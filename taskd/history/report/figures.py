@@ -136,7 +136,7 @@ def paused_intervals(job: Job, lost: Sequence[Interval]) -> list[Interval]:
 def slow_intervals(job: Job, lost: Sequence[Interval], paused: Sequence[Interval]) -> list[Slowed]:
     """When the job trained and the others waited for a slow rank: the share of a step that they
     waited longer for it than for a rank as fast as the median is lost."""
-    return _trained(job, [(s.since, s.until, s.share) for s in job.slowed], lost, paused)
+    return _trained(job, [(s.since, s.until, s.share) for s in job.slow.over], lost, paused)
 
 
 def shrunk_intervals(

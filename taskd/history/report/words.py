@@ -137,7 +137,7 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
         yield "to start", span(account.start), "until all were protected"
     if account.paused_seconds:
         yield "paused", span(account.paused_seconds), "by an operator"
-    if account.job.slowed:
+    if account.job.slow.over:
         waited = "of steps in which the others waited for a slow rank"
         yield "slow ranks", span(account.slow_seconds), waited
     if account.job.shrunken:

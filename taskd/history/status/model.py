@@ -129,7 +129,7 @@ def _ranks(job: Job) -> Iterator[RankSeen]:
     """The ranks whose processes are known, as they were at the last entry."""
     last = job.samples[-1] if job.samples else Sample(0.0)
     slow = {rank: seconds for rank, _, seconds in last.slow}
-    waited = job.slow.ranks if job.slow is not None else {}
+    waited = job.slow.now.ranks if job.slow.now is not None else {}
     replaced = job.open.replaced if job.open is not None else set()
     away = job.shrunk.missing if job.shrunk is not None else set()
     for node, processes in sorted(job.processes.items()):
