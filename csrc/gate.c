@@ -53,8 +53,11 @@ static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint
     __atomic_store_n(&slot->seq, seq, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     __atomic_store_n(&slot->phase, phase, __ATOMIC_RELAXED);
+    if (step != __atomic_load_n(&slot->step, __ATOMIC_RELAXED))
+        __atomic_store_n(&slot->came_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->step, step, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    if (phase != TASKD_INTERRUPTED) /* no progress: when the rank stood still remains visible */
+        __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->usual_ns, attempt.usual, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
 }
@@ -64,7 +67,10 @@ void taskd_publish_first(struct taskd_slot *slot)
 {
     memset(&attempt, 0, sizeof attempt);
     __atomic_store_n(&slot->until_ns, 0, __ATOMIC_RELAXED);
-    publish(slot, 0, TASKD_SETUP, taskd_now());
+    __atomic_store_n(&slot->waited_ns, 0, __ATOMIC_RELAXED);
+    uint64_t now = taskd_now();
+    __atomic_store_n(&slot->came_ns, now, __ATOMIC_RELAXED);
+    publish(slot, 0, TASKD_SETUP, now);
 }
 
 int taskd_progress(uint64_t step, uint32_t phase)
@@ -75,6 +81,16 @@ int taskd_progress(uint64_t step, uint32_t phase)
     uint64_t now = taskd_now();
     attempt_goes_on(slot, phase, now);
     publish(slot, step, phase, now);
+    return 0;
+}
+
+int taskd_waited(uint64_t ns)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    uint64_t before = __atomic_load_n(&slot->waited_ns, __ATOMIC_RELAXED); /* one writer */
+    __atomic_store_n(&slot->waited_ns, before + ns, __ATOMIC_RELAXED);
     return 0;
 }
 

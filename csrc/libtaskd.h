@@ -95,10 +95,12 @@ struct taskd_slot {
     _Alignas(64) uint32_t seq;
     uint32_t phase;
     uint64_t step;
-    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress but to INTERRUPTED */
     uint64_t started;      /* last step whose entry state is recorded, + 1; 0: none */
     uint64_t usual_ns;     /* usual duration of an attempt, see taskd_progress; 0: unknown */
     uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: not hung before; 0: none */
+    uint64_t came_ns;      /* CLOCK_MONOTONIC: when the rank came to `step` */
+    uint64_t waited_ns;    /* for other ranks, since attach, see taskd_waited */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t interruption; /* futex word: the newest interruption; never decreases */
     uint64_t copied; /* newest record of which another node has a copy, see taskd_wait_copied */
@@ -136,7 +138,7 @@ struct taskd_view {
     int32_t pid;
     uint32_t attached;
     uint64_t step, heartbeat_ns, started; /* started: 0 is "none", UINT64_MAX "all done" */
-    uint64_t usual_ns, until_ns, damaged;
+    uint64_t usual_ns, until_ns, damaged, came_ns, waited_ns;
     int32_t asked;
     uint32_t handles;
 };
@@ -230,6 +232,8 @@ int taskd_leave_on(int sig);
  * count; nor does the first that ends after attach, which may compile. A longer one counts at once,
  * a shorter one lowers the value by a sixteenth of the difference: a slowly decaying maximum. */
 int taskd_progress(uint64_t step, uint32_t phase);
+/* This rank has waited `ns` for others. By the thread that calls taskd_progress. */
+int taskd_waited(uint64_t ns);
 /* Do not count as hung for `seconds` from now on (0 ends that). Also a heartbeat. From any
  * thread. */
 int taskd_patience(uint64_t seconds);

@@ -171,6 +171,8 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->heartbeat_ns = 0;
     slot->usual_ns = 0;
     slot->until_ns = 0;
+    slot->came_ns = 0;
+    slot->waited_ns = 0;
     __atomic_store_n(&slot->started, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&slot->copied, 0, __ATOMIC_RELEASE);
     memset(slot->records, 0, sizeof slot->records);
@@ -288,6 +290,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->interruption = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
     view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
+    view->waited_ns = __atomic_load_n(&slot->waited_ns, __ATOMIC_RELAXED);
     view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);
     view->asked = __atomic_load_n(&slot->asked, __ATOMIC_ACQUIRE);
     view->handles = __atomic_load_n(&slot->handles, __ATOMIC_RELAXED);
@@ -299,6 +302,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
         view->step = __atomic_load_n(&slot->step, __ATOMIC_RELAXED);
         view->heartbeat_ns = __atomic_load_n(&slot->heartbeat_ns, __ATOMIC_RELAXED);
         view->usual_ns = __atomic_load_n(&slot->usual_ns, __ATOMIC_RELAXED);
+        view->came_ns = __atomic_load_n(&slot->came_ns, __ATOMIC_RELAXED);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (before % 2 == 0 && __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) == before)
             return 0;

@@ -45,7 +45,7 @@ class Asking:
 
     def ask(
         self, message: from_operator.FromOperator, request: str, timeout: float
-    ) -> to_operator.Answer | to_operator.Overview:
+    ) -> to_operator.Answer | to_operator.Overview | to_operator.RanksSeen:
         """The answer to `message`. Raises ControlError, NoAnswer and NoManager."""
         try:
             self._is_there()

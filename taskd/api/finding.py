@@ -27,11 +27,7 @@ def named(environ: Mapping[str, str]) -> Mapping[str, str]:
     that is named and does not run here is left as it is named. Raises SeveralJobs, BadSetting."""
     if settings.manager_is_named(environ):
         return environ
-    jobs = running_jobs.found()
-    if environ.get("MINDX_TASK_ID"):
-        jobs = [job for job in jobs if job.name == job_name.name(settings.job_id(environ))]
-    if environ.get("TASKD_PORT"):
-        jobs = [job for job in jobs if job.port == settings.port(environ)]
+    jobs = launched(environ)
     if len(jobs) > 1:
         raise SeveralJobs(
             "several jobs of this user run on this machine; name one by --job or --port"
@@ -92,3 +88,14 @@ def is_over(environ: Mapping[str, str]) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(end.time))
     reason = end.text("reason")[:500] or "no reason was written"
     return f"job {name} ended at {at}: {reason}; one started since is not there yet"
+
+
+def launched(environ: Mapping[str, str]) -> list[running_jobs.Job]:
+    """This user's jobs on this machine whose launcher runs, of the name and port that are given.
+    Raises BadSetting."""
+    jobs = running_jobs.found()
+    if environ.get("MINDX_TASK_ID"):
+        jobs = [job for job in jobs if job.name == job_name.name(settings.job_id(environ))]
+    if environ.get("TASKD_PORT"):
+        jobs = [job for job in jobs if job.port == settings.port(environ)]
+    return jobs

@@ -231,11 +231,15 @@ class Faults(Part):
         if retry and self._recovery.incident is not None:
             self._recovery.incident.retry_requested.add(event.rank)
 
-    def hung(self, ranks: Mapping[int, str], now: float) -> None:
-        """Evict ranks that make no progress while all others wait for them."""
+    def hung(self, ranks: Mapping[int, str], now: float, since: float) -> None:
+        """Evict ranks that have made no progress since then, while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
         self._recovery.fault(
-            text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
+            text,
+            now,
+            evicted=dict.fromkeys(ranks, "it hangs"),
+            hung=frozenset(ranks),
+            since=since,
         )
 
     def refused(self, event: from_rank.RankRaised, now: float) -> None:

@@ -50,7 +50,7 @@ cdef extern from "libtaskd.h" nogil:
         uint32_t rank, phase, incarnation, interruption
         int32_t pid
         uint32_t attached
-        uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
+        uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged, came_ns, waited_ns
         int32_t asked
         uint32_t handles
 
@@ -72,6 +72,7 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_slot_number()
     int taskd_preloaded()
     int taskd_progress(uint64_t step, uint32_t phase)
+    int taskd_waited(uint64_t ns)
     int taskd_patience(uint64_t seconds)
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)

@@ -19,6 +19,8 @@ class View(NamedTuple):
     damaged: int = 0
     asked: int = 0
     handles: bool = False
+    came_ns: int = 0
+    waited_ns: int = 0
 
 class Page:
     @property

@@ -28,8 +28,8 @@ MAX_SLOTS = 4096
 View = namedtuple(
     "View",
     "rank pid incarnation attached step phase heartbeat_ns started interruption consistent"
-    " usual_ns until_ns damaged asked handles",
-    defaults=(0, 0, 0, 0, False),
+    " usual_ns until_ns damaged asked handles came_ns waited_ns",
+    defaults=(0, 0, 0, 0, False, 0, 0),
 )
 
 RECORD_KINDS = {
@@ -153,6 +153,8 @@ cdef class Page:
             v.damaged,
             v.asked,
             bool(v.handles),
+            v.came_ns,
+            v.waited_ns,
         )
 
     def times(self, slot):

@@ -21,6 +21,15 @@ Span = tuple[int, int, int]  # ranks: the first, the last, the distance between 
 
 
 @dataclass(frozen=True)
+class Manager:
+    """Where a manager runs, or ran: machine, pid and port."""
+
+    host: str = ""
+    pid: int = 0
+    port: int = 0
+
+
+@dataclass(frozen=True)
 class Line:
     """A log line. `at`: Unix time."""
 
@@ -95,7 +104,8 @@ class Incident:
     def cut(self, now: float) -> None:
         """Cut the incident, which is not over, at `now`."""
         self.seconds = max(now - self.began, 0.0)
-        self.phases = {}
+        noticed = self.entered[0][2] if self.entered else now
+        self.phases = {"DETECT": max(noticed - self.began, 0.0)}
         ends = [*(at for _, _, at in self.entered[1:]), now]
         for (_, phase, begin), end in zip(self.entered, ends, strict=False):
             self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)
@@ -210,6 +220,28 @@ class Shrunk:
     @property
     def times(self) -> str:
         return f"{self.shares} time{'s' * (self.shares != 1)}"
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes of a node's ranks: a `processes` entry. `devices`: () if all are CPUs."""
+
+    ranks: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Processes:
+        """Raises ValueError for an entry that makes no sense."""
+        names = ("ranks", "pids", "incarnations")
+        ranks, pids, incarnations = (tuple(record.several(name)) for name in names)
+        devices = tuple(record.several("devices"))
+        if not len(ranks) == len(pids) == len(incarnations) or len(devices) not in (0, len(ranks)):
+            raise ValueError("lists of different lengths")
+        if not all(map(is_count, (*ranks, *pids, *incarnations))):
+            raise ValueError("not all are counts")
+        return cls(ranks, pids, incarnations, tuple(str(device)[:100] for device in devices))
 
 
 @dataclass(frozen=True)

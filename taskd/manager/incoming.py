@@ -119,7 +119,9 @@ class Incoming:
         if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if message.progress is not None and self._members.agents.get(peer.node) is peer:
-            self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
+            said = self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
+            if said is not None:
+                self._feed(said, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
             if peer.clock.answered(message.asked, origin.envelope.at, self._clock()):

@@ -25,7 +25,12 @@ REPORTS = (
 )
 # requests answered even by a manager that is not in charge: they concern its own knowledge and
 # files
-ALWAYS = from_operator.StatusAsked | from_operator.OverviewAsked | from_operator.ReleaseDevice
+ALWAYS = (
+    from_operator.StatusAsked
+    | from_operator.OverviewAsked
+    | from_operator.RanksAsked
+    | from_operator.ReleaseDevice
+)
 MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
@@ -88,6 +93,11 @@ class Operators:
             return
         if isinstance(message, from_operator.OverviewAsked):
             self.answer(self._journal_writer.overview(self._coordinator, message.request, now))
+            return
+        if isinstance(message, from_operator.RanksAsked):
+            ranks = self._journal_writer.ranks(self._coordinator, now)
+            found = ranks.page(message.first, message.count)
+            self.answer(to_operator.RanksSeen(message.request, found))
             return
         if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._devices.release(message.device, now)

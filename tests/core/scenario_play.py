@@ -293,6 +293,7 @@ def event(kind: Any, **fixed: Any) -> Callable[..., list[str]]:
     def make(play: Play, options: dict[str, str], groups: dict[str, Any]) -> Any:
         given = {n: int(options.get(n, now(play))) for n, now in CURRENT.items() if n in names}
         given |= {"stopped": "stopped" in options} if kind is from_agent.RankStalled else {}
+        given |= {"idle": float(options["idle"])} if "idle" in names and "idle" in options else {}
         said = {n: READ.get(n, str)(text) for n, text in groups.items() if text is not None}
         if left := said.pop("left", None):
             said["position"] = position(left + " clean=none")

@@ -183,7 +183,7 @@ def test_a_job_that_was_killed():
     assert "RESUME" not in text.partition("1 incident")[2] and "no end" in text
     (cut,) = told(STORY[:10]).job.incidents
     assert (cut.result, cut.seconds, cut.ranks) == ("not over", 3.0, [])
-    assert cut.phases == {"INTERRUPT": 0.5, "REPLACE": 2.0, "RESUME": 0.0}
+    assert cut.phases == {"DETECT": 0.5, "INTERRUPT": 0.5, "REPLACE": 2.0, "RESUME": 0.0}
     left = [*BEGIN, record("leave", 170.0, why="SIGTERM was received; the job continues")]
     assert "its manager had left: SIGTERM was received" in words.first(told(left))
 

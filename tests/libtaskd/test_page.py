@@ -215,6 +215,15 @@ def test_patience(attached):
     assert attached.read(0).until_ns == 0
 
 
+def test_an_interruption_is_no_progress(attached):
+    slot.progress(3, slot.COMPUTING)
+    begun = attached.read(0).heartbeat_ns
+    slot.progress(3, slot.INTERRUPTED)
+    assert (attached.read(0).heartbeat_ns, attached.read(0).phase) == (begun, slot.INTERRUPTED)
+    slot.progress(3, slot.COMPUTING)
+    assert attached.read(0).heartbeat_ns > begun
+
+
 def test_hold(page):
     page.pause(7)
     assert slot.pause_step() is None, "not attached"

@@ -37,8 +37,10 @@ class Rank:
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
     control: socket.socket | None = None  # to the thread that answers while it trains
+    device: str = ""  # see from_rank.RankHello
     joined: bool = False
     dumps: tuple[str, ...] = ()  # see from_rank.RankJoined
+    idle: float | None = None  # at its last interruption, see from_rank.RankInterrupted
     stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state

@@ -212,13 +212,13 @@ def _repaired(kill: records.Kill, found: records.Recovery) -> list[str]:
     click.echo(
         f"  rank {kill.rank} is pid {found.pid} now; all ranks have finished step {found.step},"
         f" {found.seconds * 1e3:.0f} ms after the kill; {found.kept} of {RANKS - 1} other processes"
-        f" are the same, {found.lost} finished steps lost"
+        f" are the same, {found.lost} finished steps repeated"
     )
     wrong = []
     if found.kept != RANKS - 1:
         wrong.append(f"kill of rank {kill.rank}: only {found.kept} others are the same process")
     if found.lost:
-        wrong.append(f"kill of rank {kill.rank}: {found.lost} finished steps were done again")
+        wrong.append(f"kill of rank {kill.rank}: {found.lost} finished steps were repeated")
     return wrong
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
 from taskd.history.facts import ENDED, REPAIRED, span
-from taskd.history.goodput import INCIDENT, REPEATING, SHRUNK
+from taskd.history.goodput import INCIDENT, REPEATED, SHRUNK, SLOW
 from taskd.history.model import Job
 from taskd.history.notices.content import Notice
 
@@ -33,7 +33,7 @@ def _over(notice: Notice, job: Job) -> str:
     if notice["result"] != REPAIRED:
         return f"incident {notice['incident']}: all ranks are restarted; cause: {cause}"
     spent = job.spent.seconds
-    lost = spent[INCIDENT] + spent[REPEATING] + spent[SHRUNK]
+    lost = sum(spent[kind] for kind in (INCIDENT, REPEATED, SLOW, SHRUNK))
     repeated = _repeated(incident.step, incident.reached)
     return (
         f"{_done(notice)} in {span(notice['seconds'])}, {repeated}, {span(lost)} lost so far;"

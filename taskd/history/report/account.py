@@ -72,6 +72,7 @@ class Account:
     start: float | None
     lost: tuple[Interval, ...]
     paused: tuple[Interval, ...]
+    slowed: tuple[Slowed, ...]
     shrunk: tuple[Slowed, ...]
     goodput: float | None
     mttr: Times | None
@@ -95,6 +96,11 @@ class Account:
     @property
     def paused_seconds(self) -> float:
         return figures.overlap(self.paused, self.span)
+
+    @property
+    def slow_seconds(self) -> float:
+        """Lost to slow ranks: neither in incidents nor paused."""
+        return figures.slowed(self.slowed, self.span)
 
     @property
     def shrunk_seconds(self) -> float:
@@ -148,7 +154,8 @@ def of_job(
     span = figures.observed(job)
     lost = tuple(figures.lost_intervals(job, costs))
     paused = tuple(figures.paused_intervals(job, lost))
-    shrunk = tuple(figures.slowed_intervals(job, lost, paused))
+    slowed = tuple(figures.slow_intervals(job, lost, paused))
+    shrunk = tuple(figures.shrunk_intervals(job, lost, paused, slowed))
     strategies = sorted({i.strategy for i in job.incidents if i.strategy})
     by_strategy = {s: figures.mttr(i for i in job.incidents if i.strategy == s) for s in strategies}
 
@@ -165,8 +172,9 @@ def of_job(
         start=figures.start_seconds(job),
         lost=lost,
         paused=paused,
+        slowed=slowed,
         shrunk=shrunk,
-        goodput=figures.goodput(span, lost, paused, shrunk),
+        goodput=figures.goodput(span, lost, paused, slowed, shrunk),
         mttr=figures.mttr(job.incidents),
         strategies={s: times for s, times in by_strategy.items() if times is not None},
         mtbf=figures.mtbf(span, sum(not growth(f) for f in faults)),
@@ -175,7 +183,7 @@ def of_job(
         causes=counted(lambda i, f: f.cause),
         codes=counted(lambda i, f: f.code),
         slow=tuple(_slow(job)),
-        bins=tuple(_bins(job, span, lost, paused, shrunk)),
+        bins=tuple(_bins(job, span, lost, paused, slowed, shrunk)),
         rates=tuple(_rates(job)),
         steps=step_times.of_samples(job.samples),
         logs=logs or {},
@@ -228,18 +236,23 @@ def _counted(
 
 
 def _slow(job: Job) -> Iterable[Slow]:
-    """The ranks that were slow most often."""
+    """The ranks that were slow most often: whose own steps took longer, or for which the others
+    waited, so that all steps did."""
     found: dict[int, list[tuple[float, float]]] = {}
-    nodes: dict[int, int] = {}
     for sample in job.samples:
-        for rank, node, seconds in sample.slow:
+        for rank, _, seconds in sample.slow:
             if sample.usual > 0:
                 found.setdefault(rank, []).append((sample.at, seconds / sample.usual))
-                nodes[rank] = node
+    for was in job.slow.over:
+        for rank, share in was.ranks.items():
+            times = 1.0 / max(1.0 - share, 1e-3)
+            found.setdefault(rank, []).append((was.since, times))
+            found[rank].append((was.until or was.since, times))
     ranked = sorted(found, key=lambda r: (-len(found[r]), -max(x for _, x in found[r]), r))
     for rank in ranked[:RANKED]:
-        at = found[rank]
-        yield Slow(rank, nodes[rank], max(ratio for _, ratio in at), len(at), tuple(at))
+        at = sorted(found[rank])
+        node = job.places.of(rank)[0]
+        yield Slow(rank, node, max(ratio for _, ratio in at), len(at), tuple(at))
 
 
 def _bins(
@@ -247,6 +260,7 @@ def _bins(
     span: Interval,
     lost: Sequence[Interval],
     paused: Sequence[Interval],
+    slow: Sequence[Slowed],
     shrunk: Sequence[Slowed],
 ) -> Iterable[tuple[float, float | None]]:
     begin, end = job.began, max(job.last, span[1])
@@ -255,8 +269,9 @@ def _bins(
     for n in range(count if width > 0 else 0):
         at, to = begin + n * width, begin + (n + 1) * width
         within = max(at, span[0]), min(to, span[1])
-        parts = _within(lost, within), _within(paused, within), _within(shrunk, within)
-        yield at, figures.goodput(within, *parts)
+        stops = _within(lost, within), _within(paused, within)
+        slower = _within(slow, within), _within(shrunk, within)
+        yield at, figures.goodput(within, *stops, *slower)
 
 
 def _within(intervals: Sequence[Timed], span: Interval) -> Sequence[Timed]:

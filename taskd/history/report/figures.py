@@ -133,16 +133,41 @@ def paused_intervals(job: Job, lost: Sequence[Interval]) -> list[Interval]:
     return [part for interval in every for part in without(interval, lost)]
 
 
-def slowed_intervals(
-    job: Job, lost: Sequence[Interval], paused: Sequence[Interval]
+def slow_intervals(job: Job, lost: Sequence[Interval], paused: Sequence[Interval]) -> list[Slowed]:
+    """When the job trained and the others waited for a slow rank: the share of a step that they
+    waited longer for it than for a rank as fast as the median is lost."""
+    return _trained(job, [(s.since, s.until, s.share) for s in job.slow.over], lost, paused)
+
+
+def shrunk_intervals(
+    job: Job, lost: Sequence[Interval], paused: Sequence[Interval], slow: Sequence[Slowed] = ()
 ) -> list[Slowed]:
     """When ranks were away, the job trained, and a step took `shares` times as long:
-    1 - 1 / shares of that time is lost."""
+    1 - 1 / shares of that time is lost, of what is not lost to slow ranks."""
+    was = [(s.since, s.until, 1.0 - 1.0 / s.shares) for s in job.shrunken]
+    found = list[Slowed]()
+    for begin, end, part in _trained(job, was, lost, paused):
+        for a, b, share in slow:
+            if begin < b and a < end:
+                found += [(begin, a, part)] * (begin < a)
+                found.append((max(begin, a), min(end, b), part * (1.0 - share)))
+                begin = min(end, b)
+        found += [(begin, end, part)] * (begin < end)
+    return found
+
+
+def _trained(
+    job: Job,
+    slower: Iterable[tuple[float, float | None, float]],
+    lost: Sequence[Interval],
+    paused: Sequence[Interval],
+) -> list[Slowed]:
+    """In order, without what is lost or paused, and none twice."""
     span, taken, found = observed(job), united([*lost, *paused], observed(job)), list[Slowed]()
     ended = span[0]
-    for was in sorted(job.shrunken, key=lambda s: s.since):
-        begin, end = max(was.since, ended), min(was.until or was.since, span[1])
-        found += ((a, b, 1.0 - 1.0 / was.shares) for a, b in without((begin, end), taken))
+    for since, until, part in sorted(slower, key=lambda s: s[0]):
+        begin, end = max(since, ended), min(until or since, span[1])
+        found += ((a, b, part) for a, b in without((begin, end), taken))
         ended = max(end, ended)
     return found
 
@@ -156,15 +181,16 @@ def goodput(
     span: Interval,
     lost: Sequence[Interval],
     paused: Sequence[Interval],
+    slow: Sequence[Slowed] = (),
     shrunk: Sequence[Slowed] = (),
 ) -> float | None:
-    """1 - (lost + paused + shrunk) / observed: the share of the observed time in which new steps
-    came at the job's own speed. A slow rank does not lower it; ranks that are away do. None where
-    nothing was observed."""
+    """1 - (lost + paused + slow ranks + shrunk) / observed: the share of the observed time in which
+    new steps came as fast as the median rank takes them. None where nothing was observed."""
     whole = span[1] - span[0]
     if whole <= 0:
         return None
-    gone = overlap(lost, span) + overlap(paused, span) + slowed(shrunk, span)
+    gone = overlap(lost, span) + overlap(paused, span)
+    gone += slowed(slow, span) + slowed(shrunk, span)
     return max(1.0 - gone / whole, 0.0)
 
 

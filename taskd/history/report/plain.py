@@ -33,6 +33,7 @@ def plain(account: Account) -> dict[str, Any]:
         "observed_seconds": account.span[1] - account.span[0],
         "lost_seconds": account.lost_seconds,
         "paused_seconds": account.paused_seconds,
+        "slow_rank_seconds": account.slow_seconds,
         "shrunk_seconds": account.shrunk_seconds,
         "goodput": account.goodput,
         "steps_repeated": account.again,

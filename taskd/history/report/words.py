@@ -137,6 +137,9 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
         yield "to start", span(account.start), "until all were protected"
     if account.paused_seconds:
         yield "paused", span(account.paused_seconds), "by an operator"
+    if account.job.slow.over:
+        waited = "of steps in which the others waited for a slow rank"
+        yield "slow ranks", span(account.slow_seconds), waited
     if account.job.shrunken:
         yield "shrunk", span(account.shrunk_seconds), "of steps that took longer, ranks were away"
 
