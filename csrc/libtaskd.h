@@ -180,9 +180,9 @@ int taskd_records(const struct taskd_page *page, uint32_t slot, struct taskd_rec
 /* Copy the newest TASKD_DAMAGES complete damages, oldest first; returns their number. `damaged` of
  * taskd_read counts all. */
 int taskd_damages(const struct taskd_page *page, uint32_t slot, struct taskd_damage *out);
-/* Copy how many attempts have taken how long: TASKD_TIMES counts. out[8 * p + e] are those of at least
- * (8 + e) / 8 * 2^(16 + p) ns and less than the next one's; shorter and longer ones are in the first
- * and in the last. The attempts are those that `usual_ns` is made of. */
+/* Copy how many attempts have taken how long: TASKD_TIMES counts. out[8 * p + e] are those of at
+ * least (8 + e) / 8 * 2^(16 + p) ns and less than the next one's; shorter and longer ones are in
+ * the first and in the last. The attempts are those that `usual_ns` is made of. */
 int taskd_times(const struct taskd_page *page, uint32_t slot, uint32_t *out);
 /* The bell's value; read it before the state that it announces. Never fails. */
 uint32_t taskd_page_bell(const struct taskd_page *page);
