@@ -1,8 +1,8 @@
-# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | lint | bench | soak |
-# soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned
-# requirements, and taskd in it, built from this tree (editable: what is tested is the tree;
-# tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or later with its
-# headers, a C compiler and make. PYTHON=... picks another interpreter.
+# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 | lint |
+# bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual environment
+# in .venv with pinned requirements, and taskd in it, built from this tree (editable: what is tested
+# is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or
+# later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,6 +13,7 @@ LIBRARY := taskd/python/cython_api/libs/libtaskd.so
 NATIVE := setup.py pyproject.toml $(wildcard csrc/*.[ch] csrc/mindio/*.[ch] \
 	taskd/cython_api/*.pyx taskd/cython_api/*.pxd)
 TORCH_NPU := $(VENV)/torch_npu
+SITE := $(VENV)/site
 MINDSPORE := $(VENV)/mindspore
 MINDSPORE_TESTS := $(addsuffix .py,$(addprefix tests/mindspore/test_, \
 	contract fault_tolerance msrun pods))
@@ -29,6 +30,7 @@ TESTS ?= -m 'not long'
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
+DIST ?= dist
 # taskd itself, for pip install
 EDITABLE := --quiet --no-build-isolation --no-deps --editable .
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -36,8 +38,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-all test-torch lint ruff mypy api-docs settings-docs tracked \
-	build install bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written tracked \
+	build install bench soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -99,7 +101,7 @@ $(TORCH)/requirements.installed: requirements/torch.txt requirements/taskd.txt
 		--requirement requirements/torch.txt
 	@touch $@
 
-lint: ruff mypy api-docs settings-docs tracked
+lint: ruff mypy written tracked
 
 ruff: build
 	$(BIN)/ruff check --quiet --output-format=concise .
@@ -108,11 +110,11 @@ ruff: build
 mypy: build
 	$(BIN)/mypy --no-error-summary
 
-api-docs: build
-	$(BIN)/python scripts/api_docs.py --check
-
-settings-docs: build
-	$(BIN)/python scripts/settings_docs.py --check
+# what scripts write is up to date
+written: build
+	@failed=0; for page in api commands settings; do \
+		$(BIN)/python scripts/$${page}_docs.py --check || failed=1; \
+	done; exit $$failed
 
 # what git keeps: no binaries but pictures; at most 100 columns also where ruff does not look
 tracked:
@@ -141,11 +143,34 @@ endif
 soak: build
 	@$(ACTIVE) python benchmarks/soak.py $(SOAK)
 
-# the documents as a web site in site/; a broken link fails
-site:
-	$(PYTHON) -m venv $(VENV)/site
-	$(VENV)/site/bin/python -m pip install --quiet -r requirements/site.txt
-	$(VENV)/site/bin/mkdocs build
+# the documents as a web site in site/, which loads nothing from elsewhere; a broken link fails
+site: $(SITE)/complete
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build
+	@echo "open site/index.html"
+
+$(SITE)/complete: requirements/site.txt requirements/site-scripts.txt
+	@command -v npm > /dev/null || \
+		{ echo "there is no npm, which fetches the scripts of the site's pages" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(SITE)
+	$(SITE)/bin/python -m pip install --quiet -r requirements/site.txt
+	@mkdir $(SITE)/scripts
+	@set -e; cd $(SITE)/scripts; for one in $$(cat $(CURDIR)/requirements/site-scripts.txt); do \
+		mkdir $${one%@*}; tar -xzf $$(npm pack --silent $$one) -C $${one%@*} --strip-components 1; \
+	done; rm *.tgz
+	@touch $@
+
+# what a release consists of, in dist/: see CONTRIBUTING.md
+wheels: $(VENV)/wheels/complete
+	@$(VENV)/wheels/bin/python scripts/wheels.py $(DIST)
+
+# libtaskd's tests with the aarch64 wheel, by an emulated processor
+test-aarch64: wheels
+	@$(VENV)/wheels/bin/python scripts/aarch64.py $(DIST) tests/libtaskd $(TESTS)
+
+$(VENV)/wheels/complete: requirements/wheels.txt
+	$(PYTHON) -m venv --clear $(VENV)/wheels
+	$(VENV)/wheels/bin/python -m pip install --quiet --requirement requirements/wheels.txt
+	@touch $@
 
 # several hosts made of network namespaces: root and `ip`
 soak-nodes: build

@@ -41,6 +41,7 @@ def environment(log: Path, port: int = 0, **more: str) -> dict[str, str]:
         "TASKD_FAULT_REPORTS": "on",
         "TASKD_PORT": str(port or free_port()),
         "TASKD_LOG_PATH": str(log),
+        "TASKD_DUMP_PATH": str(log / "dumps"),  # of a job that is stopped by SIGTERM
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         **more,
     }

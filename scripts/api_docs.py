@@ -2,7 +2,7 @@
 
     python scripts/api_docs.py [--check]
 
-Reads signatures and docstrings from the source without importing it; the commands' help is click's.
+Reads signatures and docstrings from the source without importing it.
 A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and Example. TEXTS
 replaces docstrings that are written for contributors.
 """
@@ -10,18 +10,14 @@ replaces docstrings that are written for contributors.
 from __future__ import annotations
 
 import ast
-import importlib
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import click
 import generated
 
 TARGET = generated.ROOT / "docs" / "api.md"
-sys.path.insert(0, str(generated.ROOT))  # this tree's help, installed or not
 
 Definition = ast.FunctionDef | ast.ClassDef
 MADE_BY_TASKD = ("Job", "Attempt")  # users do not call their constructors
@@ -256,10 +252,9 @@ def render() -> str:
             contents[-1].append(f"[`{heading}`](#{_anchor(heading)})")
             body += _entry(definition, name, heading)
     rows = [f"| {row[0]} | {', '.join(row[1:])} |" for row in contents]
-    rows.append("| [Commands](#commands) | `taskd --help` and the help of every command |")
+    rows.append("| Type commands | [Commands](commands.md) |")
     parts.append("\n".join(["| To | Use |", "|---|---|", *rows]))
-    body += ["## Commands", "As `taskd COMMAND --help` prints it."]
-    return "\n\n".join([*parts, *body, *_commands()]) + "\n"
+    return "\n\n".join([*parts, *body]) + "\n"
 
 
 def _module(path: str) -> ast.Module:
@@ -410,26 +405,6 @@ def _docstring(node: ast.Module | Definition) -> str:
     if not text:
         raise SystemExit(f"{getattr(node, 'name', 'a module')} has no docstring")
     return text
-
-
-def _commands() -> Iterator[str]:
-    group = importlib.import_module("taskd.cli").main
-    yield _help(group, "taskd")
-    context = click.Context(group, info_name="taskd")
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield f"### taskd {name}"
-        yield _help(command, f"taskd {name}")
-        for part in command.list_commands(context) if isinstance(command, click.Group) else ():
-            inner = command.get_command(context, part)
-            assert inner is not None
-            yield _help(inner, f"taskd {name} {part}")
-
-
-def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=100, max_content_width=100)
-    return f"```text\n{command.get_help(context).rstrip()}\n```"
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 
 from taskd import logs, settings
-from taskd.adaptor import contexts, rendezvous, restarts, stopping, stores
+from taskd.adaptor import contexts, rendezvous, restarts, script, stopping, stores
 from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
@@ -51,6 +51,10 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         contexts.as_program(spec)
+        if isinstance(spec.entrypoint, str) and (
+            why := script.refusal(spec.entrypoint, tuple(map(str, spec.args)))
+        ):
+            raise SystemExit(f"taskd: {why}")
         super().__init__(spec, *args, **kwargs)
         try:
             place = self._place = Place(spec, self._worker_group)

@@ -70,7 +70,7 @@ class Orders:
             to_rank.Continue: self._pause,
             to_rank.SwitchNics: member.send_to_ranks,
             to_rank.StressTest: member.send_to_ranks,
-            to_rank.Inject: monitor.inject,
+            to_rank.Inject: lambda epoch, order: monitor.inject(epoch, order, member.node),
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
             to_rank.SaveCheckpoint: member.send_to_ranks,

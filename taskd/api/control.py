@@ -208,11 +208,14 @@ class Control(DeviceRequests):
 
         Args:
             rank: The global rank.
-            what: `memory` poisons a page (Linux 6.6 or later), `link` breaks the connections to
-                another rank, `endpoints` changes nothing and returns the rank's connections.
-            options: For `memory`: `where` (as in `taskd inject memory --where`) and, optionally,
-                `page`, the number of the page. For `link`: `how` (`cut` or `drop`) and `ends`, what
-                `endpoints` returned for the other rank.
+            what: `kill` and `stop` send SIGKILL and SIGSTOP to the rank's process, `exit` ends it
+                from within, `memory` poisons a page (Linux 6.6 or later), `link` breaks the
+                connections to another rank, `endpoints` changes nothing and returns the rank's
+                connections.
+            options: For `exit`: optionally `status`, 1 by default. For `memory`: `where` (as in
+                `taskd inject memory --where`) and, optionally, `page`, the number of the page. For
+                `link`: `how` (`cut` or `drop`) and `ends`, what `endpoints` returned for the other
+                rank.
             timeout: Seconds to wait for the rank.
 
         Returns:

@@ -14,6 +14,7 @@ import click
 from msgspec import to_builtins
 
 from taskd import settings
+from taskd.cli import Group
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected
 from taskd.core.demand import Demand
@@ -46,7 +47,7 @@ TABLE_NAME = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Fault codes of devices: check the files, explain a code, release a separated device."""
 

@@ -15,6 +15,7 @@ import click
 
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
+from taskd.cli.operate import of_job
 from taskd.cli.whole_file import whole_file
 from taskd.history import files, log_files
 from taskd.history.reading import Reader
@@ -60,6 +61,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
+@of_job
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
 @LOG_PATH
 @click.option(
@@ -116,12 +118,10 @@ def command(
 
     docs/report.md has the formula of each figure.
     """
-    named = journal is None and "MINDX_TASK_ID" in os.environ
-    name = settings.job(os.environ) if named else None
     place = journal or log_path or _logs()
 
     def read_all(logs: bool) -> tuple[Account, int]:
-        job, damaged = find(place, name)
+        job, damaged = find(place) if journal is not None else _of_this_job(place)
         now = _now(job.name) if journal is None and job.end is None else None
         around = log_files.of_incidents(_directory(place), job) if logs else {}
         return assumed_account(job, checkpoint_every, restart_seconds, now, around), damaged
@@ -188,22 +188,35 @@ def read(newest: Path) -> tuple[Job | None, int]:
     return account.read(reader.files(files.of(newest))), reader.damaged
 
 
-def find(place: Path, name: str | None = None) -> tuple[Job, int]:
-    """The job of the journal at `place`, a file or a directory, and the number of invalid lines.
-    `name` chooses in a directory; None: the one written last. Raises ClickException."""
+def find(place: Path) -> tuple[Job, int]:
+    """The job of the journal at `place`, a file or a directory, of which the one written last
+    counts; and the number of invalid lines. Raises ClickException."""
+    return _read(files.newest(place) if place.is_dir() else place, place)
+
+
+def _of_this_job(directory: Path) -> tuple[Job, int]:
+    """The same for the job that the options and the environment name."""
+    from taskd.api import finding
+
     try:
-        if place.is_dir():
-            newest = files.path(place, name) if name is not None else files.newest(place)
-        else:
-            newest = place if place.exists() else None
-        job, damaged = read(newest) if newest is not None else (None, 0)
+        of = f" of job {settings.job(os.environ)}" if "MINDX_TASK_ID" in os.environ else ""
+        of += f" on port {os.environ['TASKD_PORT']}" if "TASKD_PORT" in os.environ else ""
+        return _read(finding.journal(os.environ, directory), directory, of)
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _read(newest: Path | None, place: Path, of: str = "") -> tuple[Job, int]:
+    try:
+        there = newest is not None and newest.exists()
+        job, damaged = read(newest) if newest is not None and there else (None, 0)
     except OSError as error:
         raise click.ClickException(f"{place} cannot be read: {error.strerror}") from None
     if job is None:
-        of = f" of job {name}" if name is not None else ""
         raise click.ClickException(
-            f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its directory,"
-            " or set --log-path (TASKD_LOG_PATH) and MINDX_TASK_ID as the job has them"
+            f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its"
+            " directory, or set --log-path (TASKD_LOG_PATH), --job (MINDX_TASK_ID) or --port"
+            " (TASKD_PORT) as the job has them"
         )
     return job, damaged
 

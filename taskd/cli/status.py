@@ -19,7 +19,7 @@ from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import of_job
 from taskd.history import files
 from taskd.history.model import of_records
-from taskd.history.reading import Reader
+from taskd.history.reading import Reader, last_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from taskd.messages.to_operator import IncidentSeen, ShrunkSeen
 
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
+STARTS = 60.0  # seconds that a launcher may take to start its manager, see first_manager.py
 EVERY = 1.0  # seconds between two polls
 # exit statuses, besides 1 for "nothing is known" and 2 for bad arguments
 WELL, FAILED, SILENT = 0, 3, 4
@@ -90,7 +91,7 @@ def _live(poll: Callable[[], Model]) -> Model:
 
     from taskd.history.status.rendering import render
 
-    model = poll()
+    model = _first(poll)
     with (
         contextlib.suppress(KeyboardInterrupt),
         Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
@@ -101,6 +102,27 @@ def _live(poll: Callable[[], Model]) -> Model:
             model = poll()
             live.update(render(model), refresh=True)
     return model
+
+
+def _first(poll: Callable[[], Model]) -> Model:
+    """What is seen first; of a job that has just been started, once its manager answers."""
+    from taskd.protocol import running_jobs
+
+    until, told = time.monotonic() + STARTS, False
+    while True:
+        try:
+            return poll()
+        except Unknown:
+            if time.monotonic() > until or not running_jobs.found():
+                raise
+        if not told:
+            click.echo("the job starts: waiting for its manager", err=True)
+        told = True
+        time.sleep(EVERY)
+
+
+class Unknown(click.ClickException):
+    """Neither a manager nor a journal tells of the job."""
 
 
 @dataclass
@@ -148,25 +170,34 @@ class _Sight:
             return None
 
     def _journaled(self) -> Model:
-        """By the journal. Raises ClickException."""
+        """By the journal. Raises Unknown and other ClickExceptions."""
+        from taskd.api import finding
+
         newest = self._newest()
         model = self._journal(newest) if newest is not None else None
         if model is None:
-            raise click.ClickException(
-                f"no manager of your job answers, and there is no journal in"
+            raise Unknown(
+                f"no manager of your job answers, and there is no journal of it in"
                 f" {self.given or self.directory}: set TASKD_MANAGER_ADDR (or TASKD_PORT),"
                 " MINDX_TASK_ID and TASKD_SECRET as the job has them, or --log-path"
+                f"{finding.others()}"
             )
         return model
 
     def _newest(self) -> Path | None:
-        """The newest file of the journal to read: of the job that is named, else the last one."""
-        place = self.given or self.directory
-        if not place.is_dir():
-            return place
-        named = files.path(place, settings.job(os.environ))
-        chosen = "MINDX_TASK_ID" in os.environ and self.given is None
-        return named if chosen else files.newest(place)
+        """The newest file of the journal to read."""
+        from taskd.api import finding
+        from taskd.protocol import running_jobs
+
+        if self.given is not None:
+            return files.newest(self.given) if self.given.is_dir() else self.given
+        newest = finding.journal(os.environ, self.directory)
+        if newest is not None and newest.exists():
+            # a launcher that has just been started again: the end is that of the run before
+            port, end = last_run(newest)
+            if end is not None and any(j.port == port for j in running_jobs.found()):
+                return None
+        return newest
 
     def _journal(self, newest: Path) -> Model | None:
         from taskd.history.status.model import SHOWN, of_journal

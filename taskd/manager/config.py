@@ -93,7 +93,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
                 "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
             )
         )
-    found = settings.examine(environ)
+    found = settings.examine(environ, starting=not under_way)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
     try:

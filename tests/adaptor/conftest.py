@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
-from taskd.adaptor import patching
-from tests.adaptor.torch_copies import FAKE, shadow
+from tests.adaptor.torch_copies import FAKE, copy
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def torch() -> Path:
-    spec = importlib.util.find_spec("torch")
-    assert spec is not None and spec.submodule_search_locations
-    return Path(spec.submodule_search_locations[0])
-
-
 @pytest.fixture
-def site(tmp_path, torch) -> Path:
+def site(tmp_path) -> Path:
     """A site-packages with a torch in it that works."""
-    site = tmp_path / "site"
-    shadow(torch, site / "torch", {"distributed"})
-    shadow(torch / "distributed", site / "torch" / "distributed", {"run.py", "__pycache__"})
-    source = patching.read((torch / "distributed" / "run.py").read_bytes()).plain
-    (site / "torch" / "distributed" / "run.py").write_bytes(source)
-    return site
+    copy(tmp_path / "site")
+    return tmp_path / "site"
 
 
 @pytest.fixture

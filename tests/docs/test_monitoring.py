@@ -20,6 +20,7 @@ from taskd.history.notices import queue
 from taskd.history.notices.content import Notices
 from taskd.history.notices.slow_ranks import BEGINS
 from taskd.history.reading import Record
+from tests.docs import pages
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "monitoring"
@@ -58,6 +59,7 @@ TARGET = {"job", "instance"}  # labels that Prometheus adds
 def expressions() -> list[str]:
     found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
     found += [note["expr"] for note in DASHBOARD["annotations"]["list"]]
+    found += [block.text for block in pages.blocks("docs/monitoring.md") if block.kind == "promql"]
     return found + [rule["expr"] for rule in ALERTS]
 
 

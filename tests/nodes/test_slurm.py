@@ -14,6 +14,8 @@ import slurm
 import training
 from results import Result
 
+from tests.docs import pages
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
 LIMIT = 120.0  # seconds; processes import torch on a busy machine
@@ -67,6 +69,14 @@ class Job:
     def _logged(self, log: Path, text: str) -> bool:
         return any(text in path.read_text() for path in log.glob("manager*.log"))
 
+    def asked_by_hand(self) -> str:
+        """What the command of docs/slurm.md prints, in an environment as the batch script's."""
+        (command,) = [c for b in pages.blocks("docs/slurm.md") for c in b.commands() if "srun" in c]
+        env = {"MINDX_TASK_ID": f"slurm-{self.number}", "PATH": f"{training.BIN}:{os.defpath}"}
+        env |= {"TASKD_PORT": str(20000 + int(self.number) % 5000)}
+        env |= {"TASKD_SECRET_FILE": str(self._directory / "run" / "secret")}
+        return self._slurm.run(*command.replace("JOB", self.number).split(), **env)
+
     def launcher(self, host: int) -> int:
         return int((self._directory / f"run/launcher-host-{host}").read_text())
 
@@ -91,6 +101,7 @@ def test_a_job_goes_on(tmp_path, hosts, reference, kind):
     with slurm.Slurm(machines, tmp_path / "slurm") as service:
         job = Job(service, kind, directory)
         job.started(0)
+        assert "training" in job.asked_by_hand()
         service.run("scancel", "--signal=TERM", job.number)
         job.started(1)
         assert "the job has ended with status 75\n" in job.result().output

@@ -57,7 +57,8 @@ class Rank:
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported
-    injections: list[str] = field(default_factory=list)  # requests that it has not answered
+    # requests that it has not answered -> its process, in words
+    injections: dict[str, str] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:

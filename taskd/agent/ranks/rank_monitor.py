@@ -6,13 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskd import raised, stacks
+from taskd import raised, settings, stacks
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
@@ -25,6 +27,11 @@ log = logging.getLogger("taskd.agent")
 
 ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
 BELL = 1000  # ms between two checks that the epoch is still the present one
+# faults that are signals, and what they do
+SIGNALS = {
+    "kill": (signal.SIGKILL, "was killed by SIGKILL"),
+    "stop": (signal.SIGSTOP, "was stopped by SIGSTOP, and hangs until it is replaced"),
+}
 PROCESSES = 100  # most examined per rank: ~20 us for each thread
 
 
@@ -242,33 +249,52 @@ class RankMonitor:
             if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
                 self.report(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
 
-    def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
+    def inject(self, epoch: Epoch, order: to_rank.Inject, node: int) -> None:
         rank = epoch.find(order.rank)
-        if rank is None or rank.over is not None or not self.ask(rank, order):
-            self.report(
-                from_rank.Injected(
-                    order.request,
-                    order.rank,
-                    False,
-                    f"rank {order.rank} has no process that listens now",
-                )
-            )
+        if rank is None or rank.over is not None:
+            self._answer(order, False, f"rank {order.rank} has no process now")
+            return
+        where = f"pid {rank.pid} on node {node}, host {os.uname().nodename}"
+        if order.what in SIGNALS:
+            self._signal(rank, order, where)
+        elif self.ask(rank, order):
+            rank.injections[order.request] = where
         else:
-            rank.injections.append(order.request)
+            self._answer(order, False, f"rank {order.rank} has no process that listens now")
+
+    def _signal(self, rank: Rank, order: to_rank.Inject, where: str) -> None:
+        """By the agent, as a rank that is busy or stopped could not do it: to the very process."""
+        number, done = SIGNALS[order.what]
+        # the manager has checked this too
+        if not settings.fault_injection(os.environ):
+            self._answer(
+                order, False, "this node accepts no injected faults: TASKD_FAULT_INJECTION"
+            )
+        elif rank.pidfd is None:
+            self._answer(order, False, f"rank {order.rank} has no process now")
+        else:
+            log.warning("injected fault: %s of rank %d, %s", number.name, rank.number, where)
+            try:
+                signal.pidfd_send_signal(rank.pidfd, number)
+                if number == signal.SIGKILL:
+                    rank.killed = "taskd inject kill"
+            except OSError as error:
+                self._answer(order, False, f"{where} is gone: {error.strerror}")
+                return
+            self._answer(order, True, f"{where}, {done}")
+
+    def _answer(self, order: to_rank.Inject, ok: bool, text: str) -> None:
+        self.report(from_rank.Injected(order.request, order.rank, ok, text))
 
     def died(self, rank: Rank) -> None:
         """Answer the requests for faults that the rank has not answered: its process has ended."""
-        for request in rank.injections:
-            self.report(
-                from_rank.Injected(
-                    request, rank.number, True, f"its process has ended: {rank.over}"
-                )
-            )
+        for request, where in rank.injections.items():
+            text = f"{where}, has ended: {rank.over}"
+            self.report(from_rank.Injected(request, rank.number, True, text))
         rank.injections.clear()
 
     def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
-        if answer.request in rank.injections:
-            rank.injections.remove(answer.request)
+        if rank.injections.pop(answer.request, None) is not None:
             self.report(answer)
 
     @staticmethod

@@ -29,6 +29,10 @@ NODE = (
     " launcher, a standby (taskd run --standby), or with elastic-training, which goes on with fewer"
     " nodes."
 )
+NONE_SET = (
+    ", as exit is the job's only strategy: for repairs, set TASKD_RECOVER_STRATEGY="
+    f"{','.join(ladder.DEFAULT)} in the manager's environment (taskd run does by itself)"
+)
 NAMED = 6  # faults, nodes
 GO_ON = "Start the same command with --resume auto, and training goes on from there."
 FRAMEWORKS = "Start the same command, and the framework goes on from that checkpoint."
@@ -138,6 +142,8 @@ class End(Work):
         """The explanation for the user, as one paragraph."""
         job = self._job
         tried = "; ".join(incident.tried) or "nothing"
+        if not incident.tried and job.settings.ladder == ("exit",):
+            tried += NONE_SET
         skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
         return (
             f"{_counted(incident.faults)}. Incident {incident.number}{self._where(incident)} could"
