@@ -56,7 +56,8 @@ class Job:
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
-    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
+    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks.
+    `processes`: of each node. `preparing`: node -> the standby that prepares for it.
     `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
     it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
     those that are not kept."""
