@@ -1,8 +1,8 @@
-# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | lint | bench | soak |
-# soak-nodes | site | clean. Each does its own set-up: a virtual environment in .venv with pinned
-# requirements, and taskd in it, built from this tree (editable: what is tested is the tree;
-# tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or later with its
-# headers, a C compiler and make. PYTHON=... picks another interpreter.
+# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 | lint |
+# bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual environment
+# in .venv with pinned requirements, and taskd in it, built from this tree (editable: what is tested
+# is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or
+# later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,6 +30,7 @@ TESTS ?= -m 'not long'
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
+DIST ?= dist
 # taskd itself, for pip install
 EDITABLE := --quiet --no-build-isolation --no-deps --editable .
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -37,8 +38,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-all test-torch lint ruff mypy written tracked build \
-	install bench soak soak-nodes site clean
+.PHONY: demo test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written tracked \
+	build install bench soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -156,6 +157,19 @@ $(SITE)/complete: requirements/site.txt requirements/site-scripts.txt
 	@set -e; cd $(SITE)/scripts; for one in $$(cat $(CURDIR)/requirements/site-scripts.txt); do \
 		mkdir $${one%@*}; tar -xzf $$(npm pack --silent $$one) -C $${one%@*} --strip-components 1; \
 	done; rm *.tgz
+	@touch $@
+
+# what a release consists of, in dist/: see CONTRIBUTING.md
+wheels: $(VENV)/wheels/complete
+	@$(VENV)/wheels/bin/python scripts/wheels.py $(DIST)
+
+# libtaskd's tests with the aarch64 wheel, by an emulated processor
+test-aarch64: wheels
+	@$(VENV)/wheels/bin/python scripts/aarch64.py $(DIST) tests/libtaskd $(TESTS)
+
+$(VENV)/wheels/complete: requirements/wheels.txt
+	$(PYTHON) -m venv --clear $(VENV)/wheels
+	$(VENV)/wheels/bin/python -m pip install --quiet --requirement requirements/wheels.txt
 	@touch $@
 
 # several hosts made of network namespaces: root and `ip`

@@ -31,13 +31,14 @@ PER_NODE = 8
 FULL = 60 << 20  # bytes of incidents that tell every rank
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
 FAULTS = (
-    "rank {rank}: killed by SIGKILL (by another process, or by the kernel because memory ran out)",
+    "rank {rank}: killed by SIGKILL (by another process, not by taskd)",
     "rank {rank}: on-chip memory fault in step {step}: uncorrectable error",
     "rank {rank}: its device is RestartNPU: 80E18005 stands in RestartNPUCodes",
     "rank {rank}: left with exit code 1 after ValueError: bad batch in step {step}",
     "rank {rank}: a collective failed in step {step}: Connection closed by peer",
     "node {node}: its process has ended (ECONNREFUSED)",
 )
+TRACE = '  File "train.py", line 9, in step\n    loss = model(batch)\n' * 60  # 4 KB
 PHASES = ("INTERRUPT", "DECIDE", "REPLACE", "REBUILD", "RESTORE", "RESUME")
 STARTS = dict(zip(PHASES, (0, 140, 141, 150, 250, 350), strict=True))  # ms
 
@@ -63,7 +64,9 @@ def entries(incidents: int, ranks: int, seed: int = 1) -> Iterator[dict[str, Any
     yield {"time": now, "kind": "start", "version": 1, "successor": False, "ladder": [], **start}
     for node in range(nodes):
         place = {"first": node * PER_NODE, "ranks": PER_NODE, "address": f"10.1.{node // 250}.1"}
-        yield {"time": now + 1, "kind": "join", "node": node, "agent": "a", "epoch": 0, **place}
+        about = {"host": f"gpu-{node}", "torch": "2.7.1", "python": "3.11.7"}
+        joined = {"node": node, "agent": "a", "epoch": 0, **place, "about": about}
+        yield {"time": now + 1, "kind": "join", **joined}
     now += 90.0
     yield {"time": now, "kind": "protected", "generation": 1}
     step, every, spent = 0, 30 * 86400.0 / max(incidents, 1), 0
@@ -73,10 +76,15 @@ def entries(incidents: int, ranks: int, seed: int = 1) -> Iterator[dict[str, Any
             step += round(every / 4 / 1.5)
             slow = [[77, 9, 2.4]] if dice.random() < 0.2 else []
             said = {"step": step, "highest": step, "total": 0, "rate": 40.0, "usual": 1.5}
-            yield {"time": now, "kind": "progress", **said, "phases": {}, "slow": slow}
+            times = [[round(1.4 * 1.06**n, 6), dice.randrange(500 // n)] for n in range(1, 25)]
+            more = {"phases": {}, "slow": slow, "times": times}
+            yield {"time": now, "kind": "progress", **said, **more}
         rank = 25 if dice.random() < 0.1 else dice.randrange(ranks)
         fault = dice.choice(FAULTS).format(rank=rank, step=step, node=rank // PER_NODE)
         head = {"incident": number, "began": now}
+        died = {"rank": rank, "node": rank // PER_NODE, "pid": 1000 + rank, "cause": "died"}
+        trace = {"raised": "ValueError: bad batch", "traceback": f"{step} {TRACE}"}
+        yield {"time": now, "kind": "death", **died, **trace}
         yield {"time": now, "kind": "fault", "text": fault, **head}
         for phase, begun in STARTS.items():
             at = {"time": now + begun / 1e3, "round": 1, "strategy": "recover-in-place"}

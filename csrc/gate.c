@@ -11,7 +11,17 @@ static struct {
     uint64_t usual;
 } attempt;
 
-static void attempt_goes_on(uint32_t phase, uint64_t now)
+/* Which of the slot's counts a duration belongs to, see taskd_times. */
+static uint32_t kind_of_time(uint64_t ns)
+{
+    uint32_t power = ns == 0 ? 0 : 63 - (uint32_t)__builtin_clzll(ns);
+    if (power < 16)
+        return 0;
+    uint32_t kind = (power - 16) * 8 + (uint32_t)(ns >> (power - 3) & 7);
+    return kind < TASKD_TIMES ? kind : TASKD_TIMES - 1;
+}
+
+static void attempt_goes_on(struct taskd_slot *slot, uint32_t phase, uint64_t now)
 {
     if (phase == TASKD_UPDATING)
         return;
@@ -22,6 +32,10 @@ static void attempt_goes_on(uint32_t phase, uint64_t now)
     }
     if (phase == TASKD_COMMITTED && attempt.began != 0) {
         uint64_t took = now - attempt.began;
+        if (attempt.measured) {
+            uint32_t *count = &slot->times[kind_of_time(took)]; /* one writer */
+            __atomic_store_n(count, *count + 1, __ATOMIC_RELAXED);
+        }
         if (!attempt.measured)
             attempt.measured = true;
         else if (took >= attempt.usual)
@@ -39,8 +53,11 @@ static void publish(struct taskd_slot *slot, uint64_t step, uint32_t phase, uint
     __atomic_store_n(&slot->seq, seq, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     __atomic_store_n(&slot->phase, phase, __ATOMIC_RELAXED);
+    if (step != __atomic_load_n(&slot->step, __ATOMIC_RELAXED))
+        __atomic_store_n(&slot->came_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->step, step, __ATOMIC_RELAXED);
-    __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
+    if (phase != TASKD_INTERRUPTED) /* no progress: when the rank stood still remains visible */
+        __atomic_store_n(&slot->heartbeat_ns, now, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->usual_ns, attempt.usual, __ATOMIC_RELAXED);
     __atomic_store_n(&slot->seq, seq + 1, __ATOMIC_RELEASE);
 }
@@ -50,7 +67,10 @@ void taskd_publish_first(struct taskd_slot *slot)
 {
     memset(&attempt, 0, sizeof attempt);
     __atomic_store_n(&slot->until_ns, 0, __ATOMIC_RELAXED);
-    publish(slot, 0, TASKD_SETUP, taskd_now());
+    __atomic_store_n(&slot->waited_ns, 0, __ATOMIC_RELAXED);
+    uint64_t now = taskd_now();
+    __atomic_store_n(&slot->came_ns, now, __ATOMIC_RELAXED);
+    publish(slot, 0, TASKD_SETUP, now);
 }
 
 int taskd_progress(uint64_t step, uint32_t phase)
@@ -59,8 +79,18 @@ int taskd_progress(uint64_t step, uint32_t phase)
     if (slot == NULL)
         return -ENOTCONN;
     uint64_t now = taskd_now();
-    attempt_goes_on(phase, now);
+    attempt_goes_on(slot, phase, now);
     publish(slot, step, phase, now);
+    return 0;
+}
+
+int taskd_waited(uint64_t ns)
+{
+    struct taskd_slot *slot = taskd_my_slot();
+    if (slot == NULL)
+        return -ENOTCONN;
+    uint64_t before = __atomic_load_n(&slot->waited_ns, __ATOMIC_RELAXED); /* one writer */
+    __atomic_store_n(&slot->waited_ns, before + ns, __ATOMIC_RELAXED);
     return 0;
 }
 

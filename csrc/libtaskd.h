@@ -16,11 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 5u
+#define TASKD_ABI 6u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
 #define TASKD_DAMAGES 4         /* in a slot; the process keeps more: taskd_damage_list */
 #define TASKD_DAMAGES_LISTED 64 /* by taskd_damage_list */
+#define TASKD_TIMES 192 /* kinds of durations, see taskd_times */
 #define TASKD_ALL_DONE UINT64_MAX /* to taskd_started: this rank will not start another step */
 #define TASKD_NO_RANK UINT32_MAX  /* `rank` of a process without RANK */
 #define TASKD_NO_PAUSE UINT64_MAX  /* to taskd_page_pause, from taskd_pause_step: no pause */
@@ -80,7 +81,7 @@ struct taskd_damage {
     uint64_t number;  /* 1, 2, ... since attach; written last */
 };
 
-/* One local rank. 832 bytes; the lines that different processes write are 64 bytes apart. */
+/* One local rank. 1600 bytes; the lines that different processes write are 64 bytes apart. */
 struct taskd_slot {
     /* line 0: identity, by the rank at attach */
     _Alignas(64) uint32_t rank; /* global rank, from RANK */
@@ -94,10 +95,12 @@ struct taskd_slot {
     _Alignas(64) uint32_t seq;
     uint32_t phase;
     uint64_t step;
-    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC of the last taskd_progress but to INTERRUPTED */
     uint64_t started;      /* last step whose entry state is recorded, + 1; 0: none */
     uint64_t usual_ns;     /* usual duration of an attempt, see taskd_progress; 0: unknown */
     uint64_t until_ns;     /* CLOCK_MONOTONIC, end of taskd_patience: not hung before; 0: none */
+    uint64_t came_ns;      /* CLOCK_MONOTONIC: when the rank came to `step` */
+    uint64_t waited_ns;    /* for other ranks, since attach, see taskd_waited */
     /* line 2: orders, by the agent */
     _Alignas(64) uint32_t interruption; /* futex word: the newest interruption; never decreases */
     uint64_t copied; /* newest record of which another node has a copy, see taskd_wait_copied */
@@ -107,6 +110,8 @@ struct taskd_slot {
     /* lines 8 to 12: memory that lost its content, by the thread that touched it */
     _Alignas(64) uint64_t damaged; /* count since attach */
     _Alignas(64) struct taskd_damage damages[TASKD_DAMAGES]; /* the newest */
+    /* lines 13 to 24: how many attempts took how long, by the rank */
+    _Alignas(64) uint32_t times[TASKD_TIMES];
 };
 
 struct taskd_page {
@@ -133,7 +138,7 @@ struct taskd_view {
     int32_t pid;
     uint32_t attached;
     uint64_t step, heartbeat_ns, started; /* started: 0 is "none", UINT64_MAX "all done" */
-    uint64_t usual_ns, until_ns, damaged;
+    uint64_t usual_ns, until_ns, damaged, came_ns, waited_ns;
     int32_t asked;
     uint32_t handles;
 };
@@ -177,6 +182,10 @@ int taskd_records(const struct taskd_page *page, uint32_t slot, struct taskd_rec
 /* Copy the newest TASKD_DAMAGES complete damages, oldest first; returns their number. `damaged` of
  * taskd_read counts all. */
 int taskd_damages(const struct taskd_page *page, uint32_t slot, struct taskd_damage *out);
+/* Copy how many attempts have taken how long: TASKD_TIMES counts. out[8 * p + e] are those of at
+ * least (8 + e) / 8 * 2^(16 + p) ns and less than the next one's; shorter and longer ones are in
+ * the first and in the last. The attempts are those that `usual_ns` is made of. */
+int taskd_times(const struct taskd_page *page, uint32_t slot, uint32_t *out);
 /* The bell's value; read it before the state that it announces. Never fails. */
 uint32_t taskd_page_bell(const struct taskd_page *page);
 /* Wait until the bell's value differs from `seen`: 1; 0 after timeout_ms (< 0: no limit). One bell
@@ -223,6 +232,8 @@ int taskd_leave_on(int sig);
  * count; nor does the first that ends after attach, which may compile. A longer one counts at once,
  * a shorter one lowers the value by a sixteenth of the difference: a slowly decaying maximum. */
 int taskd_progress(uint64_t step, uint32_t phase);
+/* This rank has waited `ns` for others. By the thread that calls taskd_progress. */
+int taskd_waited(uint64_t ns);
 /* Do not count as hung for `seconds` from now on (0 ends that). Also a heartbeat. From any
  * thread. */
 int taskd_patience(uint64_t seconds);

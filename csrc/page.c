@@ -171,11 +171,14 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->heartbeat_ns = 0;
     slot->usual_ns = 0;
     slot->until_ns = 0;
+    slot->came_ns = 0;
+    slot->waited_ns = 0;
     __atomic_store_n(&slot->started, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&slot->copied, 0, __ATOMIC_RELEASE);
     memset(slot->records, 0, sizeof slot->records);
     slot->damaged = 0;
     memset(slot->damages, 0, sizeof slot->damages);
+    memset(slot->times, 0, sizeof slot->times);
     __atomic_store_n(&slot->seq, 0, __ATOMIC_RELEASE);
     if (locked)
         pthread_mutex_unlock(&slot->alive);
@@ -287,6 +290,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
     view->interruption = __atomic_load_n(&slot->interruption, __ATOMIC_RELAXED);
     view->started = __atomic_load_n(&slot->started, __ATOMIC_ACQUIRE);
     view->until_ns = __atomic_load_n(&slot->until_ns, __ATOMIC_RELAXED);
+    view->waited_ns = __atomic_load_n(&slot->waited_ns, __ATOMIC_RELAXED);
     view->damaged = __atomic_load_n(&slot->damaged, __ATOMIC_ACQUIRE);
     view->asked = __atomic_load_n(&slot->asked, __ATOMIC_ACQUIRE);
     view->handles = __atomic_load_n(&slot->handles, __ATOMIC_RELAXED);
@@ -298,6 +302,7 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
         view->step = __atomic_load_n(&slot->step, __ATOMIC_RELAXED);
         view->heartbeat_ns = __atomic_load_n(&slot->heartbeat_ns, __ATOMIC_RELAXED);
         view->usual_ns = __atomic_load_n(&slot->usual_ns, __ATOMIC_RELAXED);
+        view->came_ns = __atomic_load_n(&slot->came_ns, __ATOMIC_RELAXED);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (before % 2 == 0 && __atomic_load_n(&slot->seq, __ATOMIC_RELAXED) == before)
             return 0;
@@ -305,6 +310,15 @@ int taskd_read(const struct taskd_page *page, uint32_t index, struct taskd_view 
             sched_yield();
     }
     return -EAGAIN;
+}
+
+int taskd_times(const struct taskd_page *page, uint32_t index, uint32_t *out)
+{
+    if (!has_slot(page, index) || out == NULL)
+        return -EINVAL;
+    for (int i = 0; i < TASKD_TIMES; i++)
+        out[i] = __atomic_load_n(&page->slots[index].times[i], __ATOMIC_RELAXED);
+    return 0;
 }
 
 int taskd_records(const struct taskd_page *page, uint32_t index, struct taskd_record *out)

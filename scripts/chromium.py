@@ -87,6 +87,13 @@ class Browser:
         self._call("Input.dispatchKeyEvent", type="keyDown", key=key, **typed)
         self._call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
+    def mouse(self, *steps: tuple[str, float, float], clicks: int = 1) -> None:
+        """`steps`: what the mouse does (Pressed, Moved, Released) at x and y, in CSS pixels."""
+        for what, x, y in steps:
+            held = {"button": "left", "buttons": 1, "clickCount": clicks}
+            more = held if what != "Moved" else {"buttons": 1}
+            self._call("Input.dispatchMouseEvent", type=f"mouse{what}", x=x, y=y, **more)
+
     def picture(self, path: Path, format: str = "png", **options: Any) -> None:
         told = self._call("Page.captureScreenshot", format=format, **options)
         path.write_bytes(base64.b64decode(told["data"]))

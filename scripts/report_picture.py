@@ -46,7 +46,7 @@ def take(page: Path) -> None:
     with chromium.Browser(WIDTH, 1200) as browser:
         browser.open(f"{page.absolute().as_uri()}#incident-2")
         browser.value("window.scrollTo(0, 0)")
-        height = min(int(browser.value(BELOW)), 1400)
+        height = min(int(browser.value(BELOW)), 1600)
         browser.resize(WIDTH, height)
         browser.value("window.scrollTo(0, 0)")
         browser.picture(PICTURE, "webp", quality=80)

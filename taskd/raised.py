@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
+SENT = 16 << 10  # characters of one that an agent tells the manager
 LINE = 300  # characters; as long as those that ranks report themselves
 _left = False  # this process has left one
 
@@ -93,6 +94,13 @@ def line(text: str) -> str:
     found = next((line for line in after if line[:1].strip()), lines[-1] if lines else "")
     found = found.rstrip(" .")  # a sentence goes on after it
     return found if len(found) <= LINE else f"{found[:LINE]}…"
+
+
+def cut(text: str, most: int = SENT) -> str:
+    """A traceback of at most about `most` characters: the end says more than the beginning."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 4]}\n  [...]\n{text[-3 * most // 4 :]}"
 
 
 def _path(directory: Path, local: str, pid: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 from pathlib import Path
@@ -69,6 +70,25 @@ def take(pid: int, fd: int) -> str:
     except OSError:
         pass
     return text.decode(errors="replace")
+
+
+_FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
+_TASKD = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
+def place(text: str) -> str:
+    """Where the current thread of these stacks is: the innermost call, and the line of the script
+    that led there; "" if it is nowhere in a script."""
+    _, _, current = text.rpartition("\nCurrent thread") if "\nCurrent" in text else ("", "", text)
+    frames = list(_FRAME.finditer(current.split("\n\n")[0]))
+    for frame in frames:
+        file = frame["file"]
+        if "-packages" + os.sep in file or file.startswith((_TASKD, _LIBRARY, "<")):
+            continue
+        inside = "" if frame is frames[0] else f"in {frames[0]['name']}, called "
+        return f"{inside}at {file}:{frame['line']} ({frame['name']})"
+    return ""
 
 
 STOPPED = ("stopped by a signal", "stopped by a debugger")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,6 +41,22 @@ def function(spec: WorkerSpec) -> str | None:
         f"the ranks run the function {name}, which cannot be started again alone: start a script,"
         " as by taskd run train.py"
     )
+
+
+def command(spec: WorkerSpec, argv: Sequence[str]) -> str:
+    """The launcher's command line up to the script, without what may be a secret: the script's own
+    arguments, and the rendezvous's name and options."""
+    rest = list(spec.args[1:] if spec.args[:1] == ("-u",) else (spec.entrypoint, *spec.args))
+    own = rest[2:] if rest[:1] == ["-m"] else rest[1:]
+    if callable(spec.entrypoint) or (own and list(argv[-len(own) :]) != own):
+        return ""
+    words, hide = [os.path.basename(argv[0])], False
+    for word in argv[1 : len(argv) - len(own)]:
+        name, has, _ = word.partition("=")
+        secret = name.lstrip("-").replace("-", "_") in ("rdzv_id", "rdzv_conf")
+        words.append("***" if hide else f"{name}=***" if secret and has else word)
+        hide = secret and not has
+    return shlex.join([*words, "..."] if own else words)[:2000]
 
 
 class Adopted(SubprocessContext):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure, get_error_handler
 
 from taskd.adaptor import set_up
 from taskd.adaptor.set_up import Failure
@@ -40,6 +41,14 @@ class Failures:
                 error_file=context.error_files[rank.local],
             )
         return failures
+
+    def keep_error_file(self, context: Any) -> None:
+        """Put the traceback that torch's @record has written for the first failed rank where the
+        launcher was told to leave its own (TORCHELASTIC_ERROR_FILE), as torch does."""
+        failures = self.dead(context).values() if isinstance(context, SubprocessContext) else ()
+        first = min(failures, key=lambda failure: failure.timestamp, default=None)
+        if first is not None and os.path.exists(first.error_file):
+            get_error_handler().dump_error_file(first.error_file, first.exitcode)
 
     def in_vain(self, context: Any, order: to_agent.RestartAll) -> str:
         """Why another start of unprotected ranks, as the manager ordered, cannot help; "" if it

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Mapping
 
 from taskd import logs, settings
 from taskd.agent.supervisor import Supervisor
@@ -41,6 +42,12 @@ def supervise(
         # one line, without the launcher's traceback
         raise SystemExit(f"taskd: {error}") from None
     return Supervisor(address, keys, os.environ, unprotected)
+
+
+def last_words(environ: Mapping[str, str]) -> str:
+    """Where to read on, below why the job ends."""
+    path = os.path.abspath(settings.log_path(environ))
+    return f"Logs on {socket.gethostname()}: {path}. The whole story: taskd report {path}\n"
 
 
 def manager(master: str, here: bool) -> Address:

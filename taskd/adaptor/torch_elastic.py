@@ -11,9 +11,12 @@ import logging
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
+import torch.distributed.elastic.multiprocessing.api as multiprocessing
 import torch.distributed.launcher.api as launcher
+from msgspec.structs import replace
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     Worker,
@@ -23,14 +26,13 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from taskd import logs, settings
-from taskd.adaptor import contexts, rendezvous, restarts, stopping, stores
+from taskd.adaptor import contexts, rendezvous, restarts, script, stopping, stores
 from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
-from taskd.adaptor.launcher import STATUS, supervise
+from taskd.adaptor.launcher import STATUS, last_words, supervise
 from taskd.adaptor.place import Place
 from taskd.agent.ranks.processes import signal_group
 from taskd.agent.standby import Order
@@ -49,6 +51,10 @@ class TaskdElasticAgent(LocalElasticAgent):
 
     def __init__(self, spec: WorkerSpec, *args: Any, **kwargs: Any) -> None:
         contexts.as_program(spec)
+        if isinstance(spec.entrypoint, str) and (
+            why := script.refusal(spec.entrypoint, tuple(map(str, spec.args)))
+        ):
+            raise SystemExit(f"taskd: {why}")
         super().__init__(spec, *args, **kwargs)
         try:
             place = self._place = Place(spec, self._worker_group)
@@ -58,6 +64,8 @@ class TaskdElasticAgent(LocalElasticAgent):
                 place.most_nodes,
                 settings.unprotected(os.environ),
             )
+            agent = self._supervisor.agent
+            agent.about = replace(agent.about, command=contexts.command(spec, sys.argv))
             grace = settings.ends_gracefully(pod_info.environment(os.environ))
         except settings.BadSetting as error:
             # one line, without torch's traceback
@@ -125,7 +133,16 @@ class TaskdElasticAgent(LocalElasticAgent):
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         order, restart = self._order, self._restart
         if not self._taking and restart is None:
-            meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
+            try:
+                meet(lambda: LocalElasticAgent._rendezvous(self, worker_group), self._place)
+            except DistNetworkError as error:
+                if "EADDRINUSE" not in str(error):
+                    raise
+                raise SystemExit(
+                    f"taskd: the launchers cannot meet on this machine ({error}): another program"
+                    " has the port. Give the job another --master_port (or --rdzv_endpoint), the"
+                    " same on all nodes"
+                ) from None
             self._too_few = self._place.settle()
             if self._place.node < 0:
                 logs.setup(f"agent-{worker_group.group_rank}")
@@ -252,7 +269,8 @@ class TaskdElasticAgent(LocalElasticAgent):
             return self._give_up(why, "hopeless")
         if self._restart is not None:
             # torch would start a new rendezvous with the other launchers, which may be gone
-            return self._give_up("a rank has failed, unprotected, after all ranks were restarted")
+            why = "The job ends: a rank has failed, unprotected, after all ranks were restarted"
+            return self._give_up(why)
         return result
 
     def _begin_anew(self, restart: to_agent.RestartAll) -> RunResult:
@@ -264,14 +282,18 @@ class TaskdElasticAgent(LocalElasticAgent):
         most = self._worker_group.spec.max_restarts
         self._remaining_restarts = most - self._supervisor.agent.faults.had
         if self._remaining_restarts <= 0:
-            return self._give_up(f"{restart.reason}, and --max_restarts {most} is used up")
+            why = f"The job ends: {restart.reason}, and --max_restarts {most} is used up"
+            return self._give_up(why)
         self._restart = restart
         return RunResult(state=WorkerState.UNHEALTHY)
 
-    def _say(self, why: str) -> None:
-        """Print why the job ends, and keep the first line for the manager."""
-        print(f"\ntaskd: {why}\n", file=sys.stderr, flush=True)
-        self._why = why.partition("\n")[0]
+    def _end(self, why: str, ending: to_agent.Ending) -> NoReturn:
+        """Leave with why the job ends as the last lines on standard error: nothing may come after
+        the reason, and torch's report would name a rank that had not failed, or the right one
+        again. Raises SystemExit."""
+        print(f"\ntaskd: {why}\n{last_words(os.environ)}", file=sys.stderr, flush=True)
+        self._why = why.partition("\n")[0]  # for the manager
+        raise SystemExit(STATUS[ending])
 
     def _stand_down(self) -> RunResult:
         """End a standby's unneeded preparations; `run` then waits for the next order."""
@@ -279,26 +301,16 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._shutdown(signal.SIGKILL)
         return RunResult(state=WorkerState.FAILED)
 
-    def _give_up(self, reason: str, ending: to_agent.Ending = "failed") -> RunResult:
-        """End the job at the end of the ladder: no restart, one paragraph, and torch's own report
-        of the failures. Raises SystemExit where the exit status says more."""
+    def _give_up(self, reason: str, ending: to_agent.Ending = "failed") -> NoReturn:
+        """End the job at the end of the ladder: no restart, and one paragraph. Raises
+        SystemExit."""
         self._remaining_restarts = 0
-        context = self._pcontext
-        assert isinstance(context, SubprocessContext)
-        failures = self._failures.dead(context)
         if ending == "failed" and self._supervisor.left_early(False):
             reason, ending = LEFT, "saved"
-        self._say(reason)
-        self._supervisor.stopping()
+        self._failures.keep_error_file(self._pcontext)
+        multiprocessing.logger.setLevel(logging.ERROR)  # it has a line for each rank that it kills
         self._shutdown(self._last_signal)
-        if ending != "failed":
-            raise SystemExit(STATUS[ending])
-        if not failures:
-            worker = self._worker_group.workers[0]
-            failures[worker.global_rank] = ProcessFailure(
-                local_rank=0, pid=int(worker.id or 0), exitcode=1, error_file=context.error_files[0]
-            )
-        return RunResult(state=WorkerState.FAILED, failures=failures)
+        self._end(reason, ending)
 
     def _shutdown(self, *arguments: Any, **more: Any) -> None:
         self._supervisor.stopping()
@@ -326,8 +338,7 @@ class TaskdElasticAgent(LocalElasticAgent):
                 result = self._stand_by(role)
             ok = not result.is_failed()
             if ok and self._supervisor.left_early(True):
-                self._say(LEFT)
-                raise SystemExit(STATUS["saved"])
+                self._end(LEFT, "saved")
             why = self._why or ("" if ok else f"ranks {sorted(result.failures)} failed")
             return result
         except SignalException as error:

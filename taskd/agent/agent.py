@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,7 @@ class Agent(Member):
                     self.standby.room,
                     self.addresses[1],
                     self.standby.prepares,
+                    self.about,
                 )
             )
             self._tell_devices(self.device_info.state)
@@ -184,6 +186,7 @@ class Agent(Member):
             faults=self.faults,
             resumed=epoch.resumed,
             stand_ins=epoch.stand_ins,
+            about=self.about,
         )
 
     def look_at_devices(self) -> None:
@@ -208,5 +211,5 @@ class Agent(Member):
         alive = sum(r.over is None for r in epoch.ranks.values()) if epoch else 0
         shown = None
         if epoch is not None and not asked and not self.preparing and not epoch.dropped:
-            shown = node_progress(epoch)
+            shown = node_progress(epoch, self.monitor.stopped, time.monotonic())
         self.report(from_agent.Heartbeat(alive, unheard, asked, shown))

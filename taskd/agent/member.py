@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import socket
+import sys
+import time
 from abc import abstractmethod
 from typing import Any
 
+from taskd import __version__
 from taskd.agent.copies.service import Records
 from taskd.agent.manager.managers import Managers
 from taskd.agent.ranks.model import Node
-from taskd.messages.values import FaultCount
+from taskd.messages.values import About, FaultCount
 from taskd.protocol import addresses
 from taskd.protocol.keys import Keys
 
@@ -23,6 +29,7 @@ class Member(Node):
         self.managers: Managers | None = None
         self.records: Records | None = None
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
+        self.about = about()
         self.faults = FaultCount()  # in this container; also set by the launcher's thread
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
 
@@ -78,3 +85,17 @@ class Member(Node):
     def report_later(self, message: Any) -> None:
         """The same, from another thread."""
         self.call(lambda: self.report(message))
+
+
+def about() -> About:
+    zone = time.localtime().tm_gmtoff
+    torch = getattr(sys.modules.get("torch"), "__version__", "")  # the launcher's
+    return About(
+        host=socket.gethostname()[:253],
+        system=f"{platform.system()} {platform.release()} {platform.machine()}"[:128],
+        cpus=os.cpu_count() or 0,
+        zone=zone,
+        python=platform.python_version(),
+        torch=str(torch)[:128],
+        taskd=__version__,
+    )

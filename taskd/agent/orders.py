@@ -39,7 +39,8 @@ class Orders:
         manager_watch: ManagerWatch,
         beat: Callable[[float], None],
     ) -> None:
-        """`beat` answers the TimeAsked of that time."""
+        """`beat` answers the TimeAsked of that time; 0: none, it is a heartbeat."""
+        self._beat = beat
         self._member, self._deaths, self._processes = member, deaths, processes
         self._monitor, self._standby, self._manager_watch = monitor, standby, manager_watch
         self._paused_by = (0, "")  # the manager that ordered the last pause
@@ -70,7 +71,7 @@ class Orders:
             to_rank.Continue: self._pause,
             to_rank.SwitchNics: member.send_to_ranks,
             to_rank.StressTest: member.send_to_ranks,
-            to_rank.Inject: monitor.inject,
+            to_rank.Inject: lambda epoch, order: monitor.inject(epoch, order, member.node),
             to_rank.RecordState: self._save_state,
             to_rank.SaveState: self._save_state,
             to_rank.SaveCheckpoint: member.send_to_ranks,
@@ -167,11 +168,14 @@ class Orders:
 
     def _resume(self, epoch: Epoch, order: to_rank.Resume) -> None:
         self._member.protect(epoch)
+        news = any(rank.stateless for rank in epoch.ranks.values())
         epoch.resumed, epoch.stand_ins = order.generation, epoch.building
         for rank in epoch.ranks.values():
             rank.stateless = False
         self._standby.moved()
         self._member.send_to_ranks(epoch, order)
+        if news:
+            self._beat(0.0)  # an operator need not wait for the next one to see the new processes
 
     def _release(self, epoch: Epoch, order: to_rank.Release) -> None:
         epoch.released = max(epoch.released, order.step)
@@ -181,7 +185,8 @@ class Orders:
         pause = order if isinstance(order, to_rank.Pause) else None
         epoch.passing, self._paused_by = pause is not None and pause.passing, self._member.obeyed
         epoch.for_move = epoch.passing and pause is not None and pause.moving
-        log.info("%s, ordered in term %d", order, self._member.obeyed[0])
+        what = "the pause is over" if pause is None else f"pause before step {pause.step}"
+        log.info("%s, ordered in term %d", what, self._member.obeyed[0])
         self._monitor.pause(epoch, None if pause is None else pause.step)
         self._member.send_to_ranks(epoch, order)
 
@@ -192,13 +197,15 @@ class Orders:
             self._pause(epoch, to_rank.Continue())
 
     def _interruption(self, epoch: Epoch, order: to_rank.Interrupt) -> None:
+        now = time.monotonic()
         if order.interruption > epoch.interruption:
             epoch.moving, epoch.moves_to, epoch.former = epoch.for_move, "", ""
+            for rank in epoch.ranks.values():
+                rank.idle = self._monitor.watchdog.idle(epoch.page.read(rank.local), now)
         epoch.interruption = max(epoch.interruption, order.interruption)
         epoch.page.interrupt(order.interruption)
         for rank in epoch.ranks.values():
             self._member.send_to_rank(rank, order)
-        now = time.monotonic()
         for rank in epoch.ranks.values():
             if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
                 continue

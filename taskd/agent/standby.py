@@ -20,7 +20,7 @@ from taskd.agent.member import Member
 from taskd.agent.ranks.model import Epoch, Preparation, Rank
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.rank_processes import RankProcesses
-from taskd.messages import between_agents, from_agent, to_agent, to_rank
+from taskd.messages import between_agents, from_agent, to_agent, to_rank, values
 from taskd.messages.envelope import STANDBY
 from taskd.records import store
 
@@ -204,7 +204,13 @@ class Standby:
                 if rank.over is not None:
                     member.report(
                         from_agent.RankDied(
-                            rank.number, rank.incarnation, rank.over, rank.left, rank.raised
+                            rank.number,
+                            rank.incarnation,
+                            rank.over,
+                            rank.left,
+                            rank.raised,
+                            rank.pid,
+                            rank.traceback,
                         )
                     )
             # the node is lost, and the job waits for it: it cannot be returned
@@ -323,14 +329,14 @@ class Standby:
             self._stand_down(why)
 
     @property
-    def prepares(self) -> from_agent.Preparation | None:
+    def prepares(self) -> values.Preparation | None:
         """The move to report to a manager that did not order it, if any."""
         preparation, order = self._member.preparation, self._broken_off
         if preparation is not None and not preparation.taken:
             order = preparation.order
         if order is None:
             return None
-        return from_agent.Preparation(
+        return values.Preparation(
             order.node,
             order.epoch,
             order.incarnations if order is not self._broken_off else (),

@@ -12,6 +12,8 @@ from taskd.protocol import addresses, secret
 from taskd.protocol.addresses import Address
 from taskd.protocol.operator_connection import NoManager, OperatorConnection
 
+LISTENS = 1.0  # seconds; a reachable machine answers or refuses in a round trip
+
 
 class _Elsewhere(Exception):
     """A manager that is in charge answers at `place`."""
@@ -26,13 +28,15 @@ class Asking:
         """`environ` names the job. `waits` is called with what a late answer waits for. Raises as
         Control does."""
         environ = finding.named(environ)
-        self._environ, self._waits = environ, waits
+        self._environ, self._waits, self._asked = environ, waits, False
         self._address = settings.manager_address(environ)
         self._job = settings.job(environ)
         try:
             self._keys = secret.of_running(settings.job_id(environ), environ, self._address[1])
         except secret.NoSecret as error:
-            raise NoManager(str(error)) from None
+            if over := finding.is_over(environ):
+                raise finding.Over(over) from None
+            raise NoManager(f"{error}{finding.others()}") from None
         self._open(self._address)
 
     def _open(self, address: Address) -> None:
@@ -41,9 +45,10 @@ class Asking:
 
     def ask(
         self, message: from_operator.FromOperator, request: str, timeout: float
-    ) -> to_operator.Answer | to_operator.Overview:
+    ) -> to_operator.Answer | to_operator.Overview | to_operator.RanksSeen:
         """The answer to `message`. Raises ControlError, NoAnswer and NoManager."""
         try:
+            self._is_there()
             answer = self._connection.ask(message, request, timeout, self._late)
             if isinstance(answer, to_operator.NotInCharge):
                 self._look_elsewhere()
@@ -59,9 +64,12 @@ class Asking:
             )
             self._connection.close()
             self._open(found.place)
-            answer = self._connection.ask(message, request, timeout)
+            answer = self._connection.ask(message, request, timeout, lambda connected: None)
             if isinstance(answer, to_operator.NotInCharge):
                 raise NoManager("no manager is in charge: an election is under way") from None
+        except NoManager as error:
+            self._over()
+            raise NoManager(f"{error}{finding.others()}") from None
         return answer
 
     @property
@@ -71,6 +79,23 @@ class Asking:
 
     def close(self) -> None:
         self._connection.close()
+
+    def _is_there(self) -> None:
+        """Before the first request: a job that is over has no manager to wait for. Raises Over."""
+        if self._asked:
+            return
+        self._asked = True
+        try:
+            if addresses.listens(self._address, LISTENS):
+                return
+        except OSError:  # a name that leads nowhere
+            pass
+        self._look_elsewhere()
+        self._over()
+
+    def _over(self) -> None:
+        if over := finding.is_over(self._environ):
+            raise finding.Over(over)
 
     def _late(self, connected: bool) -> None:
         """The answer is late: report what it waits for; without a connection, look for another

@@ -208,11 +208,14 @@ class Control(DeviceRequests):
 
         Args:
             rank: The global rank.
-            what: `memory` poisons a page (Linux 6.6 or later), `link` breaks the connections to
-                another rank, `endpoints` changes nothing and returns the rank's connections.
-            options: For `memory`: `where` (as in `taskd inject memory --where`) and, optionally,
-                `page`, the number of the page. For `link`: `how` (`cut` or `drop`) and `ends`, what
-                `endpoints` returned for the other rank.
+            what: `kill` and `stop` send SIGKILL and SIGSTOP to the rank's process, `exit` ends it
+                from within, `memory` poisons a page (Linux 6.6 or later), `link` breaks the
+                connections to another rank, `endpoints` changes nothing and returns the rank's
+                connections.
+            options: For `exit`: optionally `status`, 1 by default. For `memory`: `where` (as in
+                `taskd inject memory --where`) and, optionally, `page`, the number of the page. For
+                `link`: `how` (`cut` or `drop`) and `ends`, what `endpoints` returned for the other
+                rank.
             timeout: Seconds to wait for the rank.
 
         Returns:
@@ -295,7 +298,34 @@ class Control(DeviceRequests):
         answer = self._asking.ask(from_operator.OverviewAsked(request := _name()), request, timeout)
         if isinstance(answer, to_operator.Answer):
             raise ControlError(answer.text)
+        assert isinstance(answer, to_operator.Overview)
         return answer
+
+    def ranks(
+        self, first: int = 0, count: int = to_operator.PAGE, timeout: float = 5.0
+    ) -> tuple[to_operator.RankSeen, ...]:
+        """Where ranks are and how they are: host, pid, device, step, state and why.
+
+        Args:
+            first: The first rank.
+            count: How many ranks, at most 1,000.
+            timeout: Seconds to wait for the manager.
+
+        Returns:
+            The ranks in order; fewer than `count` at the end of the job.
+
+        Example:
+            from taskd.control import Control
+
+            with Control() as control:
+                print([rank.pid for rank in control.ranks(0, 8)])
+        """
+        message = from_operator.RanksAsked(request := _name(), first, count)
+        answer = self._asking.ask(message, request, timeout)
+        if isinstance(answer, to_operator.Answer):
+            raise ControlError(answer.text)
+        assert isinstance(answer, to_operator.RanksSeen)
+        return answer.ranks
 
     def _ask(self, message: from_operator.FromOperator, request: str, timeout: float) -> str:
         answer = self._asking.ask(message, request, timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 from taskd.cli import first_signals
 
@@ -74,12 +75,38 @@ COMMANDS = {
     "inject": (
         "inject",
         "command",
-        "inject a fault into a running job: a memory page, a link, a fault code",
+        "inject a fault into a running job: kill a rank, poison a page, cut a link",
     ),
 }
 
 
-class _Lazy(click.Group):
+class Group(click.Group):
+    """Names the nearest command to one that there is not."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            from taskd.settings import unknown
+
+            near = unknown.nearest(name, self.list_commands(ctx))
+            raise click.UsageError(
+                f"there is no command {ctx.command_path} {name}"
+                + (f": did you mean {near}?" if near else ";")
+                + f" {ctx.command_path} -h lists them"
+            )
+        return super().resolve_command(ctx, args)
+
+
+class _Lazy(Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            error.ctx = None  # one line: without the command's usage
+            raise
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -95,7 +122,7 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, help) for name, (_, _, help) in COMMANDS.items()])
 
 
-@click.group(cls=_Lazy)
+@click.group("taskd", cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="taskd")
 def main() -> None:
     """taskd keeps distributed training alive."""

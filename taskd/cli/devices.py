@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from taskd.cli import Group
 from taskd.cli.operate import connected, of_job
 from taskd.cli.ranks import RANKS
 from taskd.messages.to_rank import TESTS
@@ -25,7 +26,7 @@ class _Cards(click.ParamType):  # type: ignore[type-arg]
         return int(rank), CARDS[card]
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Pause a running job to test its devices, or to switch their network cards.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from taskd.cli import Group
 from taskd.cli.operate import connected, of_job
 from taskd.cli.ranks import RANKS
 from taskd.mindcluster.faults.codes import SEVERITIES
@@ -22,21 +23,64 @@ PLACES = (
 )
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Inject a test fault into a running job, to see it survive; or report a real one to it.
 
-    `taskd pause --help` says how the job is found. It accepts test faults (memory, link) only if it
-    was started with TASKD_FAULT_INJECTION=on, and reports (code, subhealth) only with
-    TASKD_FAULT_REPORTS=on.
+    `taskd pause --help` says how the job is found. It accepts test faults (kill, stop, exit,
+    memory, link) only if it was started with TASKD_FAULT_INJECTION=on, and reports (code,
+    subhealth) only with TASKD_FAULT_REPORTS=on.
     """
+
+
+_in_ranks = click.option(
+    "--rank", "--ranks", "ranks", type=RANKS, required=True, help="In which rank; several: 1,2."
+)
+
+
+def _inject(ranks: tuple[int, ...], what: str, options: dict[str, str]) -> None:
+    with connected() as control:
+        for rank in ranks:
+            click.echo(f"rank {rank}: {control.inject(rank, what, options)}")
 
 
 @command.command()
 @of_job
+@_in_ranks
+def kill(ranks: tuple[int, ...]) -> None:
+    """Kill the present process of a rank with SIGKILL, and nothing else: not the launcher, nor a
+    process that has taken its place. Says which process that was, and where."""
+    _inject(ranks, "kill", {})
+
+
+@command.command()
+@of_job
+@_in_ranks
+def stop(ranks: tuple[int, ...]) -> None:
+    """Stop the present process of a rank with SIGSTOP: it hangs, and is replaced after the hang
+    limit (TASKD_HANG_LIMIT)."""
+    _inject(ranks, "stop", {})
+
+
+@command.command("exit")
+@of_job
+@_in_ranks
 @click.option(
-    "--rank", "--ranks", "ranks", type=RANKS, required=True, help="In which rank; several: 1,2."
+    "--status",
+    type=click.IntRange(0, 255),
+    default=1,
+    show_default=True,
+    help="Its exit status.",
 )
+def exit_(ranks: tuple[int, ...], status: int) -> None:
+    """Have the process of a rank exit in the middle of its step, as a library may that calls
+    exit()."""
+    _inject(ranks, "exit", {"status": str(status)})
+
+
+@command.command()
+@of_job
+@_in_ranks
 @click.option(
     "--where",
     type=click.Choice(PLACES),
@@ -58,10 +102,9 @@ def memory(ranks: tuple[int, ...], where: str, page: int | None) -> None:
     parameter if there is none) when the next update begins. `heap` is the interpreter's memory: the
     rank dies and is replaced.
     """
-    with connected() as control:
-        options = {"where": where} if page is None else {"where": where, "page": str(page)}
-        for rank in ranks:
-            click.echo(f"rank {rank}: {control.inject(rank, 'memory', options)}")
+    _inject(
+        ranks, "memory", {"where": where} if page is None else {"where": where, "page": str(page)}
+    )
 
 
 @command.command()

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from taskd.cli import Group
 from taskd.cli.operate import connected, of_job
 from taskd.cli.whole_file import whole_file
 from taskd.messages.to_rank import RANGES
 from taskd.profiling import merging, switches
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """Switch light profiling of a running job on and off, and make a trace of what ranks wrote."""
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,13 @@ import click
 
 from taskd import settings
 from taskd.cli.log_path import LOG_PATH
+from taskd.cli.operate import of_job
 from taskd.cli.whole_file import whole_file
-from taskd.history import files
+from taskd.history import files, log_files
 from taskd.history.reading import Reader
 
 if TYPE_CHECKING:
+    from taskd.history.log_files import Told
     from taskd.history.model import Job
     from taskd.history.report.account import Account, Now
 
@@ -58,6 +61,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
+@of_job
 @click.argument("journal", required=False, type=click.Path(path_type=Path))
 @LOG_PATH
 @click.option(
@@ -70,30 +74,42 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write a trace for https://ui.perfetto.dev.",
 )
+@click.option(
+    "--serve",
+    "serve_at",
+    is_flag=False,
+    flag_value=9680,
+    type=click.IntRange(0, 65535),
+    metavar="[PORT]",
+    help="Serve the page on this machine, at this port (9680), and keep it new while the job runs."
+    " Ctrl-C ends it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
 @click.option(
     "--checkpoint-every",
     type=Every(),
     help="For the comparison with a restart: a checkpoint every so many steps (500) or so much time"
-    " (30min). Default: 30min.",
+    " (30min). Default: not known, no repeated step is counted for a restart.",
 )
 @click.option(
     "--restart-seconds",
     type=Seconds(),
     help="For the same: how long a restart takes until all ranks train. Default: as long as this"
-    " job took to start, or 300 if that is not known.",
+    " job took to start.",
 )
 def command(
     journal: Path | None,
     log_path: Path | None,
     html: Path | None,
     trace: Path | None,
+    serve_at: int | None,
     as_json: bool,
     checkpoint_every: tuple[float, bool] | None,
     restart_seconds: float | None,
 ) -> None:
     """Tell the story of a job: whether it trains now, what happened, what it cost, and which node
-    or rank is to blame. As tables, as a page (--html), as JSON, or as a trace (--trace).
+    or rank is to blame. As tables, as a page (--html, or --serve while it runs), as JSON, or as a
+    trace (--trace).
 
     It is read from the job's journal in the log directory, of a job that runs, has ended or was
     killed. JOURNAL is a file or a directory; without it, the job's manager is also asked what the
@@ -102,12 +118,22 @@ def command(
 
     docs/report.md has the formula of each figure.
     """
-    named = journal is None and "MINDX_TASK_ID" in os.environ
-    name = settings.job(os.environ) if named else None
-    job, damaged = find(journal or log_path or _logs(), name)
-    running = journal is None and job.end is None
-    now = _now(job.name) if running else None
-    told = assumed_account(job, checkpoint_every, restart_seconds, now)
+    place = journal or log_path or _logs()
+
+    def read_all(logs: bool) -> tuple[Account, int]:
+        job, damaged = find(place) if journal is not None else _of_this_job(place)
+        now = _now(job.name) if journal is None and job.end is None else None
+        around = log_files.of_incidents(_directory(place), job) if logs else {}
+        return assumed_account(job, checkpoint_every, restart_seconds, now, around), damaged
+
+    if serve_at is not None:
+        if html or trace or as_json:
+            raise click.UsageError("--serve goes without --html, --trace and --json")
+        from taskd.cli.serve import serve
+
+        serve(lambda: read_all(True)[0], serve_at)
+        return
+    told, damaged = read_all(html is not None)
     write(told, html, trace)
     if as_json:
         from taskd.history.report.plain import plain
@@ -131,13 +157,14 @@ def assumed_account(
     checkpoint_every: tuple[float, bool] | None = None,
     restart_seconds: float | None = None,
     now: Now | None = None,
+    logs: Mapping[int, Sequence[Told]] | None = None,
 ) -> Account:
-    """The account with assumptions about restarts; None selects the default."""
+    """The account, compared with restarts that take so long; None selects the default."""
     from taskd.history.report import account
 
     every, steps = checkpoint_every or (None, False)
     assumed = account.assumptions(job, every, steps, restart_seconds)
-    return account.of_job(job, assumed, now)
+    return account.of_job(job, assumed, now, logs)
 
 
 def write(told: Account, html: Path | None, trace: Path | None) -> None:
@@ -161,24 +188,41 @@ def read(newest: Path) -> tuple[Job | None, int]:
     return account.read(reader.files(files.of(newest))), reader.damaged
 
 
-def find(place: Path, name: str | None = None) -> tuple[Job, int]:
-    """The job of the journal at `place`, a file or a directory, and the number of invalid lines.
-    `name` chooses in a directory; None: the one written last. Raises ClickException."""
+def find(place: Path) -> tuple[Job, int]:
+    """The job of the journal at `place`, a file or a directory, of which the one written last
+    counts; and the number of invalid lines. Raises ClickException."""
+    return _read(files.newest(place) if place.is_dir() else place, place)
+
+
+def _of_this_job(directory: Path) -> tuple[Job, int]:
+    """The same for the job that the options and the environment name."""
+    from taskd.api import finding
+
     try:
-        if place.is_dir():
-            newest = files.path(place, name) if name is not None else files.newest(place)
-        else:
-            newest = place if place.exists() else None
-        job, damaged = read(newest) if newest is not None else (None, 0)
+        of = f" of job {settings.job(os.environ)}" if "MINDX_TASK_ID" in os.environ else ""
+        of += f" on port {os.environ['TASKD_PORT']}" if "TASKD_PORT" in os.environ else ""
+        return _read(finding.journal(os.environ, directory), directory, of)
+    except settings.BadSetting as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _read(newest: Path | None, place: Path, of: str = "") -> tuple[Job, int]:
+    try:
+        there = newest is not None and newest.exists()
+        job, damaged = read(newest) if newest is not None and there else (None, 0)
     except OSError as error:
         raise click.ClickException(f"{place} cannot be read: {error.strerror}") from None
     if job is None:
-        of = f" of job {name}" if name is not None else ""
         raise click.ClickException(
-            f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its directory,"
-            " or set --log-path (TASKD_LOG_PATH) and MINDX_TASK_ID as the job has them"
+            f"there is no journal{of} in {place}: name the file journal-JOB.jsonl or its"
+            " directory, or set --log-path (TASKD_LOG_PATH), --job (MINDX_TASK_ID) or --port"
+            " (TASKD_PORT) as the job has them"
         )
     return job, damaged
+
+
+def _directory(place: Path) -> Path:
+    return place if place.is_dir() else place.parent
 
 
 def _logs() -> Path:

@@ -10,7 +10,7 @@ import click
 
 from taskd import settings
 from taskd.cli import first_manager, free_ports
-from taskd.cli.arguments import Run
+from taskd.cli.arguments import Run, checked
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.records import dumps
@@ -110,18 +110,15 @@ def command(
         "TASKD_GRACE_PERIOD": grace_period,
         "TASKD_STANDBY": "on" if standby else None,
     }
-    if resume not in (None, settings.AUTO):
-        try:
-            dumps.newest(Path(str(resume)))
-        except dumps.BadDump as error:
-            raise click.UsageError(str(error)) from None
     os.environ.update({name: str(value) for name, value in given.items() if value is not None})
     try:
         os.environ.update(settings.places(os.environ))
         settings.check()
         if settings.undecided(pod_info.environment(os.environ)):
             os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
-    except settings.BadSetting as error:
+        if (source := settings.resume_path(os.environ)) not in (None, settings.AUTO):
+            dumps.newest(Path(str(source)))
+    except (settings.BadSetting, dumps.BadDump) as error:
         raise click.UsageError(str(error)) from None
     from taskd.adaptor import torch_versions
 
@@ -143,7 +140,8 @@ def command(
     from torch.distributed import run as torch_run
     from torch.distributed.elastic.multiprocessing.api import SignalException
 
-    arguments = torch_run.parse_args(list(torchrun))
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    arguments = checked(torch_run, list(torchrun), options)
     nodes = torch_run.parse_min_max_nnodes(arguments.nnodes)[1]
     try:
         port_of_it = settings.manager_address(os.environ)[1]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,19 +18,23 @@ from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import of_job
 from taskd.history import files
 from taskd.history.model import of_records
-from taskd.history.reading import Reader
+from taskd.history.reading import Reader, last_run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from taskd.control import Control
     from taskd.history.status.model import Model
     from taskd.messages.to_operator import IncidentSeen, ShrunkSeen
+    from taskd.protocol import running_jobs
 
+STARTS = 30.0  # seconds; a manager needs some two to come up
+AGAIN = 0.2  # seconds between two looks for it: nothing tells when it answers
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
-EVERY = 1.0  # seconds between two polls
-# exit statuses, besides 1 for "nothing is known" and 2 for bad arguments
-WELL, FAILED, SILENT = 0, 3, 4
+# exit statuses, besides 2 for bad arguments
+WELL, NOTHING, FAILED, SILENT = 0, 1, 3, 4
+
+
+class Unknown(click.ClickException):
+    """Nothing is known of the job, or not yet."""
 
 
 @click.command()
@@ -42,7 +45,8 @@ WELL, FAILED, SILENT = 0, 3, 4
 @click.option("--json", "as_json", is_flag=True, help="Print it once, as one JSON object.")
 def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bool) -> None:
     """Show what a job is doing now, and its incidents: what broke, what was done, how long each
-    phase took, how many steps were lost. On a terminal it is shown anew every second.
+    phase took, how many steps were repeated. On a terminal it is shown anew every second, and waits
+    for a job that starts; its last line has the keys.
 
     The job's manager is asked; `taskd pause --help` says how it is found. If none answers, it is
     read from the job's journal in the log directory. For JOURNAL, a file or a directory, no manager
@@ -52,19 +56,22 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
     93 it has ended and would again, 3 it has ended with another error, 4 no manager answers and the
     journal does not say how the job ended, 1 nothing is known of it.
     """
+    model: Model | None
+    live = not (as_json or once or journal is not None) and sys.stdout.isatty()
     try:
         sight = _Sight(journal, log_path or Path(settings.log_settings(os.environ).path))
         with sight:
-            if as_json:
-                model = sight.poll()
-                click.echo(json.dumps(model.plain, indent=1))
-            elif once or journal is not None or not sys.stdout.isatty():
-                from taskd.history.status.rendering import render
+            if live and os.environ.get("TERM") not in ("dumb", "unknown"):
+                from taskd.cli.live import show
 
-                model = sight.poll()
-                _console().print(render(model))
+                if (model := show(sight.poll, sight.awaited, Unknown)) is None:
+                    sys.exit(NOTHING)
             else:
-                model = _live(sight.poll)
+                model = sight.waited(as_json)
+            if as_json:
+                click.echo(json.dumps(model.plain, indent=1))
+            else:
+                _print(model)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
     if sight.damaged:
@@ -84,25 +91,6 @@ def status(model: Model) -> int:
     return SILENT if model.source == "journal" else WELL
 
 
-def _live(poll: Callable[[], Model]) -> Model:
-    """Show the job until it is over, or until the reader quits."""
-    from rich.live import Live
-
-    from taskd.history.status.rendering import render
-
-    model = poll()
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(render(model), auto_refresh=False, vertical_overflow="crop") as live,
-    ):
-        while not model.over:
-            # polled: nothing notifies a reader of news
-            time.sleep(EVERY)
-            model = poll()
-            live.update(render(model), refresh=True)
-    return model
-
-
 @dataclass
 class _Sight:
     """The source of the job's state: its manager, or the journal. A context manager."""
@@ -118,14 +106,48 @@ class _Sight:
     _size: tuple[Path, int] | None = None  # of the journal that was read last
     _read: Model | None = None
 
-    def poll(self) -> Model:
-        return self._asked() or self._journaled()
+    def poll(self, every: bool) -> Model:
+        """What is known now. `every`: with all ranks of a large job. Raises ClickException."""
+        return self._asked(every) or self._journaled()
 
-    def _asked(self) -> Model | None:
+    def waited(self, every: bool) -> Model:
+        """The same, of a job that starts once its manager answers."""
+        until, said = time.monotonic() + STARTS, False
+        while True:
+            try:
+                return self.poll(every)
+            except Unknown:
+                if self._launcher() is None or time.monotonic() > until:
+                    raise
+            if not said:
+                said = True
+                click.echo(self.awaited(), err=True)
+            time.sleep(AGAIN)
+
+    def awaited(self) -> str:
+        """What is waited for while nothing is known."""
+        if (launcher := self._launcher()) is not None:
+            return f"job {launcher} starts: waiting for its manager"
+        port, name = settings.port(os.environ), settings.job(os.environ)
+        return (
+            f"waiting for job {name}: no launcher of yours runs on this machine, no manager answers"
+            f" at port {port}, and there is no journal in {self.directory}"
+        )
+
+    def _launcher(self) -> running_jobs.Job | None:
+        """Of a job on this machine that may have no manager yet."""
+        from taskd.api.finding import launched
+
+        if self.given is not None or settings.manager_is_named(os.environ):
+            return None
+        return next(iter(launched(os.environ)), None)
+
+    def _asked(self, every: bool) -> Model | None:
         """By the manager; None if none answers."""
         from taskd.api.finding import SeveralJobs
         from taskd.control import Control, ControlError
         from taskd.history.status.model import of_manager
+        from taskd.messages.to_operator import PAGE
         from taskd.protocol import addresses
         from taskd.protocol.keys import BadSecret
 
@@ -141,32 +163,46 @@ class _Sight:
                 self._before = known.incidents if known is not None else ()
                 self._shrunk = known.seen.shrunk if known is not None else None
             where = addresses.text(self._control.address)
-            return of_manager(where, seen, self._before, self._shrunk)
+            model = of_manager(where, seen, self._before, self._shrunk)
+            if every and len(model.ranks) < seen.ranks:
+                pages = range(0, seen.ranks, PAGE)
+                found = (self._control.ranks(at, PAGE, timeout=ANSWER) for at in pages)
+                model = replace(model, ranks=tuple(chain.from_iterable(found)))
+            return model
         except SeveralJobs as error:
             raise click.ClickException(str(error)) from None
         except (ControlError, BadSecret):
             return None
 
     def _journaled(self) -> Model:
-        """By the journal. Raises ClickException."""
+        """By the journal. Raises Unknown and other ClickExceptions."""
+        from taskd.api import finding
+
         newest = self._newest()
         model = self._journal(newest) if newest is not None else None
         if model is None:
-            raise click.ClickException(
-                f"no manager of your job answers, and there is no journal in"
+            raise Unknown(
+                f"no manager of your job answers, and there is no journal of it in"
                 f" {self.given or self.directory}: set TASKD_MANAGER_ADDR (or TASKD_PORT),"
                 " MINDX_TASK_ID and TASKD_SECRET as the job has them, or --log-path"
+                f"{finding.others()}"
             )
         return model
 
     def _newest(self) -> Path | None:
-        """The newest file of the journal to read: of the job that is named, else the last one."""
-        place = self.given or self.directory
-        if not place.is_dir():
-            return place
-        named = files.path(place, settings.job(os.environ))
-        chosen = "MINDX_TASK_ID" in os.environ and self.given is None
-        return named if chosen else files.newest(place)
+        """The newest file of the journal to read."""
+        from taskd.api import finding
+        from taskd.protocol import running_jobs
+
+        if self.given is not None:
+            return files.newest(self.given) if self.given.is_dir() else self.given
+        newest = finding.journal(os.environ, self.directory)
+        if newest is not None and newest.exists():
+            # a launcher that has just been started again: the end is that of the run before
+            port, end = last_run(newest)
+            if end is not None and any(j.port == port for j in running_jobs.found()):
+                return None
+        return newest
 
     def _journal(self, newest: Path) -> Model | None:
         from taskd.history.status.model import SHOWN, of_journal
@@ -193,7 +229,11 @@ class _Sight:
             self._control.close()
 
 
-def _console() -> Console:
+def _print(model: Model) -> None:
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    from taskd.history.status.rendering import render
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in render(model):
+        console.print(line)

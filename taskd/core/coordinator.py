@@ -149,6 +149,7 @@ class Coordinator:
             from_operator.ProfileRequested: self.profiling.requested,
             e.ProfileSwitched: self.profiling.switched,
             from_rank.StepTimes: self.profiling.took,
+            e.StepsWaited: self.profiling.waited,
             e.FormerLost: self.recovery.former_lost,
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self.requests.switch_recovery,

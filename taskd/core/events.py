@@ -167,6 +167,18 @@ class AgentAnswered:
 
 
 @dataclass(frozen=True)
+class StepsWaited:
+    """The ranks of a node have come from step `before` to `step`. `taken`: seconds of each of these
+    steps; `waited`: how much of it each rank has waited for others."""
+
+    ranks: tuple[int, ...]
+    before: int
+    step: int
+    taken: float
+    waited: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time has passed: check the deadlines."""
 
@@ -187,6 +199,7 @@ Event = (
     | AgentDisconnected
     | OtherManager
     | AgentAnswered
+    | StepsWaited
     | Tick
     | from_agent.AgentJoined
     | from_agent.AgentLeft

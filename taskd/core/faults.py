@@ -90,7 +90,7 @@ class Faults(Part):
         again = before is not None and before.broken
         incident = self._recovery.join(text, now=now, kind=kind)
         incident.broken = True
-        if again and not suspects and incident.strategy == "retry":
+        if again and not suspects and incident.strategy:
             self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
@@ -119,8 +119,10 @@ class Faults(Part):
         if event.load is not None:
             asks = f"asks in step {event.step} that all ranks load {event.load.which}"
             return f"rank {event.rank} {asks}: {event.text}"
-        kind = f"{FAULTS[event.fault]} fault in step {event.step}"
-        return f"rank {event.rank}: {kind}: {event.text}"
+        named = FAULTS[event.fault]
+        # a page is of the host's memory, whatever type MindCluster files it under
+        kind = "memory " if event.page else "" if event.fault == from_rank.OTHER else named + " "
+        return f"rank {event.rank}: {kind}fault in step {event.step}: {event.text}"
 
     def device_failed(self, event: from_rank.RankFaulted, now: float) -> None:
         rank, incident = self._job.ranks[event.rank], self._recovery.incident
@@ -229,11 +231,15 @@ class Faults(Part):
         if retry and self._recovery.incident is not None:
             self._recovery.incident.retry_requested.add(event.rank)
 
-    def hung(self, ranks: Mapping[int, str], now: float) -> None:
-        """Evict ranks that make no progress while all others wait for them."""
+    def hung(self, ranks: Mapping[int, str], now: float, since: float) -> None:
+        """Evict ranks that have made no progress since then, while all others wait for them."""
         text = "; ".join(f"rank {r}: {why}" for r, why in sorted(ranks.items()))
         self._recovery.fault(
-            text, now, evicted=dict.fromkeys(ranks, "it hangs"), hung=frozenset(ranks)
+            text,
+            now,
+            evicted=dict.fromkeys(ranks, "it hangs"),
+            hung=frozenset(ranks),
+            since=since,
         )
 
     def refused(self, event: from_rank.RankRaised, now: float) -> None:

@@ -11,6 +11,8 @@ with its connections.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from taskd.core import progress_probe
 from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
@@ -56,6 +58,8 @@ class HangDetector(Part):
         self._pausing = False  # between the two calls
         # the answers of the previous judgment, and its time
         self._last: tuple[dict[int, from_agent.ProgressReport], float] = ({}, 0.0)
+        # ranks that all others waited for when it was last judged, and when that was
+        self.behind: tuple[set[int], float] = (set(), 0.0)
         self._said = ""
         self._asked = 0.0  # when the first of the two calls was answered
         # rank -> its answer when it last used the CPU or moved, and when
@@ -71,7 +75,7 @@ class HangDetector(Part):
             ({}, 0.0),
             "",
         )
-        self._still = {}
+        self._still, self.behind = {}, (set(), 0.0)
 
     def drop(self, why: str) -> None:
         self.stop()
@@ -144,13 +148,20 @@ class HangDetector(Part):
     def _judge(self, now: float) -> None:
         assert self._first is not None
         self._due, phase = None, self._recovery.phase
+        if phase is None:
+            self.behind = progress_probe.behind(self._answers), now
         self._look_who_is_still(now)
         verdict: progress_probe.Verdict | None = None
         if phase not in REPAIRING:
             before, when = self._last
             self._last = (dict(self._answers), now)
             verdict = progress_probe.judge(
-                self._first, self._answers, before, now - when, now - self._asked
+                self._first,
+                self._answers,
+                before,
+                now - when,
+                now - self._asked,
+                self._job.settings.idle,
             )
         if (
             isinstance(verdict, progress_probe.Hung)
@@ -159,13 +170,18 @@ class HangDetector(Part):
             waiting = abbreviate(verdict.ranks)
             self._recovery.fault(f"ranks [{waiting}] wait for rank {gone}, which has exited", now)
         elif isinstance(verdict, progress_probe.Hung):
-            self._faults.hung(verdict.ranks, now)
+            self._hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
-            self._faults.hung(found, now)
+            self._hung(found, now)
         elif isinstance(verdict, progress_probe.Stuck):
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:
             self._say(f"progress probe: {verdict.why}")
+
+    def _hung(self, ranks: Mapping[int, str], now: float) -> None:
+        # a rank that waits where ranks wait makes no progress by design
+        idle = [a.seconds for r in ranks if not (a := self._answers[r]).waiting]
+        self._faults.hung(ranks, now, now - max(idle, default=0.0))
 
     def _quitter(self, verdict: progress_probe.Hung) -> int | None:
         """Return a rank that exited before finishing the step in which the ranks of the verdict

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.progress import Seen
+from taskd.core.rank_states import RankStates
 from taskd.messages.to_operator import (
     AWAY,
     WORST,
     NodeSeen,
     Overview,
+    Place,
     ShrunkSeen,
     incident_seen,
 )
@@ -55,19 +55,10 @@ def overview(job: Coordinator) -> str:
     return "\n".join(lines)
 
 
-def answer(
-    job: Coordinator,
-    request: str,
-    name: str,
-    seen: Seen,
-    rate: float,
-    recent: Iterable[Mapping[str, Any]],
-    now: float,
-    unix: float,
-) -> Overview:
-    """The answer to OverviewAsked. `name`: of the job; `recent`: incidents that are over, as the
-    journal has them; `now` is `unix` in Unix time."""
-    state, incident = job.job, job.recovery.incident
+def answer(name: str, request: str, ranks: RankStates, place: Place) -> Overview:
+    """The answer to OverviewAsked. `name`: of the job."""
+    job, now, unix = ranks.job, ranks.now, ranks.unix
+    state, incident, seen = job.job, job.recovery.incident, ranks.seen
     word, detail = status(job)
     topology = state.topology
     troubled = [
@@ -77,7 +68,7 @@ def answer(
     ]
     missing = [n for n in range(state.settings.nodes) if n not in topology.nodes]
     troubled += [(n, "has not joined") for n in missing]
-    incidents = [incident_seen(past) for past in recent]
+    incidents = [incident_seen(past) for past in ranks.recent]
     if incident is not None:
         began = unix - (now - incident.began)
         plan = incident.round.plan
@@ -96,6 +87,7 @@ def answer(
             "phases": incident.timeline.durations(now),
         }
         incidents.append(incident_seen(current))
+    listed, unwell = ranks.listed()
     return Overview(
         request=request,
         job=name,
@@ -110,17 +102,20 @@ def answer(
         step=seen.step,
         highest=seen.highest,
         total=seen.total,
-        rate=rate,
+        rate=ranks.progress.rate,
         usual=seen.usual,
         heard=max(now - seen.heard, 0.0) if seen.step >= 0 else 0.0,
         phases=seen.phases,
-        listed=seen.listed,
+        listed=listed,
+        unwell=unwell,
         troubled=tuple(NodeSeen(n, text) for n, text in troubled[:WORST]),
         troubles=len(troubled),
         standbys=len(topology.standbys),
         incidents=tuple(incidents[-WORST:]),
         incidents_seen=job.recovery.incidents,
         shrunk=_shrunk(job, now, unix),
+        came=ranks.came,
+        place=place,
     )
 
 

@@ -1,8 +1,9 @@
 """Which ranges the ranks profile, and which rank makes the others wait.
 
 Operators, the documented file and the advisor choose what is profiled; the latest choice counts.
-Every few seconds a profiled rank reports how long its steps took and how much of that it waited for
-others. In lockstep all steps take equally long: the rank that hardly waits is the one the others
+Every few seconds it is known how long each rank's steps took and how much of that it waited for
+others: for DDP's gradients by the heartbeats, and in collectives of the script too where these are
+profiled. In lockstep all steps take equally long: the rank that hardly waits is the one the others
 wait for.
 """
 
@@ -19,23 +20,28 @@ from taskd.messages.to_rank import RANGES
 # A rank is slow if the median rank waits for so much of a step longer than it does. Less is not
 # worth a night's sleep, and equal ranks on a busy machine differ, too.
 SHARE = 0.15
+COMMUNICATION = RANGES.index("CommunicationOperator")
 SURE = 2  # reports in a row, one every few seconds, before it is named, and before it is not
 MOST_NAMED = 10  # in one line
 FRESH = 1.0  # seconds for which a median is used
 OLD = 30.0  # seconds after which a rank's report does not count any more
+CHANGED = 1.5  # times by which a slow rank's share of a step changes before that is said
 
 
 @dataclass
 class _Rank:
-    """`since`: the first step in which it was slow. `sure`: reports in a row that say otherwise
-    than `slow` does."""
+    """`since`: the first step in which it was slow, and `began`: when it began that. `sure`:
+    reports in a row that say otherwise than `slow` does. `said`: the share of a step that the
+    others wait for it, as told last."""
 
     at: float
     taken: float
     waited: float
     slow: bool = False
     since: int = -1
+    began: float = 0.0
     sure: int = 0
+    said: float = 0.0
 
 
 class Profiling(Part):
@@ -63,6 +69,8 @@ class Profiling(Part):
         text = f"ranks profile {', '.join(RANGES[r] for r in ranges) or 'nothing'}"
         if ranges != self._on:
             self._on = ranges
+            for number in self._ranks:
+                self._forget(number)
             self._ranks.clear()
             self._job.note(f"{text}, requested by {by}")
             self._job.say(to_rank.Profile(ranges))
@@ -80,38 +88,66 @@ class Profiling(Part):
     # -- slow ranks --------------------------------------------------------------------------------
 
     def took(self, event: from_rank.StepTimes, now: float) -> None:
-        """Compare a rank's report with the latest ones of the others."""
-        if not event.steps or not self._on:
+        """A profiled rank's report."""
+        if event.steps and self._on:
+            taken, waited = event.taken / event.steps, event.waited / event.steps
+            self._note(event.rank, taken, waited, now)
+            self._judge(event.rank, event.step - event.steps + 1, event.steps, now)
+
+    def waited(self, event: e.StepsWaited, now: float) -> None:
+        """What is known of all ranks. Reports that count more of their waiting are better."""
+        if not self._job.protected or COMMUNICATION in self._on:
             return
-        taken, waited = event.taken / event.steps, event.waited / event.steps
-        rank = self._ranks.setdefault(event.rank, _Rank(now, taken, waited))
+        ranks = [rank for rank in event.ranks if rank in self._job.ranks]
+        for rank, waited in zip(event.ranks, event.waited, strict=True):
+            if rank in self._job.ranks:
+                self._note(rank, event.taken, waited, now)
+        for rank in ranks:
+            self._judge(rank, event.before, event.step - event.before, now)
+
+    def _note(self, number: int, taken: float, waited: float, now: float) -> None:
+        """Seconds that a step has taken the rank, and how much of it it has waited."""
+        rank = self._ranks.setdefault(number, _Rank(now, taken, waited))
         rank.at, rank.taken, rank.waited = now, taken, min(waited, taken)
+
+    def _judge(self, number: int, first: int, steps: int, now: float) -> None:
+        """Compare the rank's last steps, from `first` on, with the latest ones of the others."""
+        rank = self._ranks[number]
         late = self._late(rank, now)
-        if (late is not None) == rank.slow:
+        share = (late or 0.0) / rank.taken if rank.taken else 0.0
+        far = max(share, rank.said) > CHANGED * min(share, rank.said)
+        changed = rank.slow and late is not None and far
+        if (late is not None) == rank.slow and not changed:
             rank.sure = 0
             return
         if not rank.sure and not rank.slow:
-            rank.since = event.step - event.steps + 1
+            rank.since, rank.began = first, now - steps * rank.taken
         rank.sure += 1
         if rank.sure < SURE:
             return
         rank.sure, rank.slow = 0, late is not None
-        if late is not None:
-            text = (
-                f"rank {event.rank} makes the others wait {late * 1e3:.0f} ms in each step of"
-                f" {taken * 1e3:.0f} ms, since step {rank.since}"
-            )
+        if late is None:
+            text = f"rank {number} no longer makes the others wait"
         else:
-            text = f"rank {event.rank} no longer makes the others wait"
-        self._job.say(c.Note(text, journaled=True))
-        self._job.journal(
-            "slow",
-            rank=event.rank,
-            state="begun" if rank.slow else "over",
-            since=rank.since,
-            late=late or 0.0,
-            step=taken,
-        )
+            text = (
+                f"rank {number} makes the others wait {late * 1e3:.0f} ms in each step of"
+                f" {rank.taken * 1e3:.0f} ms, since step {rank.since}"
+            )
+        state = "changed" if changed else "begun" if rank.slow else "over"
+        if not changed:
+            self._job.say(c.Note(text, journaled=True))
+        self._tell(number, rank, state, late or 0.0)
+
+    def _tell(self, number: int, rank: _Rank, state: str, late: float) -> None:
+        rank.said = late / rank.taken if rank.taken else 0.0
+        about = {"rank": number, "state": state, "since": rank.since, "began": rank.began}
+        self._job.journal("slow", **about, late=late, step=rank.taken)
+
+    def _forget(self, number: int) -> None:
+        rank = self._ranks[number]
+        if rank.slow:
+            rank.slow = False
+            self._tell(number, rank, "over", 0.0)
 
     def _late(self, rank: _Rank, now: float) -> float | None:
         """How many seconds per step the others wait longer than this rank; None if it is as fast as
@@ -120,16 +156,20 @@ class Profiling(Part):
             return None
         found, middle = self._middle
         if not 0 <= now - found < FRESH:  # looking at all ranks for each report would cost too much
-            waits = sorted(r.waited for r in self._ranks.values() if now - r.at < OLD)
+            for number in [n for n, r in self._ranks.items() if now - r.at >= OLD]:
+                self._forget(number)
+                del self._ranks[number]
+            waits = sorted(r.waited for r in self._ranks.values())
             self._middle = _, middle = now, waits[len(waits) // 2]
         late = middle - rank.waited
         return late if late > SHARE * rank.taken else None
 
-    def slow(self) -> tuple[tuple[int, int, float], ...]:
-        """The ranks that the others wait for: rank, first slow step, seconds a step."""
+    def slow(self) -> tuple[tuple[int, float, float], ...]:
+        """The ranks that the others wait for: rank, seconds a step, seconds of a step; the slowest
+        first."""
         middle = self._middle[1]
-        found = [(n, r.since, middle - r.waited) for n, r in self._ranks.items() if r.slow]
-        return tuple(sorted(found, key=lambda each: -each[2])[:MOST_NAMED])
+        found = [(n, middle - r.waited, r.taken) for n, r in self._ranks.items() if r.slow]
+        return tuple(sorted(found, key=lambda each: -each[1])[:MOST_NAMED])
 
     def drop(self, why: str) -> None:
         """All ranks are restarted; what is profiled stays."""

@@ -1,61 +1,149 @@
 """Where the ranks are and how fast they go, from the agents' heartbeats.
 
-A heartbeat only replaces its node's previous one; everything else is computed on request, every few
-seconds, whatever the size of the job.
+A heartbeat only replaces its node's previous one; nearly everything else is computed on request,
+every few seconds, whatever the size of the job. Speed is that of one node, as all go in lockstep:
+between two of its steps, by the times at which it came to them, so it does not matter when
+heartbeats come.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import chain
 
-from taskd.messages.from_agent import GONE, PHASES, NodeProgress
-from taskd.messages.to_operator import LISTED, WORST, RankSeen
+from taskd.core.events import StepsWaited
+from taskd.messages.from_agent import GONE, PHASES, SETUP, STOPPED, NodeProgress
+from taskd.messages.to_operator import LISTED, WORST
 
 # An attempt that takes this many times as long as the median's is slow. The usual time follows
 # the longest attempts, which differ by a tenth from rank to rank on a busy machine.
 SLOW = 1.25
 WINDOW = 60.0  # seconds over which the rate is measured
+WAITS = 5.0  # seconds over which it is measured how long ranks have waited
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A node's last heartbeat: when it came, the node's ranks, and what it said."""
+
+    at: float
+    ranks: tuple[int, ...]
+    said: NodeProgress
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The job according to the last heartbeats. `step`, `highest`: -1 before the first one.
-    `usual`: of the median rank, in seconds, 0 if not known. `heard`: when the oldest heartbeat
-    came."""
+    """The job according to the last heartbeats. `step`, `highest`: -1 before the first one. `came`:
+    when the last rank came to `step`. `usual`: of the median rank, in seconds, 0 if not known.
+    `heard`: when the oldest heartbeat came. `slow`: (rank, node, seconds), the slowest first.
+    `absent`: ranks without a process, or stopped by a signal."""
 
     step: int = -1
     highest: int = -1
+    came: float = 0.0
     total: int = 0
     usual: float = 0.0
     heard: float = 0.0
     phases: dict[str, int] = field(default_factory=dict)
-    slow: tuple[RankSeen, ...] = ()  # the slowest first
-    listed: tuple[RankSeen, ...] = ()
+    slow: tuple[tuple[int, int, float], ...] = ()
+    absent: tuple[int, ...] = ()
 
 
 @dataclass
 class Progress:
-    """`ranks` of each node as it has joined with them."""
+    """`nodes`: by number, with the ranks with which each has joined."""
 
-    _nodes: dict[int, tuple[float, tuple[int, ...], NodeProgress]] = field(default_factory=dict)
-    _steps: list[tuple[float, int]] = field(default_factory=list)  # times, and steps then
+    nodes: dict[int, Heard] = field(default_factory=dict)
+    _waits: dict[int, Heard] = field(default_factory=dict)  # since when waits are measured
+    # of the node whose speed is the job's
+    _node: int = -1
+    _came: deque[tuple[float, int]] = field(default_factory=deque)  # when it came to which step
+    _late: float = 0.0  # by how much its step takes longer than usual, so far
 
-    def heard(self, node: int, ranks: tuple[int, ...], said: NodeProgress, now: float) -> None:
-        """A heartbeat of `node`. One that does not fit its ranks is ignored."""
-        if len(said.steps) == len(said.phases) == len(said.usual) == len(ranks):
-            self._nodes[node] = now, ranks, said
+    def heard(
+        self, node: int, ranks: tuple[int, ...], said: NodeProgress, now: float
+    ) -> StepsWaited | None:
+        """A heartbeat of `node`. One that does not fit its ranks is ignored. Returns every few
+        seconds how long its ranks have waited for others."""
+        if not said.fits(len(ranks)):
+            return None
+        new = self.nodes[node] = Heard(now, ranks, said)
+        if not ranks:
+            return None
+        if self._node not in self.nodes:
+            self._node = node
+            self._came.clear()
+        if node == self._node:
+            self._note(new)
+        return self._waited(node, new)
 
     def drop(self, node: int) -> None:
         """The node is lost."""
-        self._nodes.pop(node, None)
+        self.nodes.pop(node, None)
+        self._waits.pop(node, None)
+
+    # -- speed -------------------------------------------------------------------------------------
+
+    def _note(self, heard: Heard) -> None:
+        said, step, came = heard.said, heard.said.lowest, self._came
+        if came and step < came[-1][1]:
+            came.clear()  # the job has gone back
+        # the first steps of a process take longer: they may compile
+        if (not came or step > came[-1][1]) and all(said.usual):
+            came.append((heard.at - said.age, step))
+        while len(came) > 2 and came[-1][0] - came[0][0] > WINDOW:
+            came.popleft()
+        if len(came) > 1:
+            (first, low), (last, high) = came[0], came[-1]
+            mean = (last - first) / (high - low)
+            self._late = max(said.age - max(mean, max(said.usual) / 1e6), 0.0)
+
+    @property
+    def rate(self) -> float:
+        """Steps per minute over the last minute; 0 if unknown. It falls while a step takes longer
+        than usual."""
+        if len(self._came) < 2:
+            return 0.0
+        (first, low), (last, high) = self._came[0], self._came[-1]
+        return (high - low) * 60.0 / max(last - first + self._late, 1e-9)
+
+    def stood(self, seconds: float) -> None:
+        """The job has stood still so long, and goes on: that says nothing about its speed."""
+        self._came = deque((at + seconds, step) for at, step in self._came)
+        self._late = 0.0
+        self._waits.clear()
+
+    # -- waits -------------------------------------------------------------------------------------
+
+    def _waited(self, node: int, new: Heard) -> StepsWaited | None:
+        old = self._waits.get(node)
+        if old is not None and (
+            old.ranks != new.ranks
+            or old.said.incarnations != new.said.incarnations
+            or new.said.lowest < old.said.lowest
+        ):
+            old = None
+        if old is None:
+            self._waits[node] = new
+            return None
+        steps = new.said.lowest - old.said.lowest
+        seconds = (new.at - new.said.age) - (old.at - old.said.age)
+        if not new.said.waited or not steps or seconds < WAITS:
+            return None
+        self._waits[node] = new
+        waited = zip(old.said.waited, new.said.waited, strict=True)
+        each = tuple(max(after - before, 0) / 1e6 / steps for before, after in waited)
+        return StepsWaited(new.ranks, old.said.lowest, new.said.lowest, seconds / steps, each)
+
+    # -- the whole job -----------------------------------------------------------------------------
 
     def seen(self) -> Seen:
-        nodes = [(n, *rest) for n, rest in sorted(self._nodes.items()) if rest[1]]
+        nodes = [(n, heard) for n, heard in sorted(self.nodes.items()) if heard.ranks]
         if not nodes:
             return Seen()
-        all_said = [said for _, _, _, said in nodes]
+        all_said = [heard.said for _, heard in nodes]
         known = sorted(filter(None, chain.from_iterable(p.usual for p in all_said)))
         middle = known[len(known) // 2] if known else 0
         limit = middle * SLOW
@@ -63,63 +151,36 @@ class Progress:
         slow = nlargest(
             WORST,
             (
-                (time, -rank, node, said.steps[i], said.phases[i])
-                for node, _, ranks, said in nodes
-                if limit and max(said.usual) > limit
-                for i, (rank, time) in enumerate(zip(ranks, said.usual, strict=True))
+                (time, -rank, node)
+                for node, heard in nodes
+                if limit and max(heard.said.usual) > limit
+                for rank, time in zip(heard.ranks, heard.said.usual, strict=True)
                 if time > limit
             ),
         )
-        found = tuple(
-            RankSeen(-rank, node, step, phase_name(phase), time / 1e6, True)
-            for time, rank, node, step, phase in slow
+        absent = (
+            rank
+            for _, heard in nodes
+            if GONE in heard.said.phases or STOPPED in heard.said.phases
+            for rank, phase in zip(heard.ranks, heard.said.phases, strict=True)
+            if phase in (GONE, STOPPED)
         )
+        begun = [h for _, h in nodes if h.said.phases.strip(bytes((SETUP,)))] or [
+            h for _, h in nodes
+        ]
+        lowest = [(h.said.lowest, h) for h in begun]
+        step = min(low for low, _ in lowest)
         return Seen(
-            min(min(p.steps) for p in all_said),
+            step,
             max(max(p.steps) for p in all_said),
+            max(h.at - h.said.age for low, h in lowest if low == step),
             max(p.total for p in all_said),
             middle / 1e6,
-            min(heard for _, heard, _, _ in nodes),
+            min(heard.at for _, heard in nodes),
             {phase_name(p): n for p in range(256) if (n := phases.count(p))},
-            found,
-            self._listed(nodes, limit, found),
+            tuple((-rank, node, time / 1e6) for time, rank, node in slow),
+            tuple(rank for rank, _ in zip(absent, range(LISTED), strict=False)),
         )
-
-    def _listed(
-        self,
-        nodes: list[tuple[int, float, tuple[int, ...], NodeProgress]],
-        limit: float,
-        slow: tuple[RankSeen, ...],
-    ) -> tuple[RankSeen, ...]:
-        """All ranks if they are few; otherwise the slow ones, and those without a process."""
-        few = sum(len(ranks) for _, _, ranks, _ in nodes) <= LISTED
-        seen = []
-        for node, _, ranks, said in nodes:
-            if not few and GONE not in said.phases:
-                continue
-            for rank, step, phase, time in zip(
-                ranks, said.steps, said.phases, said.usual, strict=True
-            ):
-                if few or phase == GONE:
-                    late = 0 < limit < time
-                    seen.append(RankSeen(rank, node, step, phase_name(phase), time / 1e6, late))
-        if few:
-            return tuple(sorted(seen, key=lambda r: r.rank))
-        return (*seen, *(s for s in slow if s.phase != PHASES[GONE]))[:WORST]
-
-    def rate(self, step: int, now: float) -> float:
-        """Note the step, and return the recent steps per minute; 0 if unknown. Called about once a
-        second. A step back resets it."""
-        if self._steps and step < self._steps[-1][1]:
-            self._steps.clear()
-        if step >= 0 and (not self._steps or now > self._steps[-1][0]):
-            self._steps.append((now, step))
-        while self._steps and now - self._steps[0][0] > WINDOW:
-            self._steps.pop(0)
-        if len(self._steps) < 2:
-            return 0.0
-        (then, before), (last, after) = self._steps[0], self._steps[-1]
-        return (after - before) * 60.0 / (last - then)
 
 
 def phase_name(phase: int) -> str:

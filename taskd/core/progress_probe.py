@@ -13,13 +13,15 @@ without a CPU. A rank that is stopped, or waits for something that will not come
 
 If no rank is behind, all wait or all work. If none has used the CPU since the last judgment and all
 are in the same place, the collective itself is stuck, and the communicators are rebuilt. Otherwise
-the step is merely long.
+the step is merely long. A first step may be long where others are overdue, but not idle: a
+replacement in a collective that no other rank is in would else wait for minutes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
 from taskd.messages.from_agent import ProgressReport
 
@@ -52,10 +54,16 @@ Answers = Mapping[int, ProgressReport]
 
 
 def judge(
-    first: Answers, second: Answers, before: Answers, since: float, between: float = 0.0
+    first: Answers,
+    second: Answers,
+    before: Answers,
+    since: float,
+    between: float = 0.0,
+    idle: float = inf,
 ) -> Verdict:
     """Judge the answers of two calls, `first` and `second`, `between` seconds apart, each with
-    every rank. `before`: the answers of an earlier judgment, `since` seconds ago; empty: none."""
+    every rank. `before`: the answers of an earlier judgment, `since` seconds ago; empty: none.
+    `idle`: seconds that a rank within its limit may idle while others are overdue."""
     late = _late(second)
     # late at both calls: if the awaited rank proceeds between them, ranks that have not followed
     # yet look late too
@@ -73,7 +81,9 @@ def judge(
             f"rank {a.rank} is behind the others ({_place(a)}), within its"
             f" limit{' on a busy machine' if busy else ''}"
         )
-    if not all(a.overdue or a.waiting for a in second.values()):
+    overdue = any(a.overdue for a in second.values())
+    early = [a for a in second.values() if not a.overdue and not a.waiting]
+    if not all(overdue and not a.patient and a.seconds >= idle for a in early):
         return Waiting("no rank is behind, and some are within their limit")
     same = before and all(_same_place(before.get(r), a) for r, a in second.items())
     if same and all(a.cpu - before[r].cpu < IDLE * since for r, a in second.items()):

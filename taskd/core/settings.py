@@ -59,7 +59,8 @@ class Settings:
     # in a repair, until the first progress probe; the interval then doubles. None: no probes
     look: float | None = 2.0
     looks: float = 8.0  # longest interval between two of these probes
-    # that a rank may wait in a collective, without using the CPU, which an interruption has cut
+    # that a rank may wait without using the CPU: in a collective which an interruption has cut, or
+    # in its first step, while others are overdue
     idle: float = 20.0
     progress_probe: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung

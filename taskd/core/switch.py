@@ -21,6 +21,7 @@ from taskd.core.incident.state import Leg, Moving
 from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
+from taskd.messages.values import Preparation
 
 # preparations for one move, in case ranks of the node are replaced or the standby is needed
 # elsewhere meanwhile
@@ -62,7 +63,7 @@ class Switch(Part):
         self._growth = growth
         self._plans: list[_Plan] = []  # the first one is under way
         # moves that an earlier manager began, by standby
-        self._inherited: dict[str, from_agent.Preparation] = {}
+        self._inherited: dict[str, Preparation] = {}
         self._ordered: set[str] = set()  # standbys whose preparation is known here
 
     @property
@@ -170,7 +171,7 @@ class Switch(Part):
             self._ordered.add(event.agent)
             self._inherited[event.agent] = event.prepares
 
-    def _take_up(self, agent: str, begun: from_agent.Preparation, now: float) -> None:
+    def _take_up(self, agent: str, begun: Preparation, now: float) -> None:
         """Continue an earlier manager's move, or begin it anew."""
         node, why = begun.node, self.refusal(begun.node)
         if why or any(p.node == node for p in self._plans):

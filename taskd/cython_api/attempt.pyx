@@ -4,8 +4,8 @@ A step's work evicts the caches, so the cost of what follows grows with the obje
 functions called. This module has the loops that would otherwise run over a model in Python; it
 decides nothing."""
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.buffer cimport PyBUF_READ
+from cpython.bytearray cimport PyByteArray_AsString
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject_TypeCheck, PyTypeObject
@@ -19,6 +19,10 @@ from taskd.cython_api.libtaskd cimport (
 # Below this many bytes a copy ends before another thread could have taken the GIL.
 cdef enum:
     WITH_THE_LOCK = 1 << 16
+    PIECE = 1 << 20
+    # PyBUF_READ and PyBUF_WRITE, which the limited API of Python 3.10 has without their names
+    READ = 0x100
+    WRITE = 0x200
 
 
 def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uint64_t kind,
@@ -49,35 +53,41 @@ def publish(uintptr_t header, uintptr_t address, size_t room, uint64_t step, uin
 
 
 cdef Py_ssize_t lay(unsigned char *to, size_t room, list parts) except -1:
-    cdef const unsigned char[::1] view
     cdef const unsigned char *source
     cdef size_t at = 0, size
     for part in parts:
-        if type(part) is Rows:
-            size = (<Rows>part).total
-            if size > room - at:
-                raise ValueError(f"{size} bytes after {at} others do not fit the slot's {room}")
-            with nogil:
-                (<Rows>part).pour(<uintptr_t>(to + at), True)
-            at += size
-            continue
-        if type(part) is bytes:
-            source = <const unsigned char *>PyBytes_AS_STRING(part)
-            size = <size_t>PyBytes_GET_SIZE(part)
-        elif len(part) == 0:
-            continue
-        else:
-            view = part
-            source, size = &view[0], <size_t>view.shape[0]
+        size = <size_t>len(part)
         if size > room - at:
             raise ValueError(f"{size} bytes after {at} others do not fit the slot's {room}")
-        if size <= WITH_THE_LOCK:
-            memcpy(to + at, source, size)
-        else:
+        if type(part) is Rows:
             with nogil:
+                (<Rows>part).pour(<uintptr_t>(to + at), True)
+        elif type(part) is bytes:
+            source = <const unsigned char *>PyBytes_AsString(part)
+            if size <= WITH_THE_LOCK:
                 memcpy(to + at, source, size)
+            else:
+                with nogil:
+                    memcpy(to + at, source, size)
+        elif size > 0:
+            fill(PyMemoryView_FromMemory(<char *>(to + at), size, WRITE), part, size)
         at += size
     return at
+
+
+cdef int fill(room, part, size_t size) except -1:
+    """Copy another buffer of bytes. The limited API of Python 3.10 does not tell where it lies, so
+    that Python copies it, and other threads run between the pieces."""
+    cdef size_t at
+    if size <= PIECE:
+        room[:] = part
+        return 0
+    view = memoryview(part)
+    for at in range(0, size, PIECE):
+        room[at : at + PIECE] = view[at : at + PIECE]
+        with nogil:
+            pass
+    return 0
 
 
 cdef class Memory:
@@ -174,7 +184,7 @@ cdef class Rows:
         """The tensors' memory, all on the CPU, as buffers that are valid as long as this object."""
         cdef Py_ssize_t i
         return [
-            PyMemoryView_FromMemory(<char *>self.pieces[2 * i], self.pieces[2 * i + 1], PyBUF_READ)
+            PyMemoryView_FromMemory(<char *>self.pieces[2 * i], self.pieces[2 * i + 1], READ)
             for i in range(self.count)
         ]
 
@@ -199,7 +209,7 @@ cdef class Rows:
         """The tensors' version counters, as bytes to compare."""
         cdef Py_ssize_t n = len(self.counted), i
         cdef bytes found = PyBytes_FromStringAndSize(NULL, n * sizeof(uint64_t))
-        cdef uint64_t *out = <uint64_t *>PyBytes_AS_STRING(found)
+        cdef uint64_t *out = <uint64_t *>PyBytes_AsString(found)
         for i in range(n):
             out[i] = self.counted[i]._version
         return found
@@ -208,8 +218,8 @@ cdef class Rows:
         """The tensors' bytes end to end, all on the CPU; `known` itself if it equals that."""
         cdef Py_ssize_t i
         cdef size_t at = 0
-        cdef char *out = PyBytes_AS_STRING(known)
-        cdef bint same = <size_t>PyBytes_GET_SIZE(known) == self.total
+        cdef char *out = PyBytes_AsString(known)
+        cdef bint same = <size_t>PyBytes_Size(known) == self.total
         for i in range(self.count):
             if not same:
                 break
@@ -219,7 +229,7 @@ cdef class Rows:
         if same:
             return known
         found = PyBytes_FromStringAndSize(NULL, self.total)
-        self.pour(<uintptr_t>PyBytes_AS_STRING(found), False)
+        self.pour(<uintptr_t>PyBytes_AsString(found), False)
         return found
 
     def publish(self, uintptr_t header, uintptr_t address, uint64_t step, uint64_t kind):
@@ -371,7 +381,8 @@ cdef bint put(bytearray row, Py_ssize_t at, bint value) except -1:
     if at == len(row):
         row.append(value)
         return False
-    if row[at] == value:
+    cdef char *there = PyByteArray_AsString(row) + at
+    if there[0] == value:
         return True
-    row[at] = value
+    there[0] = value
     return False

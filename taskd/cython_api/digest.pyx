@@ -4,7 +4,7 @@
 import hmac
 
 from blake3 import blake3
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
@@ -31,31 +31,31 @@ cdef class Keyed:
         """The front of a record, before its sections: the digest, `head`, the sections' lengths and
         `fields`. The digest covers these and each section's hash; a section that is the same
         `bytes` object as last time is not hashed again."""
-        cdef Py_ssize_t n = len(sections), start = PyBytes_GET_SIZE(self.prefix), i
-        cdef Py_ssize_t shown = PyBytes_GET_SIZE(head) + 8 * n + PyBytes_GET_SIZE(fields)
+        cdef Py_ssize_t n = len(sections), start = PyBytes_Size(self.prefix), i
+        cdef Py_ssize_t shown = PyBytes_Size(head) + 8 * n + PyBytes_Size(fields)
         cdef bytes message = PyBytes_FromStringAndSize(NULL, start + shown + DIGEST * n)
         cdef bytes out = PyBytes_FromStringAndSize(NULL, DIGEST + shown)
-        cdef char *begin = PyBytes_AS_STRING(message)
+        cdef char *begin = PyBytes_AsString(message)
         cdef char *at = begin
         cdef uint64_t length
         cdef int shift
-        memcpy(at, PyBytes_AS_STRING(self.prefix), start)
+        memcpy(at, PyBytes_AsString(self.prefix), start)
         at += start
-        memcpy(at, PyBytes_AS_STRING(head), PyBytes_GET_SIZE(head))
-        at += PyBytes_GET_SIZE(head)
+        memcpy(at, PyBytes_AsString(head), PyBytes_Size(head))
+        at += PyBytes_Size(head)
         for i in range(n):
             length = len(sections[i])
             for shift in range(8):
                 at[shift] = <char>((length >> (8 * shift)) & 0xFF)
             at += 8
-        memcpy(at, PyBytes_AS_STRING(fields), PyBytes_GET_SIZE(fields))
-        at += PyBytes_GET_SIZE(fields)
+        memcpy(at, PyBytes_AsString(fields), PyBytes_Size(fields))
+        at += PyBytes_Size(fields)
         for i in range(n):
-            memcpy(at, PyBytes_AS_STRING(<bytes>self.hash_of(i, sections[i])), DIGEST)
+            memcpy(at, PyBytes_AsString(<bytes>self.hash_of(i, sections[i])), DIGEST)
             at += DIGEST
         cdef bytes found = hmac.digest(self.key, message, "sha256")
-        memcpy(PyBytes_AS_STRING(out), PyBytes_AS_STRING(found), DIGEST)
-        memcpy(PyBytes_AS_STRING(out) + DIGEST, begin + start, shown)
+        memcpy(PyBytes_AsString(out), PyBytes_AsString(found), DIGEST)
+        memcpy(PyBytes_AsString(out) + DIGEST, begin + start, shown)
         return out
 
     cdef bytes hash_of(self, Py_ssize_t i, section):

@@ -16,6 +16,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_FETCHING
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
+        TASKD_TIMES
         TASKD_DAMAGE_REGISTERED
         TASKD_DAMAGE_ALLOCATED
         TASKD_MEMORY_TENSORS
@@ -49,7 +50,7 @@ cdef extern from "libtaskd.h" nogil:
         uint32_t rank, phase, incarnation, interruption
         int32_t pid
         uint32_t attached
-        uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged
+        uint64_t step, heartbeat_ns, started, usual_ns, until_ns, damaged, came_ns, waited_ns
         int32_t asked
         uint32_t handles
 
@@ -64,12 +65,14 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_read(const taskd_page *page, uint32_t slot, taskd_view *view)
     int taskd_records(const taskd_page *page, uint32_t slot, taskd_record *out)
     int taskd_damages(const taskd_page *page, uint32_t slot, taskd_damage *out)
+    int taskd_times(const taskd_page *page, uint32_t slot, uint32_t *out)
     int taskd_wait_death(taskd_page *page, uint32_t slot, int timeout_ms)
     int taskd_attach(const char *path, uint32_t slot)
     int taskd_detach()
     int taskd_slot_number()
     int taskd_preloaded()
     int taskd_progress(uint64_t step, uint32_t phase)
+    int taskd_waited(uint64_t ns)
     int taskd_patience(uint64_t seconds)
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)

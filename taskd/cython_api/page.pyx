@@ -10,12 +10,13 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_PAUSE, TASKD_NO_RANK, TASKD_RECORDS,
-    TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, taskd_damage, taskd_damages,
+    TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, TASKD_TIMES, taskd_damage,
+    taskd_damages,
     taskd_page, taskd_page_away, taskd_page_bell, taskd_page_copied, taskd_page_copying,
     taskd_page_create,
     taskd_page_ending,
     taskd_page_pause, taskd_page_interrupt, taskd_page_unmap, taskd_page_wait_bell, taskd_read,
-    taskd_record, taskd_records, taskd_slot_reset, taskd_view, taskd_wait_death,
+    taskd_record, taskd_records, taskd_slot_reset, taskd_times, taskd_view, taskd_wait_death,
 )
 from taskd.cython_api.damage cimport described
 from taskd.cython_api.waiting cimport deadline_after, now, slice_before
@@ -27,8 +28,8 @@ MAX_SLOTS = 4096
 View = namedtuple(
     "View",
     "rank pid incarnation attached step phase heartbeat_ns started interruption consistent"
-    " usual_ns until_ns damaged asked handles",
-    defaults=(0, 0, 0, 0, False),
+    " usual_ns until_ns damaged asked handles came_ns waited_ns",
+    defaults=(0, 0, 0, 0, False, 0, 0),
 )
 
 RECORD_KINDS = {
@@ -152,7 +153,18 @@ cdef class Page:
             v.damaged,
             v.asked,
             bool(v.handles),
+            v.came_ns,
+            v.waited_ns,
         )
+
+    def times(self, slot):
+        """How many attempts have taken how long: counts by duration, see taskd_times."""
+        cdef uint32_t out[TASKD_TIMES]
+        self.use(slot)
+        cdef int rc = taskd_times(self.page, slot, out)
+        if rc < 0:
+            raise failure(rc, f"times of slot {slot} of state page {self.path}")
+        return [out[i] for i in range(TASKD_TIMES)]
 
     def records(self, slot):
         """The newest death records of a slot (up to 4), oldest first."""

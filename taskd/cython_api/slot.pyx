@@ -12,7 +12,7 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_leave_on, taskd_together, taskd_wait_started,
+    taskd_leave_on, taskd_together, taskd_wait_started, taskd_waited,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -69,6 +69,13 @@ def progress(uint64_t step, uint32_t phase):
     cdef int rc = taskd_progress(step, phase)
     if rc < 0:
         raise failure(rc, f"progress to step {step}")
+
+
+def waited(uint64_t nanoseconds):
+    """This rank has waited so long for others, in this step."""
+    cdef int rc = taskd_waited(nanoseconds)
+    if rc < 0:
+        raise failure(rc, "time that was waited")
 
 
 def patience(uint64_t seconds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -12,10 +13,21 @@ from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
+TRACEBACK = 20_000  # characters of a traceback
 SPANS = 10  # of ranks that are named
+KINDS = 1000  # of durations of attempts
 RANKS = 1_000_000  # more, or more shares of a step, is a journal that is wrong
 
 Span = tuple[int, int, int]  # ranks: the first, the last, the distance between two
+
+
+@dataclass(frozen=True)
+class Manager:
+    """Where a manager runs, or ran: machine, pid and port."""
+
+    host: str = ""
+    pid: int = 0
+    port: int = 0
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,32 @@ class Line:
     at: float
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank's process ended: a `death` entry. `at`: Unix time; `traceback`: of the exception
+    `raised`, or where its threads were when it hung; "" for none."""
+
+    at: float
+    rank: int
+    node: int
+    pid: int
+    cause: str
+    raised: str
+    traceback: str
+
+    @classmethod
+    def of(cls, record: Record) -> Death:
+        return cls(
+            record.time,
+            record.step("rank"),
+            record.step("node"),
+            record.count("pid"),
+            record.text("cause")[:TEXT],
+            record.text("raised")[:TEXT],
+            record.text("traceback")[:TRACEBACK],
+        )
 
 
 @dataclass
@@ -52,6 +90,7 @@ class Incident:
     rounds: list[Any] = field(default_factory=list)
     entered: list[tuple[int, str, float]] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
     unsaid: int = 0  # lines that are left out
 
     @property
@@ -66,7 +105,8 @@ class Incident:
     def cut(self, now: float) -> None:
         """Cut the incident, which is not over, at `now`."""
         self.seconds = max(now - self.began, 0.0)
-        self.phases = {}
+        noticed = self.entered[0][2] if self.entered else now
+        self.phases = {"DETECT": max(noticed - self.began, 0.0)}
         ends = [*(at for _, _, at in self.entered[1:]), now]
         for (_, phase, begin), end in zip(self.entered, ends, strict=False):
             self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)
@@ -76,7 +116,7 @@ class Incident:
 class Sample:
     """The ranks' progress at a Unix time: a `progress` entry. `rate`: steps a minute, `usual`:
     seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`: how many
-    ranks were in each."""
+    ranks were in each; `times`: (seconds, how many) of the attempts since the entry before."""
 
     at: float
     step: int = -1
@@ -87,6 +127,7 @@ class Sample:
     heard: float = 0.0
     phases: dict[str, int] = field(default_factory=dict)
     slow: tuple[tuple[int, int, float], ...] = ()
+    times: tuple[tuple[float, int], ...] = ()
 
     @classmethod
     def of(cls, record: Record) -> Sample:
@@ -101,6 +142,7 @@ class Sample:
             record.seconds("heard"),
             {name[:40]: n for name, n in record.table("phases").items() if is_count(n)},
             tuple(_slow(record)),
+            tuple(_times(record)),
         )
 
 
@@ -182,6 +224,28 @@ class Shrunk:
 
 
 @dataclass(frozen=True)
+class Processes:
+    """The processes of a node's ranks: a `processes` entry. `devices`: () if all are CPUs."""
+
+    ranks: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
+    incarnations: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, record: Record) -> Processes:
+        """Raises ValueError for an entry that makes no sense."""
+        names = ("ranks", "pids", "incarnations")
+        ranks, pids, incarnations = (tuple(record.several(name)) for name in names)
+        devices = tuple(record.several("devices"))
+        if not len(ranks) == len(pids) == len(incarnations) or len(devices) not in (0, len(ranks)):
+            raise ValueError("lists of different lengths")
+        if not all(map(is_count, (*ranks, *pids, *incarnations))):
+            raise ValueError("not all are counts")
+        return cls(ranks, pids, incarnations, tuple(str(device)[:100] for device in devices))
+
+
+@dataclass(frozen=True)
 class End:
     """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "hopeless"; "" if `ok`,
     and in journals of earlier versions."""
@@ -222,6 +286,20 @@ def _slow(record: Record) -> Iterator[tuple[int, int, float]]:
                 yield rank, node, float(seconds)
 
 
+def _times(record: Record) -> Iterator[tuple[float, int]]:
+    for row in record.several("times")[:KINDS]:
+        if isinstance(row, list | tuple) and len(row) == 2 and is_count(row[1]):
+            seconds, count = row
+            if type(seconds) in (int, float) and 0 < seconds < FAR:
+                yield _pair(float(seconds), count)
+
+
+@lru_cache(1 << 16)
+def _pair(seconds: float, count: int) -> tuple[float, int]:
+    """One for all samples: a journal has millions."""
+    return seconds, count
+
+
 def _spans(told: list[Any]) -> Iterator[Span]:
     for row in told:
         if isinstance(row, list | tuple) and len(row) == 3 and all(map(is_count, row)):
@@ -239,6 +317,33 @@ def named(spans: Sequence[Span], count: int) -> str:
         listed += (last - first) // apart + 1
     more = f" and {count - listed} more" if count > listed else ""
     return f"rank{'s' * (count != 1)} {', '.join(said)}{more}" if said else f"{count} ranks"
+
+
+def began(record: Record) -> float:
+    """When an incident began, clamped to [0, time of the entry]."""
+    return max(min(record.number("began", record.time), record.time), 0.0)
+
+
+def texts(table: dict[str, Any]) -> dict[str, str]:
+    """Texts and whole numbers by their names, as texts."""
+    known = {n: str(v) for n, v in table.items() if isinstance(v, str) or type(v) is int}
+    return {name[:100]: known[name][:TEXT] for name in list(known)[:1000]}
+
+
+def span(seconds: float) -> str:
+    """A duration, in two units at most."""
+    if seconds < 0.9995:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
 def is_count(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 VERSION = 1  # of the schema, in every `start`
@@ -34,11 +35,12 @@ def of(newest: Path) -> list[Path]:
     return [file for file in (*older, newest) if file.is_file()]
 
 
-def newest(directory: Path) -> Path | None:
-    """The journal in the directory that was written last; None if there is none."""
+def newest(directory: Path, belongs: Callable[[Path], bool] = lambda _: True) -> Path | None:
+    """Of the journals in the directory that `belongs` to, the one that was written last; None if
+    there is none."""
     found = []
     for file in directory.glob("journal-*.jsonl"):
         name = NAME.fullmatch(file.name)
         if name is not None and file.is_file():
             found.append((file.stat().st_mtime, directory / f"journal-{name['job']}.jsonl"))
-    return max(found)[1] if found else None
+    return next((path for _, path in sorted(found, reverse=True) if belongs(path)), None)

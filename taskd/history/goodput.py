@@ -5,28 +5,31 @@ report/figures.py has the same definition, for a journal as a whole; model.py sa
 Every moment counts once, as the first of these that applies:
 
 starting   from the start of the job, or a restart of all ranks, until every rank is in its loop
-incident   from the fault until every rank has committed the interrupted step
+incident   from the standstill until every rank has committed the interrupted step
 paused     from a pause until the ranks continue
-repeating  doing again what a repair or a restart has taken back
+repeated   steps that a repair or a restart has taken back are repeated
+slow       while the others wait for a slow rank, that share of each step
 shrunk     while some ranks are away and a step takes `shares` times as long, all but one of so many
            parts of the time
 training   all the rest
 
 The attempt that a fault interrupts counts as training, and its repetition as incident. A committed
 step that a repair rolls back counts as the usual attempt of the median rank. After a restart of all
-ranks, time is repeating until a `progress` entry shows the step that had been reached. While no
+ranks, time is repeated until a `progress` entry shows the step that had been reached. While no
 manager runs, the ranks train.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-STARTING, INCIDENT, PAUSED, REPEATING, SHRUNK, TRAINING = KINDS = (
+STARTING, INCIDENT, PAUSED, REPEATED, SLOW, SHRUNK, TRAINING = KINDS = (
     "starting",
     "incident",
     "paused",
-    "repeating",
+    "repeated",
+    "slow",
     "shrunk",
     "training",
 )
@@ -35,11 +38,13 @@ MOST_REPEATED = 7 * 86_400.0  # seconds; more is a journal that is wrong
 
 @dataclass
 class Spent:
-    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time. `shares`: a step takes
-    up to so many times as long as in a full job."""
+    """`seconds`: spent on each of KINDS, up to `time`, which is Unix time. `slow`: the share of a
+    step that is lost to slow ranks. `shares`: a step takes up to so many times as long as in a full
+    job."""
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
     time: float = 0.0
+    slow: float = 0.0
     shares: int = 1
     _before: float = 0.0  # seconds until every rank was in its loop for the first time
     _again: float = 0.0  # seconds of training that are repetition
@@ -59,15 +64,23 @@ class Spent:
         passed = max(time - self.time, 0.0)
         self.time += passed
         if kind == TRAINING and self._step < self._peak:
-            kind = REPEATING
+            kind = REPEATED
         elif kind == TRAINING:
             again = min(passed, self._again)
             self._again -= again
-            self.seconds[REPEATING] += again
-            passed -= again
-            self.seconds[SHRUNK] += passed - passed / self.shares
-            passed /= self.shares
+            self.seconds[REPEATED] += again
+            for part, seconds in self._parts(passed - again):
+                self.seconds[part] += seconds
+            return
         self.seconds[kind] += passed
+
+    def _parts(self, seconds: float) -> Iterator[tuple[str, float]]:
+        """What time that seems to be training is."""
+        slow = seconds * self.slow
+        yield SLOW, slow
+        rest = seconds - slow
+        yield SHRUNK, rest - rest / self.shares
+        yield TRAINING, rest / self.shares
 
     def begin(self) -> None:
         """Every rank is in its loop for the first time."""
@@ -77,18 +90,22 @@ class Spent:
         """A fault is older than its entry: move that time, which was accounted to the activity
         before."""
         if kind == TRAINING and (self._step < self._peak or self._again > 0):
-            kind = REPEATING
+            kind = REPEATED
         seconds = max(seconds, 0.0)
         if kind == TRAINING:
-            self._move(SHRUNK, seconds - seconds / self.shares)
-            seconds /= self.shares
-        if kind != STARTING:
-            self._move(kind, seconds)
+            for part, some in self._parts(seconds):
+                self._move(part, some, INCIDENT)
+        elif kind != STARTING:
+            self._move(kind, seconds, INCIDENT)
 
-    def _move(self, kind: str, seconds: float) -> None:
+    def slower(self, seconds: float) -> None:
+        """A rank is named as slow that has been so for `seconds` of training."""
+        self._move(TRAINING, max(seconds, 0.0) * self.slow, SLOW)
+
+    def _move(self, kind: str, seconds: float, to: str) -> None:
         seconds = min(seconds, self.seconds[kind])
         self.seconds[kind] -= seconds
-        self.seconds[INCIDENT] += seconds
+        self.seconds[to] += seconds
 
     def repeat(self, step: int, reached: int) -> None:
         """A repair has rolled the job back from `reached` to `step`; -1 if unknown."""

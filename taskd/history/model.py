@@ -11,28 +11,35 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from taskd.history.facts import (
     REPAIRED,
     TEXT,
+    Death,
     End,
     Incident,
     Line,
+    Manager,
     Pause,
     Places,
+    Processes,
     Sample,
     Shrunk,
+    began,
     is_count,
     sentence,
+    texts,
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
 from taskd.history.reading import FAR, Record
+from taskd.history.slow_times import SlowTimes
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
-FAULTS, ENTERED = 100, 1000  # of an incident
+FAULTS, ENTERED, DEATHS = 100, 1000, 20  # of an incident
 SAID = {  # what is a line of its own
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
@@ -49,9 +56,10 @@ class Job:
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
-    away; `shrunken`: when that has been so. `preparing`: node -> the standby that prepares for it.
-    `separated`: device -> fault code. `left`: why the last manager left. `closed`: incidents that
-    are over, also those that are not kept."""
+    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
+    `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
+    it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
+    those that are not kept."""
 
     most: int = sys.maxsize
     read_round: Callable[[Any], Any] = lambda told: None
@@ -65,6 +73,7 @@ class Job:
     last: float = 0.0
     missing_start: bool = False  # its oldest files are gone
     managers: int = 0
+    manager: Manager = Manager()  # the last one
     term: int = 0
     left: str = ""
     gaps: int = 0
@@ -75,6 +84,8 @@ class Job:
     paused: list[tuple[float, float]] = field(default_factory=list)
     shrunk: Shrunk | None = None
     shrunken: list[Shrunk] = field(default_factory=list)
+    slow: SlowTimes = field(init=False)
+    processes: dict[int, Processes] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     open: Incident | None = None
     incidents: list[Incident] = field(default_factory=list)
@@ -86,10 +97,16 @@ class Job:
     lost: dict[int, str] = field(default_factory=dict)
     preparing: dict[int, str] = field(default_factory=dict)
     separated: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    about: dict[int, dict[str, str]] = field(default_factory=dict)
+    deaths: list[Death] = field(default_factory=list)  # outside of incidents
     end: End | None = None
     spent: Spent = field(default_factory=Spent)
     _places: Places | None = None
     _gone: set[int] = field(default_factory=set)  # nodes lost since the last incident was over
+
+    def __post_init__(self) -> None:
+        self.slow = SlowTimes(self.most)
 
     def add(self, record: Record) -> None:
         if not 0 <= record.time < FAR:
@@ -122,6 +139,7 @@ class Job:
         self._end_pause(self.last)
         if self.shrunk is not None:
             self._keep(self.shrunken, replace(self.shrunk, until=self.last))
+        self._none_slow(self.last)
 
     @property
     def ranks(self) -> int:
@@ -168,10 +186,15 @@ class Job:
         self.name, self.version = record.text("job"), record.text("taskd")
         self.nodes, self.per_node = record.count("nodes"), record.count("ranks_per_node")
         self.ladder = tuple(s for s in record.several("ladder") if isinstance(s, str))
+        self.settings = texts(record.table("settings"))
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
+            self.manager = Manager(
+                record.text("machine")[:253], record.count("pid"), record.count("port")
+            )
             self.left = ""
+            self._none_slow(record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one
 
     def _charge(self, record: Record) -> None:
@@ -187,6 +210,7 @@ class Job:
         if (node := record.step("node")) >= 0:
             self.joined[node] = record.count("first"), record.count("ranks")
             self._places = None
+            self.about[node] = texts(record.table("about"))
             if self.hosts.get(node) != (address := record.text("address")[:100]):
                 if self.open is not None or self.incidents:
                     self.hosts = dict(self.hosts)  # theirs stays as it was
@@ -216,6 +240,7 @@ class Job:
         self._cut(record.time)
         self._end_pause(record.time)
         self._resize(None, record.time)
+        self._none_slow(record.time)
         self.in_loop = False
         self.preparing.clear()
         self.spent.restart()
@@ -246,6 +271,21 @@ class Job:
         self.shrunk = before or shrunk
         self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
 
+    def _slow(self, record: Record) -> None:
+        ended = max((i.ended for i in self.incidents[-1:]), default=0.0)
+        before = self.slow.told(record, max((ended, *self.protected[-1:])))
+        self.spent.slow = self.slow.share
+        self.spent.slower(before)
+
+    def _none_slow(self, now: float) -> None:
+        self.slow.set({}, now)
+        self.spent.slow = 0.0
+
+    def _processes(self, record: Record) -> None:
+        if (node := record.step("node")) >= 0:
+            with suppress(ValueError):
+                self.processes[node] = Processes.of(record)
+
     def _recovery(self, record: Record) -> None:
         self.repairs = record.data.get("on") is not False
 
@@ -262,6 +302,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         self._resize(None, record.time)
+        self._none_slow(record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
@@ -270,13 +311,23 @@ class Job:
     def _fault(self, record: Record) -> None:
         number = record.count("incident")
         if self.open is None or self.open.number != number:
-            began = _began(record)
+            since = began(record)
             if self.open is None:
-                self.spent.late(record.time - began, self.activity)
+                # one that the next manager finds may have begun in the one that it took over
+                over = self.incidents[-1].ended if self.incidents else 0.0
+                self.spent.late(record.time - max(since, over), self.activity)
             self._cut(record.time)
-            self.open = Incident(number, began, self._usual(), self.hosts)
+            self.open = Incident(number, since, self._usual(), self.hosts)
+            self.open.deaths = [death for death in self.deaths if death.at >= since]
+            self.deaths = [death for death in self.deaths if death.at < since]
         if len(self.open.faults) < FAULTS:
             self.open.faults.append(record.text("text")[:TEXT])
+
+    def _death(self, record: Record) -> None:
+        if self.open is None:
+            self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
+        elif len(self.open.deaths) < DEATHS:
+            self.open.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
@@ -298,8 +349,10 @@ class Job:
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
+        elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
+            self.spent.late(earlier, TRAINING)
         incident.number = record.count("incident")
-        incident.began = _began(record)
+        incident.began = began(record)
         incident.seconds = record.seconds("seconds")
         incident.result = record.text("result") or REPAIRED
         incident.strategy = record.text("strategy")
@@ -355,11 +408,6 @@ def _texts(values: list[Any]) -> Iterator[str]:
     return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
 
 
-def _began(record: Record) -> float:
-    """When an incident began, clamped to [0, time of the entry]."""
-    return max(min(record.number("began", record.time), record.time), 0.0)
-
-
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "start": Job._start,
     "charge": Job._charge,
@@ -376,9 +424,12 @@ _FOLLOW: dict[str, Callable[[Job, Record], None]] = {
     "elastic": Job._elastic,
     "recovery": Job._recovery,
     "progress": Job._progress,
+    "slow": Job._slow,
+    "processes": Job._processes,
     "separated": Job._separate,
     "released": Job._release,
     "end": Job._finish,
+    "death": Job._death,
     "fault": Job._fault,
     "phase": Job._phase,
     "decision": Job._decision,

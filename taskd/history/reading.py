@@ -82,6 +82,21 @@ class Reader:
                 yield from self.lines(_whole(lines))
 
 
+def last_run(newest: Path) -> tuple[int, Record | None]:
+    """The port of the manager that the last run in a journal began with, 0 if unknown; and how that
+    run ended, None if it has not. Raises OSError."""
+    port, end = 0, None
+    with open(newest, "rb") as file:
+        # the others, which may have 16 MiB, are not decoded
+        marked = (line for line in _whole(file) if b'"start"' in line or b'"end"' in line)
+        for record in Reader().lines(marked):
+            if record.kind == "start":
+                port, end = record.count("port"), None
+            elif record.kind == "end":
+                end = record
+    return port, end
+
+
 def repaired(directory: Path) -> list[dict[str, Any]]:
     """The entries of the incidents that were repaired, in the journal in `directory` that was
     written last."""

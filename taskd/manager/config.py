@@ -64,7 +64,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
         if key not in KEYS
     ]
     warnings = [*unknown]
-    job_id = _job_id(config, environ, errors, warnings)
+    job_id = _job_id(config, environ, errors)
     nodes = _number(config, "node_nums", MAX_NODES, "the number of nodes of the job", errors)
     ranks = _number(
         config,
@@ -93,7 +93,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
                 "cluster_infos", infos, "a dict or a list of dicts", "leave it out: it is not used"
             )
         )
-    found = settings.examine(environ)
+    found = settings.examine(environ, starting=not under_way)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
     try:
@@ -126,18 +126,10 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
     return Config(job_id, nodes, ranks, ladder, tuple(warnings))
 
 
-def _job_id(
-    config: dict[str, Any], environ: Mapping[str, str], errors: list[str], warnings: list[str]
-) -> str:
+def _job_id(config: dict[str, Any], environ: Mapping[str, str], errors: list[str]) -> str:
     value = config.get("job_id")
     if value is None:  # the documented manager.py passes os.getenv("MINDX_TASK_ID")
-        job_id = settings.job_id(environ)
-        if "MINDX_TASK_ID" not in environ or job_id == settings.FALLBACK_JOB:
-            warnings.append(
-                f"job_id is not set: {job_id!r} is used; set MINDX_TASK_ID to the same value on all"
-                " nodes"
-            )
-        return job_id
+        return settings.job_id(environ)
     if not isinstance(value, str) or not value.strip() or len(value) > 256:
         remedy = "set MINDX_TASK_ID to the same value on all nodes"
         errors.append(_line("job_id", value, "a string of 1 to 256 characters", remedy))

@@ -119,7 +119,9 @@ class Incoming:
         if message.unheard or peer.outbox.kept:
             self._out.send_now(peer, to_agent.Ack(peer.inbox.number))
         if message.progress is not None and self._members.agents.get(peer.node) is peer:
-            self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
+            said = self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
+            if said is not None:
+                self._feed(said, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
             if peer.clock.answered(message.asked, origin.envelope.at, self._clock()):
@@ -177,7 +179,10 @@ class Incoming:
         if isinstance(message, from_agent.DevicesFound | from_agent.DevicesAt):
             members.device_info(peer, message, now)
             return
-        self._feed(message, now, peer.clock.ours(origin.envelope.at, now))
+        at = peer.clock.ours(origin.envelope.at, now)
+        if isinstance(message, from_agent.RankDied):
+            self._journal_writer.died(peer.node, message)
+        self._feed(message, now, at)
         # one that has ended well waits for the others
         if isinstance(message, from_agent.AgentLeft) and not message.ok:
             members.agents.pop(peer.node, None)
@@ -207,6 +212,8 @@ class Incoming:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         self._rendezvous = self._rendezvous or message.rendezvous
         self._last_launcher = self._clock()
+        if message.node >= 0:
+            self._members.arrived.add(message.node)
         nodes = range(self._coordinator.job.settings.nodes) if message.node < 0 else [message.node]
         agents = [self._members.agents.get(node) for node in nodes]
         taken = all(peer is not None and peer.connection >= 0 for peer in agents) or (

@@ -15,7 +15,7 @@ class ManagerLimits:
     # answers in a round trip
     probe: float = 0.25
     look: float = 1.0  # how often to look for silent agents
-    first_warning: float = 30.0  # torchrun needs a few seconds to import torch and start its agent
+    first_warning: float = 10.0  # torchrun needs a few seconds to import torch and start its agent
     next_warning: float = 300.0
     launchers: float = 1200.0  # without any launcher, see settings.launcher_wait
     # the last command to 10,000 agents needs ~0.2 s to leave (measured); a dead peer must not delay

@@ -13,6 +13,7 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.manager import gathering
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.outgoing import Outgoing
@@ -24,9 +25,10 @@ from taskd.manager.peers import (
     check_event,
     check_registration,
 )
+from taskd.manager.sentences import sentence
 from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY, Envelope
-from taskd.messages.values import DeviceState
+from taskd.messages.values import DeviceState, Preparation
 from taskd.mindcluster.faults.names import BadCode
 from taskd.protocol import addresses
 from taskd.protocol.addresses import Address
@@ -63,6 +65,7 @@ class Membership:
         self.former: dict[str, Peer] = {}
         self.fenced: dict[str, to_agent.Fence] = {}  # by process name
         self.seen: set[int] = set()  # nodes that have ever joined
+        self.arrived: set[int] = set()  # whose launchers have ever come
         self._applicants: dict[str, _Applicant] = {}
         self._challenged: set[int] = set()  # nodes whose agents must show that they are alive
         self._asked: dict[bytes, float] = {}  # when an unknown agent was last asked to register
@@ -180,6 +183,7 @@ class Membership:
             log.info("standby %s has registered, for up to %d ranks", name, room)
             peer = self.standbys[message.agent] = _peer(origin, STANDBY, now)
         peer.records, peer.ranks = message.records, (0,) * message.ranks
+        peer.about = message.about
         self._asked.pop(origin.route, None)
         self._offer(peer, now, message.prepares)
 
@@ -209,9 +213,7 @@ class Membership:
         for standby in list(self.standbys.values()):
             self._offer(standby, now)
 
-    def _offer(
-        self, standby: Peer, now: float, prepares: from_agent.Preparation | None = None
-    ) -> None:
+    def _offer(self, standby: Peer, now: float, prepares: Preparation | None = None) -> None:
         name, room = standby.agent, len(standby.ranks)
         if why := self._devices.against(standby, now):
             log.warning("standby %s is not used: %s", name[:8], why)
@@ -263,7 +265,7 @@ class Membership:
             self.standbys.pop(peer.agent, None)
             self._feed(e.StandbyLost(peer.agent, why), now)
         else:
-            log.warning("node %d is lost: %s", peer.node, why)
+            log.info("node %d is lost: %s", peer.node, why)  # a notice says it on standard error
             self._challenged.discard(peer.node)
             self.agents.pop(peer.node, None)
             self._feed(e.AgentLost(peer.node, why), now)
@@ -306,7 +308,12 @@ class Membership:
             ranks = list(event.ranks)
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
-        peer.ranks, peer.records = event.ranks, event.records
+        peer.ranks, peer.records, peer.about = event.ranks, event.records, event.about
+        others = {n: p.about for n, p in self.agents.items()}
+        if event.node not in self.seen and (
+            text := gathering.differs(event.node, peer.about, others)
+        ):
+            log.warning("%s", text)
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
 
@@ -319,15 +326,10 @@ class Membership:
                 " job's agents must reach it at %s",
                 addresses.text(place),
             )
-        elif len(self.seen) < self._settings.nodes:
-            log.warning(
-                "expected %d nodes, seen %d: start torchrun with TASKD_PROCESS_ENABLE=on on every"
-                " node, where %s can be reached (TASKD_MANAGER_ADDR) and MINDX_TASK_ID is %s",
-                self._settings.nodes,
-                len(self.seen),
-                addresses.text(place),
-                self._out.job,
-            )
+        elif why := gathering.missing(
+            self._settings.nodes, self.seen, self.arrived, addresses.text(place)
+        ):
+            log.warning("%s", why)
 
     def _refuse(self, command: c.Refuse) -> None:
         log.warning("node %d is refused: %s", command.node, command.reason)
@@ -354,11 +356,11 @@ class Membership:
         self._challenged.add(command.node)
 
     def _prepare(self, command: to_agent.Prepare) -> None:
-        log.info("%s", command)
+        log.info("%s", sentence(command))
         self._send_standby(command)
 
     def _take_over(self, command: to_agent.TakeOver) -> None:
-        log.info("%s", command)
+        log.info("%s", sentence(command))
         former = self.agents.get(command.node)
         if former is not None and former.agent == command.former:
             self._out.send(former, command)
@@ -368,7 +370,7 @@ class Membership:
     def _stand_down(self, command: to_agent.StandDown) -> None:
         """Keep a standby from becoming the node, or make it a standby again; the node's former
         agent, if any, gets it back."""
-        log.warning("%s", command)
+        log.warning("%s", sentence(command))
         applicant = self._applicants.pop(command.agent, None)
         peer = self.agents.get(command.node)
         if peer is not None and peer.agent == command.agent:

@@ -25,7 +25,12 @@ REPORTS = (
 )
 # requests answered even by a manager that is not in charge: they concern its own knowledge and
 # files
-ALWAYS = from_operator.StatusAsked | from_operator.OverviewAsked | from_operator.ReleaseDevice
+ALWAYS = (
+    from_operator.StatusAsked
+    | from_operator.OverviewAsked
+    | from_operator.RanksAsked
+    | from_operator.ReleaseDevice
+)
 MOST = 1000  # most requests that wait for an answer
 
 log = logging.getLogger("taskd.manager")
@@ -89,6 +94,11 @@ class Operators:
         if isinstance(message, from_operator.OverviewAsked):
             self.answer(self._journal_writer.overview(self._coordinator, message.request, now))
             return
+        if isinstance(message, from_operator.RanksAsked):
+            ranks = self._journal_writer.ranks(self._coordinator, now)
+            found = ranks.page(message.first, message.count)
+            self.answer(to_operator.RanksSeen(message.request, found))
+            return
         if isinstance(message, from_operator.ReleaseDevice):
             refusal = self._devices.release(message.device, now)
             self.answer(
@@ -104,11 +114,10 @@ class Operators:
         if not isinstance(message, to_rank.Inject | from_operator.ReportCode):
             self._feed(message, now)
             return
-        log.warning(
-            "%s: %.300s",
-            "an injected fault" if isinstance(message, to_rank.Inject) else "a reported fault code",
-            message,
-        )
+        if isinstance(message, to_rank.Inject):
+            log.warning("an operator injects a fault into rank %d: %s", message.rank, message.what)
+        else:
+            log.warning("an operator reports code %s on rank %d", message.code, message.rank)
         node = self._coordinator.job.topology.node_of(message.rank)
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:

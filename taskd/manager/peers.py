@@ -16,6 +16,7 @@ import zmq
 from taskd.manager.clocks import Clock
 from taskd.messages import codec, from_agent
 from taskd.messages.envelope import OPERATOR, Envelope
+from taskd.messages.values import About
 from taskd.protocol.delivery import Inbox, Outbox
 
 # orders that an agent may leave unacknowledged; a repair needs fewer than ten, and each heartbeat
@@ -62,6 +63,7 @@ class Peer:
     seq: int
     last_heard: float
     records: tuple[str, int] = ("", 0)
+    about: About = About()
     connection: int = -1
     host: str = ""  # see from_agent.DevicesAt
     chips: tuple[int, ...] = ()

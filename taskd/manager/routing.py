@@ -16,6 +16,7 @@ from taskd.manager.history.writer import JournalWriter
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
+from taskd.manager.sentences import sentence
 from taskd.manager.voters import Voters
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.protocol import addresses
@@ -89,7 +90,7 @@ class Routing:
             c.SendRoster: self._send_roster,
             to_agent.KeepSwitch: self._keep_switch,
             c.Entry: lambda command: None,  # for the journal alone
-            c.Closed: lambda command: log.info("%s", command),
+            c.Closed: lambda command: None,  # for the journal; its note says it
             c.Resign: lambda command: leave(None, command.reason),
             to_agent.End: self._end,
         }
@@ -101,7 +102,7 @@ class Routing:
             self._journal_writer.carried_out(command)
 
     def _to_all(self, command: Any) -> None:
-        log.info("to all: %.500s", command)  # a plan for 10,000 ranks is long
+        log.info("%s", sentence(command))
         data = self._out.seal(command, numbered=True)
         for peer in self._members.agents.values():
             self._out.deliver(peer, data)
@@ -113,10 +114,10 @@ class Routing:
         self._to_owner(command, command.node)
 
     def _to_owner(self, command: Any, node: int | None) -> None:
-        log.info("%.2000s", command)  # addresses of 10,000 hosts are long
+        log.info("%s", said := sentence(command))
         owner = None if node is None else self._members.agents.get(node)
         if owner is None:
-            log.warning("%.2000s is not sent: its node has no agent", command)
+            log.warning("not sent, since the node has no agent: %s", said)
         else:
             self._out.send(owner, command)
 
@@ -156,11 +157,9 @@ class Routing:
             self._continuity.keep(place_key(self._out.job), address)
 
     def _end(self, command: to_agent.End) -> None:
-        log.info("to all: %.500s", command)
         data = self._out.seal(command, numbered=True)
         for peer in self._members.peers:
             self._out.deliver(peer, data)
-        (log.info if command.ok else log.error)("the job is over: %s", command.reason)
         if self._continuity is not None:
             self._continuity.forget(self._out.job)
             if self._placed:

@@ -28,7 +28,7 @@ from taskd.logs import Drops
 from taskd.manager import peers
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
-from taskd.manager.ended import Ended
+from taskd.manager.ended import EVENTS, Ended
 from taskd.manager.endpoint import allow_files, listen
 from taskd.manager.following.clusterd import ClusterDConnection
 from taskd.manager.following.kubernetes import KubernetesConnection
@@ -85,7 +85,7 @@ class Server:
     node_infos: NodeInfos = field(default_factory=NodeInfos)
     observers: Observers = field(default_factory=Observers)
     sources: Sequence[Source] = ()  # besides these: the labels of the pod
-    continuity: Continuity | None = None  # state for the next manager
+    continuity: Continuity | None = None
     given: dict[str, str] = field(default_factory=dict)  # settings of this process, no secrets
     accepted: Accepted = field(default_factory=Accepted)  # of operators' requests
     clock: Callable[[], float] = time.monotonic
@@ -104,10 +104,10 @@ class Server:
         self.members = Membership(
             self.coordinator, self._out, self._liveness, self._feed, self.devices, self.node_infos
         )
-        self._journal_writer = JournalWriter(self.journal, self.coordinator.job)
-        self.devices.serve(
-            self.members.agents, self.coordinator.job, self._feed, self.journal.write
-        )
+        self.members.arrived |= {0} if self.starter >= 0 else set()  # it does not say that it has
+        agents = self.members.agents
+        self._journal_writer = JournalWriter(self.journal, self.coordinator.job, agents)
+        self.devices.serve(agents, self.coordinator.job, self._feed, self.journal.write)
         self.node_infos.serve(self.members, self.devices)
         self.operators = Operators(
             self.coordinator,
@@ -161,11 +161,12 @@ class Server:
             self._out.router = listen(
                 self._context, self.host, self.port, self.keys, self.settings.nodes
             )
-            self._monitor = self._out.router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+            self._monitor = self._out.router.get_monitor_socket(EVENTS)
         except BaseException:
             self._context.destroy(linger=0)
             raise
-        self._ended = Ended(self._monitor, self.members, self.voters, self._liveness, self._feed)
+        known = self.members, self.voters, self._liveness, self._feed
+        self._ended = Ended(self._monitor, *known, self.drops)
         self.devices.open(self.clock())
         self._poller = zmq.Poller()
         for source in (self._out.router, self._gate.socket, self._monitor, self._wake.fileno()):
@@ -207,7 +208,6 @@ class Server:
             self._wake.close()
             self._waker.close()
             self._safely(self.observers.close)
-        log.info("manager leaves: %s", self.outcome.reason)
         return self.outcome
 
     def stop(self, reason: str) -> None:
@@ -272,9 +272,8 @@ class Server:
         os.close(self.starter)
         self.starter = -1
         if self.outcome is None and not self.members.peers:
-            self.outcome = Outcome(
-                None, "the launcher that started this manager has ended, and no agent has joined"
-            )
+            why = "the launcher that started this manager has ended, and no agent has joined"
+            self.outcome = Outcome(None, why)
         elif self.settings.nodes == 1:
             for peer in list(self.members.agents.values()):
                 self.members.lose(peer, "its launcher has ended", now)
@@ -370,6 +369,9 @@ class Server:
         self._routing.carry_out(self.coordinator.step(event, now, at), now)
 
     def _leave(self, ok: bool | None, reason: str) -> None:
+        # a launcher on the same standard error says why as its last lines
+        told = ok is not False or self.starter >= 0
+        (log.info if told else log.error)("the manager ends: %s", reason)
         self.outcome = self.outcome or Outcome(ok, reason)
 
     def _poll_devices(self, now: float, changed: bool) -> None:

@@ -12,6 +12,7 @@ from taskd import process_title, start
 from taskd.manager.__main__ import main
 
 if __name__ == "__main__":
+    process_title.hide_room()
     starter = os.pidfd_open(os.getppid())
     if not (line := sys.stdin.readline()):
         sys.exit(0)

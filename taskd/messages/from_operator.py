@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from taskd.messages.to_rank import Inject, Ranges
-from taskd.messages.values import Message, Name, Node, Ops, Rank, Text
+from taskd.messages.values import Count, Message, Name, Node, Ops, Rank, Text
 
 
 class PauseRequested(Message, frozen=True):
@@ -99,6 +99,14 @@ class OverviewAsked(Message, frozen=True):
     request: Name
 
 
+class RanksAsked(Message, frozen=True):
+    """Ask for the states of `count` ranks, at most to_operator.PAGE, from `first` on."""
+
+    request: Name
+    first: Rank
+    count: Count
+
+
 FromOperator = (
     PauseRequested
     | ContinueRequested
@@ -112,5 +120,6 @@ FromOperator = (
     | ProfileRequested
     | StatusAsked
     | OverviewAsked
+    | RanksAsked
     | Inject
 )

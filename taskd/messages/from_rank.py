@@ -30,11 +30,13 @@ FAULTS = ("on-chip memory", "other", "network")  # the documented fault types, b
 
 
 class RankHello(Message, frozen=True):
-    """The first message from a rank to its agent."""
+    """The first message from a rank to its agent. `device`: as torch names it; "": a CPU, or not
+    known."""
 
     rank: Rank
     incarnation: Number
     pid: Number
+    device: Name = ""
 
 
 class ControlHello(Message, frozen=True):
@@ -116,13 +118,16 @@ class RankFaulted(Message, frozen=True):
 
 class RankInterrupted(Message, frozen=True):
     """The rank has left its collectives for interruption number `interruption` and waits for
-    orders. `unfit`: why its process cannot continue."""
+    orders. `unfit`: why its process cannot continue. `idle`, filled in by its agent: for how many
+    seconds it had made no progress when it was interrupted, longer than a step usually takes; 0: it
+    was at work. None: it waited where ranks wait."""
 
     rank: Rank
     incarnation: Number
     interruption: Number
     position: Position
     unfit: Name = ""
+    idle: Seconds | None = None
 
 
 class RankReady(Message, frozen=True):

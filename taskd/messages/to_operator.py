@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from taskd.messages.values import (
     Count,
+    HostName,
     Job,
     Message,
     Name,
@@ -23,8 +24,16 @@ from taskd.messages.values import (
 )
 
 LISTED = 32  # most ranks of a job that are all listed; of a larger one, the worst
+PAGE = 1000  # ranks that are asked for at once
 WORST = 10  # ranks, nodes and incidents that are listed where there may be many
 FAULTS = 5  # of an incident
+# "slow": the others wait for it in each step; "late": in this one; "hung": it makes no progress,
+# and its process is ended; "evicted": that is ended for another reason; "dead": it has no
+# process; "replaced": it gets or has just got another one; "lost", "missing": its node is
+RANK_STATES = (
+    *("well", "slow", "late", "stopped", "hung", "evicted", "dead", "replaced", "away", "lost"),
+    "missing",
+)
 AWAY = "away: others stand in for its ranks"  # state of a node
 
 
@@ -37,8 +46,10 @@ class Answer(Message, frozen=True):
 
 
 class RankSeen(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank according to its node's last heartbeat: its `phase`, one of from_agent.PHASES, the
-    seconds that an attempt usually takes it, 0 if not known, and whether it is slow."""
+    """A rank according to its node's last heartbeat: its `phase`, one of from_agent.PHASES, "" if
+    nothing is known; the seconds that an attempt usually takes it, 0 if not known; whether it is
+    slow. `state`: one of RANK_STATES, and `why`. `host`: its node's; `pid`: of its process, 0 for
+    none; `incarnation`: the number of that process; `device`: as torch names it, "" for a CPU."""
 
     rank: Rank
     node: NodeOrNone
@@ -46,6 +57,23 @@ class RankSeen(Struct, frozen=True, forbid_unknown_fields=True):
     phase: Name
     usual: Seconds
     slow: bool = False
+    state: Name = "well"
+    why: Report = ""
+    host: HostName = ""
+    pid: Count = 0
+    incarnation: Number = 0
+    device: Name = ""
+
+
+class Place(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a job is found: the machine and process of its manager, and the port that it listens
+    at; its log directory and its journal there."""
+
+    host: HostName
+    pid: Count
+    port: Count
+    logs: Report
+    journal: Report
 
 
 class NodeSeen(Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,9 +147,10 @@ class Overview(Message, frozen=True):
     core.overview.STATES; `detail`: what it does, in words. `step`: the lowest of all ranks, and
     `highest`, -1 if not known; `total`: before which step the loop ends, 0 if not known. `rate`:
     steps a minute lately, 0 if not known. `usual`: seconds that an attempt usually takes the
-    median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, the worst
-    of a large one. `time`: Unix time. `heard`: seconds since the oldest heartbeat of a node.
-    `ranks`: also those that are away; `shrunk`: None if there are none."""
+    median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, of a
+    large one the first of those that are not well, `unwell` in all. `time`: Unix time. `heard`:
+    seconds since the oldest heartbeat of a node. `came`: when the last rank came to `step`, Unix
+    time, 0 if not known. `ranks`: also those that are away; `shrunk`: None if there are none."""
 
     request: Name
     job: Job
@@ -147,6 +176,16 @@ class Overview(Message, frozen=True):
     incidents: Annotated[tuple[IncidentSeen, ...], Meta(max_length=WORST)]  # the newest last
     incidents_seen: Count  # by this manager
     shrunk: ShrunkSeen | None = None
+    came: Seconds = 0.0
+    place: Place | None = None
+    unwell: Count = 0
+
+
+class RanksSeen(Message, frozen=True):
+    """The answer to RanksAsked."""
+
+    request: Name
+    ranks: Annotated[tuple[RankSeen, ...], Meta(max_length=PAGE)]
 
 
 class NotInCharge(Message, frozen=True):
@@ -155,4 +194,4 @@ class NotInCharge(Message, frozen=True):
     request: Name
 
 
-ToOperator = Answer | Overview | NotInCharge
+ToOperator = Answer | Overview | RanksSeen | NotInCharge

@@ -178,8 +178,12 @@ class GroupsReady(Message, frozen=True):
     """The process group of every rank exists: collectives find all their peers."""
 
 
+ENDED = "the launcher ends its ranks"
+
+
 class Unprotected(Message, frozen=True):
-    """The job will not be repaired; the rank continues without protection."""
+    """The job will not be repaired; the rank continues without protection, and where the reason is
+    ENDED, not for long."""
 
     reason: Report
 

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 NODES = 100_000  # of a job
 ROOM = 4096  # ranks on a node, as many as a state page has slots
+KINDS = 192  # of durations: TASKD_TIMES of csrc/libtaskd.h
 KEEPERS = 2  # nodes that keep copies of a node's records
 MOST = 2**62  # far above any count, and a sum with one still fits
 EVER = 1e12  # seconds; keeps infinity out
@@ -65,6 +66,10 @@ class FaultCount(NamedTuple):
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
+# (kind, how many): attempts by their duration, see core/durations.py
+Times = Annotated[
+    tuple[tuple[Annotated[int, Meta(ge=0, lt=KINDS)], Count], ...], Meta(max_length=KINDS)
+]
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
 Ops = Annotated[tuple[Number, ...], Meta(max_length=8)]  # stress tests, see to_rank.StressTest
 # (rank, the rank that stands in for it): of each rank that is away, see core/elastic.py
@@ -105,6 +110,18 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True):
         if other is None or other.step < 0 or 0 <= self.step < other.step:
             return self
         return other
+
+
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node's move to a standby, as an earlier manager ordered it: fields as in to_agent.Prepare.
+    `ready`: see from_agent.NodePrepared. No `incarnations`: the standby had taken the node over,
+    and stood down."""
+
+    node: Node
+    epoch: Number
+    incarnations: Numbers
+    ready: bool
+    reason: Text
 
 
 class Spans(Struct, frozen=True, array_like=True):
@@ -154,6 +171,21 @@ class DeviceState(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Message(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of all messages: encoded with its name; unknown fields are refused."""
+
+
+class About(Struct, frozen=True, forbid_unknown_fields=True):
+    """The machine of an agent and what it runs, for people. `zone`: seconds by which its local time
+    is ahead of UTC; `command`: the launcher's, up to the script's own arguments, which may hold
+    secrets."""
+
+    host: HostName = ""
+    system: Name = ""
+    cpus: Count = 0
+    zone: Annotated[int, Meta(ge=-86_400, le=86_400)] = 0
+    python: Name = ""
+    torch: Name = ""
+    taskd: Name = ""
+    command: Text = ""
 
 
 class Position(Struct, frozen=True, forbid_unknown_fields=True):

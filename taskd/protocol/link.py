@@ -64,6 +64,7 @@ class Link:
         self._told = not refusal
         self.connected = False
         self.connections = 0  # how many there have been
+        self.refusals = 0  # ends of attempts before there was any
         self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> bool:
@@ -124,7 +125,10 @@ class Link:
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.connections += self.connected
             # a manager that cannot decrypt our handshake under its key hangs up without a reply
-            if not self._told and not self.answered and not self.connections:
+            if self.answered or self.connections:
+                continue
+            self.refusals += 1
+            if not self._told:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"

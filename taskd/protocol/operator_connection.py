@@ -8,7 +8,7 @@ import zmq
 
 from taskd.messages import codec, from_operator, to_operator
 from taskd.messages.envelope import OPERATOR
-from taskd.protocol import question
+from taskd.protocol import addresses, question
 from taskd.protocol.addresses import Address
 from taskd.protocol.keys import Keys
 from taskd.protocol.link import Link
@@ -31,7 +31,8 @@ class OperatorConnection:
 
     def __init__(self, address: Address, keys: Keys, job: str) -> None:
         self._address = address
-        self._link = Link(address, keys, job, OPERATOR, said=codec.TO_OPERATOR)
+        self._job = job
+        self._link = Link(address, keys, job, OPERATOR, refusal=False, said=codec.TO_OPERATOR)
         # an abandoned request must not arrive later
         self._link.socket.setsockopt(zmq.LINGER, 0)
 
@@ -44,6 +45,7 @@ class OperatorConnection:
     ) -> to_operator.ToOperator:
         """The manager's answer to `message`. `late` is called with whether there is a connection,
         if the answer takes long. Raises ControlError, NoAnswer and NoManager."""
+        place = addresses.text(self._address)
         try:
             # the manager drops an invalid message without an answer
             codec.FROM_OPERATOR.decode(codec.encode(message))
@@ -62,13 +64,23 @@ class OperatorConnection:
                 "the manager has ended during the request: check with taskd status what has been"
                 " done, and repeat it"
             ) from None
+        except question.KeyRefused:
+            raise NoManager(
+                f"what listens at {place} has another key: set TASKD_SECRET (or TASKD_SECRET_FILE)"
+                " as the job has it; without these, MINDX_TASK_ID and TASKD_PORT; or it is no"
+                " manager, and TASKD_MANAGER_ADDR or TASKD_PORT is wrong"
+            ) from None
         if answer is not None:
             return answer
         if not self._link.answered and not self._link.connected:
-            host, port = self._address
             raise NoManager(
-                f"no manager of this job answers at {host}:{port}: set TASKD_MANAGER_ADDR (or"
+                f"no manager of this job answers at {place}: set TASKD_MANAGER_ADDR (or"
                 " TASKD_PORT), MINDX_TASK_ID and TASKD_SECRET as the job has them"
+            )
+        if not self._link.answered:
+            raise NoAnswer(
+                f"the manager at {place} has not answered within {timeout:g} s: it is busy, or of"
+                f" another job than {self._job!r} (MINDX_TASK_ID)"
             )
         raise NoAnswer(f"no answer within {timeout:g} s")
 

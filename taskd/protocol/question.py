@@ -17,6 +17,11 @@ class ManagerGone(ConnectionError):
     """The connection to the manager has ended before its answer."""
 
 
+class KeyRefused(ConnectionError):
+    """What listens there cannot read what we encrypt."""
+
+
+REFUSALS = 2  # in a row, 20 to 40 ms apart; a manager that ends just then causes one
 LATE = 1.0  # seconds; an answer that nothing has to be done for takes a round trip
 
 
@@ -28,13 +33,15 @@ def ask(
     late: Callable[[], None] | None = None,
 ) -> Any | None:
     """Send `question` and return the first message that answers it; None after `limit` seconds.
-    `late` is called once if there is none after LATE. Raises ManagerGone."""
+    `late`, if given, is called once if there is none after LATE, and a key that is refused is not
+    tried until the limit. Raises ManagerGone and KeyRefused."""
     began = time.monotonic()
     deadline = began + limit
     link.send(question)
     poller = zmq.Poller()
     poller.register(link.socket, zmq.POLLIN)
     poller.register(link.monitor, zmq.POLLIN)
+    waits = late is not None
     while (left := deadline - time.monotonic()) > 0:
         if late is not None:
             left = min(left, began + LATE - time.monotonic())
@@ -43,6 +50,8 @@ def ask(
                 late, left = None, 0.0
         if link.monitor in dict(poller.poll(int(left * 1000) + 1)):
             link.read_monitor()
+        if waits and link.refusals >= REFUSALS:
+            raise KeyRefused
         while (message := link.receive()) is not None:
             if is_answer(message):
                 return message

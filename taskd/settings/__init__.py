@@ -3,7 +3,8 @@ else.
 
 It needs no package but the standard library, so that a rank can use it.
 Start with `documented.py` and `variables.py` (the tables); then `reading.py` (what taskd reads),
-`injected.py` (Ascend Operator's variables), `combinations.py` (contradictions).
+`injected.py` (Ascend Operator's variables), `combinations.py` (contradictions), `here.py` (whether
+what a value names is there), `unknown.py` (names that are misspelled).
 """
 
 from taskd.settings.clusterd import (

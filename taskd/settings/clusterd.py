@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from taskd.settings import kinds
+from taskd.settings import here, kinds
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section
 
@@ -13,7 +13,7 @@ DAY = 86_400
 
 MINDX_SERVER_IP = Parameter(
     "MINDX_SERVER_IP",
-    kinds.address(),
+    here.address(),
     None,
     "none: there is no ClusterD",
     "ClusterD's address, which Ascend Operator injects; the port is 8899, if it names none.",
@@ -50,7 +50,7 @@ TASKD_CLUSTERD_TIMEOUT = Parameter(
 )
 TASKD_CLUSTERD_CA = Parameter(
     "TASKD_CLUSTERD_CA",
-    kinds.text("a file"),
+    here.file(),
     None,
     "none: plaintext",
     "The certificate, in PEM format, that ClusterD's is checked against: then the connection is"
@@ -58,13 +58,13 @@ TASKD_CLUSTERD_CA = Parameter(
 )
 TASKD_CLUSTERD_CERT = Parameter(
     "TASKD_CLUSTERD_CERT",
-    kinds.text("a file"),
+    here.file(),
     None,
     "none",
     "taskd's own certificate for ClusterD, if that asks for one.",
 )
 TASKD_CLUSTERD_KEY = Parameter(
-    "TASKD_CLUSTERD_KEY", kinds.text("a file"), None, "none", "The key of that certificate."
+    "TASKD_CLUSTERD_KEY", here.file(), None, "none", "The key of that certificate."
 )
 SECTION = Section(
     "ClusterD",

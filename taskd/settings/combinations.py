@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core import job_name
-from taskd.settings import device_info, injected, variables
+from taskd.settings import device_info, injected, unknown, variables
 from taskd.settings import documented as d
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section, Where
@@ -67,28 +67,36 @@ class Findings:
 
 
 def check(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the notices about an environment. Raises BadSetting for the first refused value or
-    combination."""
+    """Return the notices about an environment in which a job starts. Raises BadSetting for the
+    first refused value or combination."""
     found = examine(environ)
     if found.refused:
         raise found.refused[0]
     return found.notices
 
 
-def examine(environ: Given) -> Findings:
-    """Find all errors in an environment; unknown names, and those of parameters that are set
-    elsewhere, are ignored."""
+def examine(environ: Given, starting: bool = True) -> Findings:
+    """Find all errors in an environment; names of parameters that are set elsewhere are ignored.
+    `starting`: also look at the places, hosts and programs that values name."""
     refused: list[BadSetting] = []
     usable: dict[str, str] = {}
+    notices = list(unknown.warnings(environ, PARAMETERS))
     for name, parameter in PARAMETERS.items():
         text = parameter.text(environ) if parameter.where is Where.ENVIRONMENT else None
         if text is None:
             continue
         try:
-            parameter.parse(text)
-            usable[name] = text
+            value = parameter.parse(text)
         except BadSetting as error:
             refused.append(error)
+            continue
+        usable[name] = text
+        wrong = parameter.kind.here(value) if starting else None
+        if wrong is not None and wrong.never:
+            remedy = f"{wrong.what}: {wrong.remedy}"
+            refused.append(BadSetting(name, parameter.show(text), parameter.kind.allowed, remedy))
+        elif wrong is not None:
+            notices.append(f"{name}={parameter.show(text)!r}: {wrong.what}; {wrong.remedy}")
     for rule in REFUSED:
         if (names := rule.clash(usable)) is not None:
             refused.append(
@@ -100,7 +108,7 @@ def examine(environ: Given) -> Findings:
                     rule.remedy,
                 )
             )
-    notices = [
+    notices += [
         f"{_shown(about, usable)}: {notice.says}"
         for notice in NOTICES
         if (about := notice.about(usable)) is not None

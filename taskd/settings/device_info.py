@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 
-from taskd.settings.kinds import BadSetting, Kind, text
+from taskd.settings import here
+from taskd.settings.kinds import BadSetting, Kind, Wrong, text
 from taskd.settings.kubernetes import TASKD_KUBERNETES
 from taskd.settings.parameter import Parameter
 
@@ -30,7 +31,10 @@ def _source() -> Kind[str | Api]:
             raise ValueError
         return given
 
-    return Kind(f"a directory (with a /), or one of {', '.join(ways)}", parse)
+    def there(found: str | Api) -> Wrong | None:
+        return None if isinstance(found, Api) else here.directory().here(found)
+
+    return Kind(f"a directory (with a /), or one of {', '.join(ways)}", parse, there)
 
 
 def _devices() -> Kind[tuple[int, ...] | None]:

@@ -39,10 +39,21 @@ class BadSetting(ValueError):
 
 
 @dataclass(frozen=True)
+class Wrong:
+    """What is wrong with a value on this machine. `never`: it will not become right by itself."""
+
+    what: str
+    remedy: str
+    never: bool = True
+
+
+@dataclass(frozen=True)
 class Kind(Generic[T]):
     allowed: str
     # raises ValueError; its text, if any, replaces the parameter's remedy
     parse: Callable[[str], T]
+    # looks at what a value names; only when a job starts, as it may take a while
+    here: Callable[[T], Wrong | None] = lambda _: None
 
 
 def text(allowed: str = "any text") -> Kind[str]:
@@ -140,26 +151,6 @@ def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
 
 def port() -> Kind[int]:
     return whole(1, 65535, "a port")
-
-
-def address() -> Kind[tuple[str, int | None]]:
-    """A host, and optionally a port."""
-
-    def parse(given: str) -> tuple[str, int | None]:
-        host, separator, number = given.rpartition(":")
-        if given.startswith("[") and given.endswith("]"):
-            host, number = given[1:-1], ""
-        elif given.startswith("[") and host.endswith("]"):
-            host = host[1:-1]
-        elif ":" in host or not separator:  # a bare IPv6 address, or no port
-            host, number = given, ""
-        if not host or any(c.isspace() or c in "/*[]" for c in host):
-            raise ValueError
-        if separator and not number and not (given.endswith("]") or ":" in host):
-            raise ValueError
-        return host, port().parse(number) if number else None
-
-    return Kind("HOST, HOST:PORT or [IPV6]:PORT", parse)
 
 
 def strategies() -> Kind[tuple[str, ...]]:

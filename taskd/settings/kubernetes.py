@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from taskd.settings import documented, kinds
+from taskd.settings import documented, here, kinds
 from taskd.settings.parameter import Parameter
 
 TASKD_KUBERNETES = Parameter(
@@ -19,7 +19,7 @@ TASKD_KUBERNETES = Parameter(
 )
 TASKD_POD_INFO = Parameter(
     "TASKD_POD_INFO",
-    kinds.text("a directory"),
+    here.directory(),
     "/etc/podinfo",
     "/etc/podinfo",
     "Where the downward API writes the pod's `labels` and `annotations`, if it does. Of these taskd"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taskd.settings import kinds
+from taskd.settings import here, kinds
 from taskd.settings.parameter import Parameter, Section
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 TASKD_LOG_PATH = Parameter(
     "TASKD_LOG_PATH",
-    kinds.text("a directory"),
+    here.own_directory("./taskd_log"),
     "./taskd_log",
     "./taskd_log",
     "Directory of the logs and of the job's journal; created if missing.",

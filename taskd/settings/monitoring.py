@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from taskd.settings import kinds
-from taskd.settings.kinds import Kind
+from taskd.settings import here, kinds
+from taskd.settings.kinds import Kind, Wrong
 from taskd.settings.parameter import Parameter, Section
 
 LOOPBACK = "127.0.0.1"
@@ -18,12 +18,12 @@ def _listening() -> Kind[tuple[str, int]]:
     def parse(given: str) -> tuple[str, int]:
         if given.isascii() and given.isdigit():
             return LOOPBACK, kinds.port().parse(given)
-        host, number = kinds.address().parse(given)
+        host, number = here.address().parse(given)
         if number is None:
             raise ValueError
         return host, number
 
-    return Kind("PORT, ADDRESS:PORT or [IPV6]:PORT", parse)
+    return Kind("PORT, ADDRESS:PORT or [IPV6]:PORT", parse, lambda found: here.leads(found[0]))
 
 
 def _targets() -> Kind[tuple[str, ...]]:
@@ -38,7 +38,11 @@ def _targets() -> Kind[tuple[str, ...]]:
             raise ValueError
         return found
 
-    return Kind(allowed, parse)
+    def there(found: tuple[str, ...]) -> Wrong | None:
+        programs = (t.removeprefix(COMMAND) for t in found if t.startswith(COMMAND))
+        return next((wrong for p in programs if (wrong := here.program(p)) is not None), None)
+
+    return Kind(allowed, parse, there)
 
 
 def _is_target(text: str) -> bool:

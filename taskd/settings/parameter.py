@@ -43,10 +43,13 @@ class Parameter(Generic[T, D]):
         try:
             return self.kind.parse(text)
         except ValueError as error:
-            shown = "(not shown)" if self.secret else text
             raise BadSetting(
-                self.name, shown, self.kind.allowed, str(error) or self.remedy
+                self.name, self.show(text), self.kind.allowed, str(error) or self.remedy
             ) from None
+
+    def show(self, text: str) -> str:
+        """A value, for output."""
+        return "(not shown)" if self.secret else text
 
     def read(self, given: Mapping[str, str]) -> T | D:
         """Read its value from an environment or a job's description. Raises BadSetting."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from taskd.settings import kinds
+from taskd.settings import here, kinds
 from taskd.settings.parameter import Parameter, Section
 
 DOCUMENTED = "/user/cluster-info/profiling"
 
 TASKD_PROFILING_SWITCH = Parameter(
     "TASKD_PROFILING_SWITCH",
-    kinds.text("a file"),
+    here.file(there=False),
     "/user/cluster-info/datatrace-config/profilingSwitch",
     "/user/cluster-info/datatrace-config/profilingSwitch",
     "The documented file that says what ranks profile; the manager follows it, and so does a rank"
@@ -20,7 +20,7 @@ TASKD_PROFILING_SWITCH = Parameter(
 )
 TASKD_PROFILING_PATH = Parameter(
     "TASKD_PROFILING_PATH",
-    kinds.text("a directory"),
+    here.own_directory(),
     None,
     f"{DOCUMENTED} where that exists, else `profiling` in TASKD_LOG_PATH",
     "Where ranks write their profiles: JOB/RANK/UNIX_TIME.",
@@ -35,7 +35,7 @@ TASKD_PROFILING_LIMIT = Parameter(
 )
 GROUP_BASE_DIR = Parameter(
     "GROUP_BASE_DIR",
-    kinds.text("a directory"),
+    here.directory(),
     None,
     "`TASKD_PROFILING_PATH`",
     "The documented directory for what `dump_group_info` writes, JOB/RANK/parallel_group.json, if"

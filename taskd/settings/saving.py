@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from taskd.settings import clusterd, kinds
+from taskd.settings import clusterd, here, kinds
 from taskd.settings.parameter import Parameter, Section
 
 OFF, AUTO = "off", "auto"
@@ -13,7 +13,7 @@ DAY = 86_400
 
 TASKD_DUMP_PATH = Parameter(
     "TASKD_DUMP_PATH",
-    kinds.text("a directory"),
+    here.own_directory("./taskd_dump"),
     "./taskd_dump",
     "./taskd_dump",
     "Where the state is saved (a *dump*): by the strategy `dump`, before the job leaves, and by"
@@ -30,7 +30,7 @@ TASKD_KEEP_DUMPS = Parameter(
 )
 TASKD_RESUME_PATH = Parameter(
     "TASKD_RESUME_PATH",
-    kinds.text("`auto`, or a directory"),
+    here.auto_or_directory(),
     None,
     "none",
     "Resume from this dump, or from the newest one in this directory. auto: from the newest one in"

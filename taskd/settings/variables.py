@@ -7,6 +7,7 @@ from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import (
     clusterd,
     device_info,
+    here,
     kinds,
     kubernetes,
     logs,
@@ -29,7 +30,7 @@ TASKD_PORT = Parameter(
 )
 TASKD_MANAGER_ADDR = Parameter(
     "TASKD_MANAGER_ADDR",
-    kinds.address(),
+    here.address(),
     None,
     "node 0",
     "Where agents find the manager. If set, `taskd run` starts no manager.",
@@ -37,14 +38,14 @@ TASKD_MANAGER_ADDR = Parameter(
 )
 POD_IP = Parameter(
     "POD_IP",
-    kinds.text("an address"),
+    here.own_address(),
     "127.0.0.1",
     "127.0.0.1",
     "The address that the manager listens on; on every node, its address for the other nodes.",
 )
 MASTER_ADDR = Parameter(
     "MASTER_ADDR",
-    kinds.text("an address"),
+    here.host(),
     "127.0.0.1",
     "torchrun's",
     "Where agents on other nodes look for the manager.",
@@ -111,7 +112,7 @@ TASKD_SECRET = Parameter(
 )
 TASKD_SECRET_FILE = Parameter(
     "TASKD_SECRET_FILE",
-    kinds.text("a file"),
+    here.file(),
     None,
     "none",
     "A file with the secret, at most 64 KiB; surrounding white space is removed.",
@@ -160,7 +161,7 @@ TASKD_SUBHEALTHY_STRATEGY = Parameter(
 )
 TASKD_FAULT_CONFIG = Parameter(
     "TASKD_FAULT_CONFIG",
-    kinds.text("a directory"),
+    here.directory(),
     None,
     "the tables shipped with taskd",
     "Directory with `faultCode.json`, `faultCustomization.json` and `PollInterval`, such as the"
@@ -182,8 +183,8 @@ TASKD_FAULT_INJECTION = Parameter(
     kinds.switch(),
     False,
     "off",
-    "on: the job accepts test faults (`taskd inject memory`, `taskd inject link`). Set it for the"
-    " manager and the launchers.",
+    "on: the job accepts test faults (`taskd inject kill`, `memory`, `link` and others). Set it for"
+    " the manager and the launchers.",
     remedy="unset it for off",
 )
 TASKD_FAULT_REPORTS = Parameter(

@@ -1,8 +1,9 @@
 """Injects faults into this process, as `taskd inject` requests.
 
 `memory` really poisons a page (taskd_poison in libtaskd.h); `link` really breaks connections of the
-current communicators. If the target does not exist yet (a gradient between two steps), the fault
-follows when it does.
+current communicators; `exit` really ends the process. The agent sends signals
+(agent/ranks/rank_monitor.py). If the target does not exist yet (a gradient between two steps), the
+fault follows when it does.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]:
     # the manager has checked this too; a rank does not rely on another process for it
     allowed = settings.fault_injection(os.environ)
     ok, text = _carry_out(job, what, options) if allowed else (False, NOT_ALLOWED)
-    log.warning("injected fault (%s %s): %s", what, options, text)
+    log.warning("injected fault (%s): %s", what, text)
     return ok, text
 
 
@@ -57,6 +58,7 @@ def _carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]
         "memory": _memory,
         "endpoints": _endpoints,
         "link": _link,
+        "exit": _exit,
     }
     try:
         if what not in known:
@@ -64,6 +66,15 @@ def _carry_out(job: Job, what: str, options: dict[str, str]) -> tuple[bool, str]
         return True, known[what](job, options)
     except (NotPossible, OSError) as error:
         return False, str(error)
+
+
+def _exit(job: Job, options: dict[str, str]) -> str:
+    """The agent answers the request when it sees the end."""
+    status = options.get("status", "1")
+    if not status.isascii() or not status.isdigit() or int(status) > 255:
+        raise NotPossible(f"status {status!r}: allowed is a number from 0 to 255")
+    log.warning("injected fault: exit with status %s", status)
+    os._exit(int(status))
 
 
 # -- memory ----------------------------------------------------------------------------------------

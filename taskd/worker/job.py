@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import slot
+from taskd.messages import to_rank
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.calls import Calls, give, run
@@ -171,7 +172,8 @@ class Job:
 
     def leave_alone(self, reason: str) -> None:
         """End protection; training continues."""
-        log.warning("training continues without protection: %s", reason)
+        level = logging.INFO if reason == to_rank.ENDED else logging.WARNING
+        log.log(level, "training continues without protection: %s", reason)
         slot.leave_on(0)
         if self.loop is not None:
             self.loop.draws.let_go()

@@ -80,7 +80,8 @@ def _protect(objects: dict[str, Any]) -> Job:
         obstacle = found.obstacle or _obstacle(state)
     belonging.attach()
     agent = AgentClient(int(os.environ["RANK"]))
-    agent.connect()
+    place = _device(state) if state is not None else torch.device("cpu")
+    agent.connect("" if place.type == "cpu" else str(place))
     if obstacle is not None or state is None:
         log.warning("this job is not protected: %s", obstacle)
         atexit.register(lambda: slot.progress(0, slot.DONE))

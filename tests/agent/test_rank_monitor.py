@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.rank_monitor import node_progress, spent
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
-from taskd.messages.from_agent import GONE, PHASES
+from taskd.messages.from_agent import GONE, PHASES, STOPPED
 
 # a rank that has begun step 5, took its time for it, and ends
 ATTACHED = """
@@ -39,11 +40,11 @@ def epoch(tmp_path):
 
 
 def test_the_phases_of_the_message_are_those_of_the_page():
-    assert (*slot.PHASES, "gone") == PHASES
+    assert (*slot.PHASES, "gone", "stopped") == PHASES
 
 
 def test_ranks_that_have_not_come_yet(epoch):
-    said = node_progress(epoch)
+    said = node_progress(epoch, (), time.monotonic())
     assert (said.steps, said.usual, said.total) == ((0, 0, 0), (0, 0, 0), 0)
     assert list(said.phases) == [slot.SETUP] * 3
 
@@ -56,12 +57,15 @@ def test_a_rank_in_its_loop_one_that_is_gone_and_one_that_has_ended_well(epoch):
         epoch.ranks[1].total = 30
         epoch.ranks[0].over = "killed by SIGKILL"
         epoch.ranks[2].over, epoch.ranks[2].step = "ended well", 30
-        said = node_progress(epoch)
-        assert said.steps == (0, 5, 30) and said.total == 30
+        said = node_progress(epoch, (), time.monotonic())
+        assert said.steps == (0, 5, 30) and said.total == 30 and 0 <= said.age < 60
+        assert said.pids == (0, rank.pid, 0) and said.incarnations == (0, 0, 0)
         assert list(said.phases) == [GONE, slot.FETCHING, slot.DONE]
+        stopped = node_progress(epoch, {1}, time.monotonic())
+        assert list(stopped.phases) == [GONE, STOPPED, slot.DONE]
         # its replacement has not attached yet: the page still has the predecessor's phase
         epoch.ranks[1].incarnation = 1
-        assert node_progress(epoch).phases[1] == slot.SETUP
+        assert node_progress(epoch, (), time.monotonic()).phases[1] == slot.SETUP
     finally:
         rank.communicate("")
 

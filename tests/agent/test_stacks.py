@@ -46,3 +46,20 @@ def test_a_process_that_is_gone_offers_nothing():
     process = subprocess.Popen(["true"])
     process.wait()
     assert not stacks.offered(process.pid)
+
+
+STACKS = """Thread 0x00007f4d (most recent call first):
+  File "/v/site-packages/taskd/worker/control_thread.py", line 48 in _attend
+
+Current thread 0x00007f4e (most recent call first):
+  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 5356 in barrier
+  File "<string>", line 1 in <module>
+  File "/home/ada/train.py", line 20 in main
+  File "/v/site-packages/taskd/worker/process/replacement.py", line 114 in _run
+"""
+
+
+def test_the_line_of_the_script_is_found():
+    assert stacks.place(STACKS) == "in barrier, called at /home/ada/train.py:20 (main)"
+    assert stacks.place(STACKS.replace("/home/ada/train.py", "<frozen runpy>")) == ""
+    assert stacks.place("") == ""

@@ -98,3 +98,23 @@ def test_a_rank_is_complained_of_again_but_not_at_once():
     moved = {0: view(slot.COMPUTING, heartbeat=NOW + 4.5)}
     assert watchdog.complaints(moved, NOW + 5) == ([], NOW + 6.5)
     assert watchdog.complaints(moved, NOW + 6.5) == ([0], NOW + 8.5)
+
+
+@pytest.mark.parametrize(
+    ("seen", "idle"),
+    [
+        (view(slot.COMPUTING), 5.0),
+        (view(slot.UPDATING), 5.0),
+        (view(slot.FETCHING), 5.0),
+        (view(slot.INTERRUPTED), 5.0),  # its collective has failed
+        (view(slot.COMPUTING, usual=6.0), 0.0),
+        (view(slot.COMPUTING, usual=0.0), 0.0),  # a first step
+        (view(slot.COMPUTING, until=NOW + 60), 0.0),  # it has announced that it takes long
+        (view(slot.COMMITTED), 0.0),  # an evaluation, perhaps
+        (view(slot.PAUSED), None),
+        (view(slot.DONE), None),
+        (view(slot.SETUP), None),
+    ],
+)
+def test_how_long_a_rank_has_stood_still(seen, idle):
+    assert Watchdog().idle(seen, NOW + 5) == idle

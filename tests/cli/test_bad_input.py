@@ -18,6 +18,8 @@ TASKD = str(training.BIN / "taskd")
 def call(
     command: list[str], folder: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
+    if folder is not None:
+        (folder / "train.py").touch()  # that it is missing would be refused before anything else
     more = {"env": env, "cwd": folder, "timeout": 90}
     return subprocess.run(command, capture_output=True, text=True, **more)
 
@@ -63,6 +65,47 @@ def refuse(tmp_path: Path, *arguments: str, **env: str | None) -> str:
 )
 def test_settings_are_refused(tmp_path, arguments, env, words):
     assert words in refuse(tmp_path, *arguments, "train.py", **env)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("missing.py",), "there is no script missing.py in "),
+        (("-m", "missing"), "there is no module missing: correct -m, or install it"),
+        (("--nproc_per_node", "abc", "train.py"), "--nproc_per_node abc: allowed is a number"),
+        (("--nnodes", "x", "train.py"), "--nnodes x: allowed is a number of nodes"),
+        (("--nnodes", "0", "train.py"), "--nnodes 0: allowed is a number of nodes"),
+        (("--master_port", "99999", "train.py"), "--master_port 99999: allowed is 0 to 65535"),
+        (("--rdzv_backend", "x", "train.py"), "--rdzv_backend x: allowed is one of "),
+        (("--nproc_per_nodes", "2", "train.py"), "did you mean --nproc_per_node?"),
+        (("--recover-strategi", "x", "train.py"), "did you mean --recover-strategy?"),
+        (("--nproc_per_node", "2"), "no script is named"),
+    ],
+)
+def test_torchruns_arguments_are_refused_in_one_line(tmp_path, arguments, words):
+    done = call([TASKD, "run", *arguments], tmp_path, training.environment(tmp_path))
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert words in done.stderr
+    assert not (tmp_path / "log").exists()  # no manager
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["statsu"], "there is no command taskd statsu: did you mean status? taskd -h lists them"),
+        (["inject", "memori"], "did you mean memory? taskd inject -h lists them"),
+        (["status", "--onse"], "--once"),
+    ],
+)
+def test_misspelled_commands_and_options(tmp_path, command, words):
+    done = call([TASKD, *command], tmp_path)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert words in done.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["inject"], ["inject", "memory"], ["faults"]])
+def test_help_in_short(command):
+    assert call([TASKD, *command, "-h"]).stdout == call([TASKD, *command, "--help"]).stdout != ""
 
 
 @pytest.mark.parametrize("rendezvous", ["static", "c10d"])
@@ -158,14 +201,9 @@ def test_a_manager_that_cannot_start(tmp_path):
 
 
 def test_a_log_directory_that_cannot_be_made(tmp_path):
-    script = tmp_path / "ends.py"
-    script.write_text("print('trained')")
-    env = training.environment(tmp_path, TASKD_LOG_PATH="/dev/null/logs")
-    done = call([TASKD, "run", str(script)], tmp_path, env)
-    assert done.returncode == 0
-    assert "trained" in done.stdout
-    lines = [line for line in done.stderr.splitlines() if "/dev/null/logs" in line]
-    assert lines and all("TASKD_LOG_PATH" in line for line in lines)
+    text = refuse(tmp_path, "train.py", TASKD_LOG_PATH="/dev/null/logs")
+    assert "TASKD_LOG_PATH='/dev/null/logs' is refused" in text
+    assert "/dev/null is no directory: name another directory" in text
 
 
 def test_a_wrong_secret(tmp_path):

@@ -174,7 +174,7 @@ def test_the_demo(tmp_path: Path, trainer: str | None) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "EQUAL: 80 losses and 4 hashes" in done.stdout, done.stdout
-    assert done.stdout.count("3 of 3 other processes are the same, 0 finished steps lost") == 2
+    assert done.stdout.count("3 of 3 other processes are the same, 0 finished steps repeated") == 2
     # it ends with the report
     report = tmp_path / "reports" / "demo.html"
     assert done.stdout.splitlines()[-1].endswith(report.as_uri())

@@ -3,6 +3,8 @@ to. What they do is in tests/recovery."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +40,7 @@ def call(tmp_path: Path, *arguments: str, **env: str) -> Result:
         ("inject link --ranks 1", {}, "--ranks names the two ends of a link: --ranks 1,3"),
         ("inject link --ranks 1,2,3", {}, "--ranks names the two ends of a link: --ranks 1,3"),
         ("inject link --ranks 1,2 --how burn", {}, "'burn' is not one of 'cut', 'drop'"),
-        ("inject flood --rank 1", {}, "No such command 'flood'"),
+        ("inject flood --rank 1", {}, "there is no command taskd inject flood"),
         ("pause --timeout 0", {}, "0.0 is not in the range x>0"),
         ("pause now", {}, "unexpected extra argument"),
         ("pause", {"TASKD_PORT": "http"}, "TASKD_PORT='http' is refused"),
@@ -99,4 +101,47 @@ def test_a_manager_with_another_secret(tmp_path):
     finally:
         manager.terminate()
         manager.wait()
-    assert done.exit_code == 1 and "TASKD_SECRET" in done.output, done.output
+    assert done.exit_code == 1 and "has another key: set TASKD_SECRET" in done.output, done.output
+    assert "no manager of this job answers" not in done.output
+
+
+def journal(tmp_path: Path, name: str, port: int, *more: dict[str, object]) -> None:
+    start = {"kind": "start", "time": 1.0, "job": name, "port": port, "nodes": 1, "version": 1}
+    (tmp_path / "log").mkdir(exist_ok=True)
+    path = tmp_path / "log" / f"journal-{name}.jsonl"
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in (start, *more)))
+
+
+def test_a_job_that_has_ended_is_not_waited_for(tmp_path):
+    """Its journal says how it ended; not if it is that of a job on another port, or if the job was
+    started again since and has not ended."""
+    env = training.environment(tmp_path)
+    port = int(env["TASKD_PORT"])
+    end = {"kind": "end", "time": 2.0, "ok": True, "reason": "every node ended well"}
+    again = {"kind": "start", "time": 3.0, "port": port}
+    for named, entries, over in (
+        (port, (end,), True),
+        (port + 1, (end,), False),
+        (port, (end, again), False),
+        (port, (), False),
+    ):
+        journal(tmp_path, env["MINDX_TASK_ID"], named, *entries)
+        done = CliRunner(env=env).invoke(main, ["pause", "--timeout", "0.2"])
+        assert done.exit_code == 1, done.output
+        assert ("ended at 1970-01-01" in done.output) is over, done.output
+        assert ("every node ended well" in done.output) is over, done.output
+
+
+@pytest.mark.parametrize("command", ["status", "report"])
+def test_the_journal_of_a_job_on_another_port_is_not_shown(tmp_path, command):
+    env: dict[str, str | None] = {**training.environment(tmp_path), "MINDX_TASK_ID": None}
+    port = int(env["TASKD_PORT"] or 0)
+    progress = {"kind": "progress", "time": 2.0, "step": 3, "highest": 3, "total": 9}
+    journal(tmp_path, "mine", port, progress)
+    journal(tmp_path, "other", port + 1, progress)
+    os.utime(tmp_path / "log" / "journal-mine.jsonl", (1.0, 1.0))
+    for asked, shown in ((port, "mine"), (port + 1, "other")):
+        done = CliRunner(env=env).invoke(main, [command, "--port", str(asked)])
+        assert done.exit_code in (0, 4) and shown in done.output, done.output
+    done = CliRunner(env=env).invoke(main, [command, "--port", str(port + 2)])
+    assert done.exit_code == 1 and "there is no journal" in done.output, done.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
-from taskd.messages.values import FaultCount, Position
+from taskd.messages.values import FaultCount, Position, Preparation
 from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
 from tests.core.chains import left_behind
 
@@ -89,7 +89,7 @@ class Cluster(Part):
         order = self.world.prepared.get(agent)
         prepares = self.world.broken_off.get(agent)
         if order is not None:
-            prepares = from_agent.Preparation(
+            prepares = Preparation(
                 order.node, order.epoch, order.incarnations, agent in self.world.ready, order.reason
             )
         each = self.world.settings.ranks_per_node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core import events as e
-from taskd.messages import from_agent
+from taskd.messages.values import Preparation
 from tests.core.actors import ENDED, Former, Node, Part, Rank
 
 
@@ -23,7 +23,7 @@ class Handover(Part):
                 continue
             if taken or agent in world.standbys:
                 world.standbys.add(agent)
-                world.broken_off[agent] = from_agent.Preparation(
+                world.broken_off[agent] = Preparation(
                     number, former.node["epoch"] + 1, (), False, "it is hot"
                 )
             self.put_back(number)

@@ -276,7 +276,7 @@ class Invariants:
         elif (
             isinstance(command, c.Note)
             and "wait in the same collective" in command.text
-            and "failed" not in command.text
+            and not re.search("failed|could not be repaired", command.text)
         ):
             self.world.counts["stuck found"] += 1
             # or it waits for a replacement that only the previous manager knew of, or for a rank
@@ -379,13 +379,13 @@ class Invariants:
             return
         if self.world.elastic and incident is not None and not incident.rungs:
             assert "elastic-training: " in reason or incident.hopeless, reason
-        parts = ("could not be repaired", "What failed: ", "When: ", "s ago", "What was tried: ")
+        parts = ("could not be repaired", "What was tried: ", "It began ", "s ago")
         for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"
-        failed = reason.split("What failed: ")[1].split(". When: ")[0]
+        failed = reason.split(". Incident ")[0].removeprefix("The job ends: ")
         tried = reason.split("What was tried: ")[1]
         assert failed and tried
-        assert "and more" in failed or all(cause in failed for cause in self._tellings), (
+        assert " more" in failed or all(cause in failed for cause in self._tellings), (
             failed,
             self._tellings,
         )

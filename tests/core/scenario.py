@@ -51,6 +51,8 @@ begins a comment. Inputs:
                                                              `waiting`: interrupted, paused or
                                                              finished; `stopped`: by a signal
     WHO interrupted @ POSITION | WHO interrupted @ POSITION; unfit: text
+                                                             idle=2.7: in the middle of a step, with no progress
+                                                             for so many seconds; 0: at work
     WHO is busy for 30 s
     WHO has recorded the state | WHO has saved the state
     node 1 has saved its records | node 1 could not save its records: text

@@ -10,7 +10,7 @@ from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_rank
-from taskd.messages.values import FaultCount, Load
+from taskd.messages.values import FaultCount, Load, Preparation
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from taskd.mindcluster.levels import NAMED
@@ -165,7 +165,7 @@ class Play:
         assert self.settings is not None
         each, prepares = self.settings.ranks_per_node, None
         if "prepares" in options:
-            prepares = from_agent.Preparation(
+            prepares = Preparation(
                 int(options["prepares"]),
                 int(options.get("epoch", 1)),
                 numbers(options["incarnations"]) if "incarnations" in options else (),
@@ -293,6 +293,7 @@ def event(kind: Any, **fixed: Any) -> Callable[..., list[str]]:
     def make(play: Play, options: dict[str, str], groups: dict[str, Any]) -> Any:
         given = {n: int(options.get(n, now(play))) for n, now in CURRENT.items() if n in names}
         given |= {"stopped": "stopped" in options} if kind is from_agent.RankStalled else {}
+        given |= {"idle": float(options["idle"])} if "idle" in names and "idle" in options else {}
         said = {n: READ.get(n, str)(text) for n, text in groups.items() if text is not None}
         if left := said.pop("left", None):
             said["position"] = position(left + " clean=none")

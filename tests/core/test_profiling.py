@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.profiling import Profiling
@@ -84,7 +86,7 @@ def test_the_rank_that_does_not_wait_is_slow():
     job.round([0.03, 0.031, 0.001, 0.03], step=110)
     (note,) = job.notes()
     assert note == "rank 2 makes the others wait 29 ms in each step of 100 ms, since step 91"
-    assert [(rank, since) for rank, since, _ in job.part.slow()] == [(2, 91)]
+    assert [(rank, round(late, 3)) for rank, late, _ in job.part.slow()] == [(2, 0.029)]
     job.round([0.03, 0.031, 0.001, 0.03])
     assert job.notes() == []  # said once
     for _ in range(3):  # the median of the first is one of reports from before
@@ -131,3 +133,54 @@ def test_ten_thousand_ranks_cost_no_look_at_all_of_them_for_each():
         del module.sorted
     assert len(looked) <= 4
     assert job.notes()[0].startswith("rank 9999 makes")
+
+
+def waited(job, waits, before, taken=0.1, steps=50):
+    """What heartbeats tell of a node with all ranks."""
+    job.now += 5.0
+    ranks = tuple(range(len(waits)))
+    job.part.waited(e.StepsWaited(ranks, before, before + steps, taken, tuple(waits)), job.now)
+
+
+def test_a_slow_rank_is_named_without_a_profile():
+    job = Job()
+    job.state.protected = True
+    waited(job, [0.03, 0.031, 0.001, 0.03], 100)
+    assert job.notes() == []
+    waited(job, [0.03, 0.031, 0.001, 0.03], 150)
+    said = job.said()
+    (entry,) = (x for x in said if isinstance(x, c.Entry))
+    told = {"rank": 2, "state": "begun", "since": 100, "began": 0.0, "late": 0.029, "step": 0.1}
+    assert {**entry.data, "late": round(entry.data["late"], 6)} == told
+    assert any(
+        "rank 2 makes the others wait 29 ms" in x.text for x in said if isinstance(x, c.Note)
+    )
+    for before in (200, 250):  # it becomes slower: the journal says so, the log need not
+        waited(job, [0.2, 0.2, 0.001, 0.2], before, taken=0.25)
+    said = job.said()
+    (entry,) = (x for x in said if isinstance(x, c.Entry))
+    assert (entry.data["state"], entry.data["late"]) == ("changed", pytest.approx(0.199))
+    assert not any(isinstance(x, c.Note) for x in said)
+    for before in (300, 350):
+        waited(job, [0.001, 0.001, 0.001, 0.001], before)
+    assert job.notes() == ["rank 2 no longer makes the others wait"]
+
+
+def test_what_a_profile_tells_is_better():
+    job = on()
+    job.state.protected = True
+    for before in (100, 150, 200):
+        waited(job, [0.03, 0.031, 0.001, 0.03], before)
+    assert job.notes() == []
+
+
+def test_a_slow_rank_of_which_nothing_is_heard_any_more():
+    job = Job()
+    job.state.protected = True
+    for before in (100, 150):
+        waited(job, [0.03, 0.031, 0.03, 0.001], before)
+    job.said()
+    for before in range(200, 700, 50):
+        waited(job, [0.03, 0.031, 0.03], before)
+    (entry,) = (x for x in job.said() if isinstance(x, c.Entry))
+    assert (entry.data["rank"], entry.data["state"]) == (3, "over") and job.part.slow() == ()

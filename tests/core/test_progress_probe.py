@@ -261,3 +261,21 @@ def test_stuck_is_nobody_behind_nobody_within_its_limit_nobody_at_work_and_nothi
         for rank, a in second.items():
             assert place(before[rank]) == place(a)
             assert a.cpu - before[rank].cpu < IDLE * since
+
+
+@pytest.mark.parametrize(
+    ("early", "found"),
+    [
+        ({"seconds": 21.0}, Stuck),
+        ({"seconds": 19.0}, Waiting),
+        ({"seconds": 21.0, "patient": True}, Waiting),
+        ({"seconds": 21.0, "cpu": 60.0}, Waiting),
+    ],
+)
+def test_a_first_step_that_idles_while_others_are_overdue_is_stuck(early, found):
+    """A replacement may take long for its first step, but in the same collective it idles."""
+    now = calls(at(0), at(1, overdue=False, **early), at(2))
+    before = calls(at(0), at(1), at(2))
+    assert isinstance(judge(now, now, before, 30.0, idle=20.0), found)
+    alone = calls(*(at(r, overdue=False, seconds=21.0) for r in range(3)))
+    assert isinstance(judge(alone, alone, alone, 30.0, idle=20.0), Waiting)

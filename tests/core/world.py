@@ -21,7 +21,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import STANDBY
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
-from taskd.messages.values import Spans
+from taskd.messages.values import Preparation, Spans
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
 from tests.core import shrinking
@@ -100,7 +100,7 @@ class World:
         self.prepared: dict[str, to_agent.Prepare] = {}  # standby -> its order
         self.ready: set[str] = set()  # of these, those whose ranks wait for orders
         # standbys that have stood down by themselves -> the move that an earlier manager ordered
-        self.broken_off: dict[str, from_agent.Preparation] = {}
+        self.broken_off: dict[str, Preparation] = {}
         self.formers: dict[int, Former] = {}  # by node
         # ranks whose device is being reset -> the agent whose device it is
         self.resets: dict[int, str] = {}

@@ -32,6 +32,12 @@ def progress(time: float, step: int, slow: Any = (), rate: float = 30.0) -> Reco
     return record("progress", time, rate=rate, slow=list(slow), **data)
 
 
+def times(time: float, told: Any = ((0.1, 100),), step: int = 40) -> Record:
+    """Progress with the durations of attempts."""
+    sample = progress(time, step)
+    return record("progress", time, **sample.data, times=[list(row) for row in told])
+
+
 def incident(number: int, began: float, seconds: float, *faults: str, **changes: Any) -> Record:
     data: dict[str, Any] = {"result": "repaired", "strategy": "recover-in-place", "step": 0}
     data |= {"ranks": [], "reached": 0, "phases": {}, "tried": [], "rounds": []}
@@ -45,6 +51,11 @@ def elastic(time: float, ranks: int = 6, away: Any = (), shares: int = 1) -> Rec
 
 
 KILLED = "rank 3: killed by SIGKILL"
+DEATH = record(
+    "death", 200.2, rank=3, incarnation=0, node=1, pid=4711, cause="exited with status 1",
+    raised="ValueError: no data",
+    traceback='Traceback (most recent call):\n  File "train.py", line 9\nValueError: no data\n',
+)  # fmt: skip
 BEGIN = [
     start(),
     *(join(node, f"10.0.0.{node + 1}") for node in range(3)),
@@ -141,8 +152,14 @@ SHRUNK = [
 END = record("end", 1100.0, ok=True, reason="every node ended well")
 
 
-def told(records: list[Record], every: Any = None, steps: bool = False, restart: Any = None):
+def told(
+    records: list[Record],
+    every: Any = None,
+    steps: bool = False,
+    restart: Any = None,
+    logs: Any = None,
+):
     """The account of these records."""
     job = account.read(records)
     assert job is not None
-    return account.of_job(job, account.assumptions(job, every, steps, restart))
+    return account.of_job(job, account.assumptions(job, every, steps, restart), logs=logs)

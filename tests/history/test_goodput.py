@@ -10,6 +10,7 @@ from taskd.history.goodput import KINDS, Spent
 from taskd.history.model import Job
 from taskd.history.reading import Record
 from taskd.history.report import account
+from taskd.history.report.figures import Assumptions
 
 
 def after(*entries: tuple[float, str, dict], until: float) -> Spent:
@@ -45,7 +46,7 @@ def test_an_incident_counts_from_the_fault_and_its_lost_steps_count_as_repeated(
         (36.0, "incident", {"incident": 1, "step": 7, "reached": 10}),
         until=100.0,
     )
-    assert seconds(spent) == {"starting": 10.0, "incident": 6.0, "repeating": 6.0, "training": 78.0}
+    assert seconds(spent) == {"starting": 10.0, "incident": 6.0, "repeated": 6.0, "training": 78.0}
 
 
 def test_a_pause_and_an_incident_within_it():
@@ -61,7 +62,7 @@ def test_a_pause_and_an_incident_within_it():
     assert seconds(spent) == {"starting": 10.0, "paused": 15.0, "incident": 5.0, "training": 20.0}
 
 
-def test_a_restart_is_starting_and_then_repeating_up_to_the_step_of_before():
+def test_a_restart_is_starting_and_then_repeated_up_to_the_step_of_before():
     spent = after(
         START,
         LOOP,
@@ -78,7 +79,7 @@ def test_a_restart_is_starting_and_then_repeating_up_to_the_step_of_before():
         "starting": 20.0,
         "training": 70.0,
         "incident": 1.0,
-        "repeating": 40.0,
+        "repeated": 40.0,
     }
 
 
@@ -118,7 +119,7 @@ def test_while_ranks_are_away_a_step_takes_longer():
         "starting": 10.0,
         "incident": 5.0,
         "paused": 10.0,
-        "repeating": 4.0,
+        "repeated": 4.0,
         "shrunk": 5.0 + 15.0 + 15.0 + 7.5,
         "training": 10.0 + 5.0 + 5.0 + 5.0 + 2.5 + 10.0,
     }
@@ -197,3 +198,66 @@ def test_every_moment_counts_once_whatever_the_journal_says(entries):
     assert set(spent.seconds) == set(KINDS) and min(spent.seconds.values()) >= 0
     assert sum(spent.seconds.values()) == pytest.approx(spent.time - begun, abs=1e-6)
     assert 0 <= spent.goodput <= 1
+
+
+def slow(at, rank, state, late, step=0.1, began=None):
+    began = at if began is None else began
+    data = {"rank": rank, "state": state, "late": late, "step": step, "began": began}
+    return at, "slow", data
+
+
+def test_the_others_wait_for_a_slow_rank():
+    spent = after(
+        START,
+        LOOP,
+        slow(30.0, 2, "begun", 0.05, began=20.0),  # it is named 10 s late
+        slow(40.0, 2, "changed", 0.08),
+        slow(45.0, 1, "begun", 0.02),  # all wait for the slowest
+        (50.0, "fault", {"incident": 1, "began": 50.0}),
+        (55.0, "incident", {"incident": 1, "step": 5, "reached": 5}),
+        slow(60.0, 2, "over", 0.0),
+        slow(70.0, 1, "over", 0.0),
+        until=80.0,
+    )
+    lost = 10 * 0.5 + 10 * 0.5 + 10 * 0.8 + 5 * 0.8 + 10 * 0.2
+    assert seconds(spent) == pytest.approx(
+        {"starting": 10.0, "incident": 5.0, "slow": lost, "training": 70.0 - 5.0 - lost}
+    )
+
+
+def test_a_fault_that_is_older_than_its_entry_while_a_rank_is_slow():
+    late = (40.0, "fault", {"incident": 1, "began": 30.0})
+    spent = after(START, LOOP, slow(20.0, 2, "begun", 0.05), late, until=40.0)
+    assert seconds(spent) == pytest.approx(
+        {"starting": 10.0, "incident": 10.0, "slow": 5.0, "training": 15.0}
+    )
+
+
+def test_an_incident_that_turns_out_to_have_begun_earlier():
+    spent = after(
+        START,
+        LOOP,
+        (40.0, "fault", {"incident": 1, "began": 40.0}),
+        (42.0, "incident", {"incident": 1, "began": 31.0, "seconds": 11.0}),
+        until=50.0,
+    )
+    assert seconds(spent) == {"starting": 10.0, "incident": 11.0, "training": 29.0}
+
+
+def test_a_report_counts_slow_ranks_the_same():
+    told = [
+        START,
+        LOOP,
+        slow(30.0, 2, "begun", 0.05, began=20.0),
+        elastic(35.0, 4, 2),
+        (38.0, "pause", {"step": 9}),
+        (39.0, "continue", {}),
+        slow(40.0, 2, "over", 0.0),
+        (50.0, "end", {}),
+    ]
+    job = account.read([Record(kind, time, data) for time, kind, data in told])
+    assumed = Assumptions(500, True, 300.0, False)
+    found = account.of_job(job, assumed)
+    assert found.goodput == pytest.approx(after(*told, until=50.0).goodput)
+    assert found.slow_seconds == pytest.approx(20 * 0.5 - 0.5)
+    assert [(s.rank, s.ratio) for s in found.slow] == [(2, 2.0)]

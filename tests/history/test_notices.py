@@ -6,6 +6,7 @@ import json
 
 from taskd.history.model import Job
 from taskd.history.notices.content import LISTED, TEXT, Notices
+from taskd.history.notices.line import line
 from taskd.history.notices.slow_ranks import BEGINS
 from taskd.history.reading import Record
 
@@ -99,3 +100,49 @@ def test_notices_are_small():
     spread = [[rank, rank, 1] for rank in range(0, 100_000, 2)]
     (notice,) = notices.add("elastic", ranks=50_000, of=100_000, away=spread, shares=2)
     assert notice["away"].endswith("18 and 49990 more") and len(notice["away"]) < 60
+
+
+# -- lines on standard error -----------------------------------------------------------------------
+
+
+class Lines(Told):
+    def add(self, kind, **data):
+        return [text for notice in super().add(kind, **data) if (text := line(notice, self.job))]
+
+
+def test_a_repair_is_one_line_when_it_is_over():
+    lines = Lines()
+    lines.add("start", nodes=2, ranks_per_node=2)
+    assert lines.add("fault", incident=1, began=5.0, text="rank 1: killed by SIGKILL") == []
+    (over,) = lines.add("incident", **{**INCIDENT, "reached": 36})
+    assert over.startswith("rank 1 replaced in 250 ms, step 35 repeated, ")
+    assert over.endswith("lost so far; cause: rank 1: killed by SIGKILL")
+    several = {**INCIDENT, "ranks": (1, 3), "reached": 38}
+    assert lines.add("incident", **several)[0].startswith(
+        "ranks 1, 3 replaced in 250 ms, steps 35 to 37 repeated, "
+    )
+    nobody = {**INCIDENT, "ranks": (), "strategy": "retry", "seconds": 0.08}
+    assert lines.add("incident", **nobody)[0].startswith("repaired without a new process in 80 ms")
+
+
+def test_what_is_not_repaired_has_its_reason_from_others_and_a_restart_is_a_line():
+    lines = Lines()
+    assert lines.add("incident", **{**INCIDENT, "result": "ended"}) == []
+    (restarted,) = lines.add("incident", **{**INCIDENT, "result": "restarted"})
+    assert "all ranks are restarted; cause: rank 1" in restarted
+    assert lines.add("end", ok=False, reason="no strategy is left") == []
+
+
+def test_a_lost_node_and_a_slow_rank_are_named_with_their_machine():
+    lines = Lines()
+    lines.add("start", nodes=2, ranks_per_node=2)
+    lines.add("join", node=1, first=2, ranks=2, address="10.0.0.2")
+    assert lines.add("lost", node=1, why="its launcher is gone") == [
+        "node 1 (10.0.0.2) is lost: its launcher is gone"
+    ]
+    (slow,) = lines.add("slow", rank=3, state="begun", since=10, late=0.2, step=0.3)
+    assert slow.startswith("rank 3 on node 1 (10.0.0.2) is slow: all others wait for it: ")
+    assert "taskd profile" in slow
+    (shrunk,) = lines.add("elastic", ranks=2, of=4, shares=2, away=[[2, 3, 1]])
+    assert shrunk == "2 of 4 ranks train on, a step takes up to 2 times as long; away: ranks 2-3"
+    assert lines.add("elastic", ranks=4, of=4, shares=1, away=[]) == ["all 4 ranks train again"]

@@ -22,6 +22,7 @@ from taskd.history.report.table import render
 from taskd.history.report.trace import trace
 from tests.history.journals import (
     BEGIN,
+    DEATH,
     END,
     KILLED,
     SHRUNK,
@@ -31,6 +32,7 @@ from tests.history.journals import (
     progress,
     record,
     start,
+    times,
     told,
 )
 
@@ -97,14 +99,21 @@ def test_against_restarts_from_a_checkpoint():
 
 
 def test_what_is_assumed_is_said():
+    """A restart takes as long as this job's start; steps that it would repeat are counted only
+    where somebody says how often a checkpoint is saved."""
     account = told([*STORY, END])
-    assert (account.assumed.every, account.assumed.restart) == (1800.0, 10.0)
-    assert "every 30 min" in words.assumed(account)
+    assert (account.assumed.every, account.assumed.restart) == (None, 10.0)
+    assert {c.restart_from_checkpoint_seconds for c in account.costs} == {10.0}
     assert "10.0 s, as long as this job took to start" in words.assumed(account)
+    assert "No repeated step is counted for it" in words.assumed(account)
     # its start is not in what is left of the journal
     account = told([start(repeated=True), *STORY[1:]])
-    assert account.assumed.restart == 300.0 and "took to start" not in words.assumed(account)
+    assert account.assumed.restart is None and words.assumed(account) == ""
+    assert "by restarts instead" not in dict(f[:2] for f in words.figures(account))
     assert "every 40 steps" in words.assumed(told(STORY, every=40, steps=True))
+    assert "took to start" not in words.assumed(told(STORY, restart=60.0))
+    for text in (words.first(account), words.first(told(STORY, every=40, steps=True))):
+        assert "restart" not in text.replace("restarted", "")
 
 
 def test_new_steps_a_minute():
@@ -143,8 +152,8 @@ def test_incidents_that_overlap_are_lost_once():
 def test_in_words():
     assert words.first(told([*STORY, END], restart=60.0)) == (
         "Ended well at step 430, 1970-01-01 00:18:20 UTC: every node ended well."
-        " 3 incidents in 16 min 50 s cost 52.0 s and 13 steps done twice; restarts from checkpoints"
-        " every 30 min would have cost 19 min 50 s. Node 1 (10.0.0.2) is in all of them."
+        " 3 incidents in 16 min 50 s cost 52.0 s and 13 repeated steps."
+        " Node 1 (10.0.0.2) is in all of them."
         " Rank 5 on node 2 was slow: up to 2.00 times the median step."
     )
 
@@ -174,7 +183,7 @@ def test_a_job_that_was_killed():
     assert "RESUME" not in text.partition("1 incident")[2] and "no end" in text
     (cut,) = told(STORY[:10]).job.incidents
     assert (cut.result, cut.seconds, cut.ranks) == ("not over", 3.0, [])
-    assert cut.phases == {"INTERRUPT": 0.5, "REPLACE": 2.0, "RESUME": 0.0}
+    assert cut.phases == {"DETECT": 0.5, "INTERRUPT": 0.5, "REPLACE": 2.0, "RESUME": 0.0}
     left = [*BEGIN, record("leave", 170.0, why="SIGTERM was received; the job continues")]
     assert "its manager had left: SIGTERM was received" in words.first(told(left))
 
@@ -233,7 +242,8 @@ def test_another_machine_in_the_place_of_a_node_counts_on_its_own():
 
 # every field of every record above, and some that only other journals have
 FIELDS = sorted(
-    {name for r in [*STORY, *SHRUNK, END] for name in r.data} | {"lost", "device", "code", "by"}
+    {name for r in [*STORY, *SHRUNK, END, DEATH, times(1.0)] for name in r.data}
+    | {"lost", "device", "code", "by", "about", "settings"}
 )
 values = st.one_of(
     st.none(),
@@ -363,7 +373,7 @@ def test_the_tables():
     text = console.file.getvalue()
     for part in ("goodput", "92.8%", "≥10", "recover-in-place", "node 1 (10.0.0.2)", "80E01801"):
         assert part in text, text
-    assert "it is assumed that one is saved every 30 min" in " ".join(text.split())
+    assert "a restart of all ranks, which takes 1 min" in " ".join(text.split())
     hostile = incident(1, 200.0, 1.0, "rank 0: \x1b[2J[bold]x[/]", strategy="\x1b[31m")
     console = Console(file=io.StringIO(), width=110, highlight=False)
     console.print(render(told([*BEGIN, hostile])))

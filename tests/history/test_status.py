@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from rich.console import Console
 from taskd.core.coordinator import Coordinator
 from taskd.core.overview import STATES, answer
 from taskd.core.progress import Progress
+from taskd.core.rank_states import RankStates
 from taskd.core.settings import Settings
 from taskd.history.facts import End
 from taskd.history.model import of_records
@@ -29,19 +32,25 @@ from taskd.messages.to_operator import (
     IncidentSeen,
     NodeSeen,
     Overview,
+    Place,
     RankSeen,
     ShrunkSeen,
 )
 
 
 def seen(**changes):
-    listed = RankSeen(0, 0, 121, "computing", 2.0), RankSeen(1, 0, 120, "fetching", 3.0, True)
+    listed = (
+        RankSeen(0, 0, 121, "computing", 2.0, host="a1", pid=70, device="cuda:0"),
+        RankSeen(1, 0, 120, "fetching", 3.0, True, "slow", "its steps take long", "a1", 71, 2),
+    )
     fields = {
         "request": "", "job": "llm-7b", "time": 1000.0, "state": "training",
         "detail": "training, protected", "nodes": 2, "ranks": 4, "generation": 3, "term": 1,
         "repairs": True, "step": 120, "highest": 121, "total": 480, "rate": 30.0, "usual": 2.0,
         "heard": 2.0, "phases": {"computing": 3, "fetching": 1}, "listed": listed, "troubled": (),
         "troubles": 0, "standbys": 1, "incidents": (), "incidents_seen": 0,
+        "came": 997.0, "unwell": 1,
+        "place": Place("a1", 7, 9601, "/logs", "/logs/journal-llm-7b.jsonl"),
     }  # fmt: skip
     return Overview(**{**fields, **changes})
 
@@ -58,7 +67,8 @@ def incident(number=1, **changes):
 
 def text(model, width=100):
     console = Console(file=io.StringIO(), width=width, highlight=False, soft_wrap=True)
-    console.print(render(model, when=lambda t: f"[{t:g}]"))
+    for line in render(model, when=lambda t: f"[{t:g}]"):
+        console.print(line)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
@@ -71,23 +81,35 @@ def test_a_job_that_trains():
     assert not model.over and of_manager("x", seen(state="over")).over
     assert text(model) == (
         """\
-job llm-7b  training
-2 nodes, 4 ranks, 1 standby, generation 3, term 1
-step 120 to 121 of 480, 30.0 steps/min, 2 s/step, 12 min left
-━━━━━━━╸                       25%
+job llm-7b  training  2 nodes, 4 ranks, 1 standby, generation 3, term 1
+━━━━━━━━━━━━━━━━━━━━ 25%  step 120 to 121 of 480, 30.0 steps/min, 12 min left, 2 s/step
 ranks: 3 computing, 1 fetching
-rank  node  step  phase      s/step
-   0     0   121  computing       2
-   1     0   120  fetching        3  slow: 1.50 times the median
-[100]  incident 1  recover-in-place  repaired  342.0 ms  step 77, 1 step lost  replaced: rank 3
+rank  state  node  host  pid  device  process  step  phase      s/step
+   1  slow      0  a1     71                2   120  fetching        3
+      its steps take long
+   0  well      0  a1     70  cuda:0        0   121  computing       2
+the other 3 ranks are well
+[100]  incident 1  recover-in-place  repaired  342.0 ms  step 77, 1 step repeated  replaced: rank 3
     rank 3: killed by [SIGKILL]
-    INTERRUPT 5.0  REPLACE 300.0"""
+    INTERRUPT 5.0  REPLACE 300.0
+manager: 10.0.0.1:9601 (port 9601, pid 7 on a1)
+logs: /logs
+journal: /logs/journal-llm-7b.jsonl"""
     )
 
 
 def test_an_incident_under_way_and_nodes_that_do_not_run():
     under_way = incident(
-        2, result="under way", phase="REPLACE", round=2, step=-1, ranks=(), replaced=0, phases={}
+        2,
+        result="under way",
+        phase="REPLACE",
+        round=2,
+        step=-1,
+        ranks=(),
+        replaced=0,
+        phases={"REPLACE": 0.3},
+        faults=("rank 3: killed by [SIGKILL]", "rank 2: it hangs"),
+        more=3,
     )
     model = of_manager(
         "10.0.0.1:9601",
@@ -98,34 +120,44 @@ def test_an_incident_under_way_and_nodes_that_do_not_run():
             total=0,
             phases={},
             listed=(),
+            unwell=4,
             standbys=0,
             repairs=False,
             troubled=(NodeSeen(1, "lost, waiting for a standby"),),
             troubles=12,
             incidents=(under_way,),
             incidents_seen=1,
+            place=None,
         ),
     )
     assert text(model) == (
         """\
-job llm-7b  repairing  incident 2 is being repaired: REPLACE by recover, round 2
-2 nodes, 4 ranks, generation 3, term 1
+job llm-7b  repairing  2 nodes, 4 ranks, generation 3, term 1
+INCIDENT 2 for 0.3 s: rank 3: killed by [SIGKILL]
+  and rank 2: it hangs
+  and 1 fault more
+  recover-in-place, REPLACE for 0.3 s, round 2; since [200]
 recovery is paused (process-recover-enable): the next fault ends the job
 node 1: lost, waiting for a standby
 and 11 nodes more that do not run
-[200]  incident 2  recover-in-place  REPLACE, round 2  342.0 ms
-    rank 3: killed by [SIGKILL]"""
+and 4 ranks more that are not well"""
     )
 
 
 BEGUN = {"job": "llm-7b", "nodes": 2, "ranks_per_node": 2, "successor": False, "version": 1}
+BEGUN |= {"machine": "a1", "pid": 7, "port": 9601}
 START = Record("start", 10.0, BEGUN)
 PROGRESS = {"step": 5, "highest": 6, "total": 10, "rate": 30.0, "usual": 2.0}
 PROGRESS |= {"phases": {"computing": 4}, "slow": [[3, 1, 4.0]]}
 STORY = [
     START,
     Record("join", 11.0, {"node": 0}),
-    Record("join", 11.0, {"node": 1}),
+    Record("join", 11.0, {"node": 1, "about": {"host": "b2"}}),
+    Record(
+        "processes",
+        12.0,
+        {"node": 1, "ranks": [2, 3], "pids": [92, 93], "incarnations": [0, 1], "devices": []},
+    ),
     Record("charge", 11.0, {"term": 4}),
     Record("protected", 20.0, {"generation": 1}),
     Record("progress", 30.0, PROGRESS),
@@ -143,39 +175,42 @@ END = Record("end", 50.0, {"ok": True, "reason": "every node ended well"})
 
 
 def test_a_job_whose_manager_was_killed_in_a_repair():
-    model = of_journal("log/journal-llm-7b.jsonl", STORY, 41.5)
+    model = of_journal("/log/journal-llm-7b.jsonl", STORY, 41.5)
     assert (model.seen.state, model.age, model.seen.term) == ("silent", 1.0, 4)
     assert text(model) == (
         """\
-job llm-7b  silent
-2 nodes, 4 ranks, term 4
-from log/journal-llm-7b.jsonl, last written 1 s ago
-no manager answers; by its last entry incident 1 was being repaired: DECIDE
-step 5 to 6 of 10, 2 s/step
-━━━━━━━━━━━━━━━                50%
+job llm-7b  silent  2 nodes, 4 ranks, term 4
+from /log/journal-llm-7b.jsonl, last written 1.0 s ago
+━━━━━━━━━━━━━━━━━━━━ 50%  step 5 to 6 of 10, 2 s/step
 ranks: 4 computing
-rank  node  step  phase  s/step
-   3     1     5              4  slow: 2.00 times the median
-[39]  incident 1  retry  DECIDE, round 1  1,500.0 ms
-    rank 1: killed by SIGKILL
-    INTERRUPT 500.0  DECIDE 0.0"""
+no manager answers; by its last entry incident 1 was being repaired: DECIDE
+INCIDENT 1 for 1.5 s: rank 1: killed by SIGKILL
+  retry, DECIDE for 0.0 s; since [39]
+rank  state  node  host  pid  process  step  phase  s/step
+   3  slow      1  b2     93        1                    4
+      its steps take 2.00 times as long
+   2  well      1  b2     92        0                    2
+last manager: port 9601, pid 7 on a1
+logs: /log
+journal: /log/journal-llm-7b.jsonl"""
     )
 
 
 def test_a_job_that_has_ended():
-    model = of_journal("journal-llm-7b.jsonl", [*STORY, OVER, END], 3650.0)
+    model = of_journal("/log/journal-llm-7b.jsonl", [*STORY, OVER, END], 3650.0)
     assert model.end == End(True, "every node ended well", 50.0) and model.over
     assert text(model) == (
         """\
-job llm-7b  over
-2 nodes, 4 ranks, term 4
-from journal-llm-7b.jsonl, last written 1 h 0 min ago
+job llm-7b  over  2 nodes, 4 ranks, term 4
+from /log/journal-llm-7b.jsonl, last written 1 h 0 min ago
 [50]  ended well: every node ended well
-step 5 to 6 of 10, 2 s/step
-━━━━━━━━━━━━━━━                50%
-[39]  incident 1  retry  repaired  2,000.0 ms  step 6, 0 steps lost
+━━━━━━━━━━━━━━━━━━━━ 50%  step 5 to 6 of 10, 2 s/step
+[39]  incident 1  retry  repaired  2,000.0 ms  step 6, 0 steps repeated
     rank 1: killed by SIGKILL
-    INTERRUPT 500.0"""
+    INTERRUPT 500.0
+last manager: port 9601, pid 7 on a1
+logs: /log
+journal: /log/journal-llm-7b.jsonl"""
     )
 
 
@@ -183,24 +218,24 @@ step 5 to 6 of 10, 2 s/step
     ("more", "state", "detail"),
     [
         ([], "silent", "by its last entry it was starting"),
-        ([STORY[4]], "silent", "it was training"),
-        ([STORY[4], Record("pause", 2.0, {"step": 9})], "silent", "paused before step 9"),
+        ([STORY[5]], "silent", "it was training"),
+        ([STORY[5], Record("pause", 2.0, {"step": 9})], "silent", "paused before step 9"),
         (
-            [STORY[4], Record("pause", 2.0, {"step": 9}), Record("continue", 3.0)],
+            [STORY[5], Record("pause", 2.0, {"step": 9}), Record("continue", 3.0)],
             "silent",
             "it was training",
         ),
-        ([STORY[4], Record("restart", 5.0, {"why": "x"})], "silent", "it was starting"),
-        ([STORY[4], Record("leave", 5.0, {"why": "SIGTERM"})], "silent", "left: SIGTERM"),
+        ([STORY[5], Record("restart", 5.0, {"why": "x"})], "silent", "it was starting"),
+        ([STORY[5], Record("leave", 5.0, {"why": "SIGTERM"})], "silent", "left: SIGTERM"),
         (
-            [STORY[4], Record("end", 5.0, {"ok": False, "reason": "no"})],
+            [STORY[5], Record("end", 5.0, {"ok": False, "reason": "no"})],
             "over",
             "with an error: no",
         ),
-        ([*STORY[4:], OVER], "silent", "it was training"),
+        ([*STORY[5:], OVER], "silent", "it was training"),
         # the next manager opens an incident of its own for what it finds
         (
-            [*STORY[4:], Record("start", 42.0, {**START.data, "successor": True})],
+            [*STORY[5:], Record("start", 42.0, {**START.data, "successor": True})],
             "silent",
             "it was training",
         ),
@@ -214,7 +249,7 @@ def test_the_state_that_the_journal_tells(more, state, detail):
 
 def test_nodes_that_are_lost_or_missing_by_the_journal():
     lost = Record("lost", 5.0, {"node": 1, "why": "its process has ended"})
-    model = of_journal("x", [*STORY[:2], STORY[2], lost], 60.0)
+    model = of_journal("x", [*STORY[:3], lost], 60.0)
     assert [(n.node, n.state) for n in model.seen.troubled] == [(1, "lost: its process has ended")]
     model = of_journal("x", [START, STORY[1]], 60.0)
     assert [(n.node, n.state) for n in model.seen.troubled] == [(1, "has not joined")]
@@ -232,7 +267,7 @@ def shrunk(**changes):
 
 ELASTIC = {"ranks": 2, "of": 4, "away": [[2, 3, 1]], "shares": 2, "successor": False}
 LOST = Record("lost", 38.0, {"node": 1, "why": "its process has ended"})
-ALONE = [*STORY[:6], LOST, Record("elastic", 42.0, ELASTIC)]
+ALONE = [*STORY[:7], LOST, Record("elastic", 42.0, ELASTIC)]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +322,7 @@ def test_a_job_whose_ranks_are_away_by_the_journal():
 
 def test_a_rank_that_is_away_leaves_its_node_in_the_job():
     one = Record("elastic", 42.0, {**ELASTIC, "ranks": 3, "away": [[3, 3, 1]]})
-    assert of_journal("x", [*STORY[:6], one], 60.0).seen.troubles == 0
+    assert of_journal("x", [*STORY[:7], one], 60.0).seen.troubles == 0
 
 
 def test_since_when_is_known_by_the_journal_where_the_manager_is_new():
@@ -366,17 +401,43 @@ def test_ten_thousand_ranks_stay_readable():
     progress = Progress()
     for node in range(1250):
         ranks = tuple(range(8 * node, 8 * node + 8))
+        job.job.topology.join(node, ranks, ("", 0), 0)
         usual = 5_000_000 if node == 700 else 1_000_000
         progress.heard(node, ranks, NodeProgress((9,) * 8, b"\1" * 8, (usual,) * 8, 10), 0.0)
-    said = answer(job, "r", "job", progress.seen(), 1.0, [], 5.0, 1000.0)
-    assert len(codec.encode(said)) < 3000
+    for node in range(10, 30):
+        job.job.topology.nodes[node].lost = True
+    states = RankStates(job, progress, [], 5.0, 1000.0, lambda node: f"host-{node}")
+    said = answer("job", "r", states, Place("a", 1, 2, "/logs", "/logs/j"))
+    assert len(codec.encode(said)) < 8000
     assert codec.TO_OPERATOR.decode(codec.encode(said)) == said
-    assert len(said.listed) == 8 and len(said.troubled) == WORST and said.troubles == 1250
-    assert {r.node for r in said.listed} == {700} and len(said.listed) <= LISTED
-    lines = text(of_manager("x", said)).splitlines()
-    assert len(lines) < 40 and max(map(len, lines)) <= 100
+    assert len(said.troubled) == WORST and said.troubles == 20
+    assert len(said.listed) == LISTED and {r.state for r in said.listed} == {"slow", "lost"}
+    assert {r.node for r in said.listed if r.state == "slow"} == {700}
+    model = of_manager("x", said)
+    lines = text(model).splitlines()
+    assert "and 136 ranks more that are not well" in lines
+    assert "the other 9,832 ranks are well" in lines and max(map(len, lines)) <= 100
+    page = states.page(5600, 5000)
+    assert [r.rank for r in page] == list(range(5600, 6600))
+    assert page[0].host == "host-700" and page[0].state == "slow" and page[8].state == "well"
+    assert [r.rank for r in states.page(9_990, 1000)] == list(range(9_990, 10_000))
 
 
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_any_width_will_do(width):
     assert "recover-in-place" in text(of_manager("x", seen(), [incident()]), width)
+
+
+def documented(header):
+    """The names in the first column of a table of operations.md."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    table = page.partition(f"| {header} | |\n|---|---|\n")[2].partition("\n\n")[0]
+    return {
+        name for row in table.splitlines() for name in re.findall("`(\\w+)`", row.split("|")[1])
+    }
+
+
+def test_json_is_as_documented():
+    plain = of_manager("10.0.0.1:9601", seen(), [incident()]).plain
+    assert documented("Field") == plain.keys()
+    assert documented("Field of a rank") == plain["listed"][0].keys()

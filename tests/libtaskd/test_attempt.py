@@ -6,12 +6,13 @@ import ctypes
 import struct
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.cython_api import attempt
 from taskd.cython_api.memory import checksum
+
+torch = pytest.importorskip("torch")
 
 HEADER, ROOM = 64, 4096
 

@@ -7,12 +7,13 @@ import copy
 import math
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.cython_api.frozen import Frozen, Groups
-from taskd.worker.state import plain
+
+torch = pytest.importorskip("torch")
+plain = pytest.importorskip("taskd.worker.state.plain")
 
 SCALARS = st.one_of(
     st.none(),

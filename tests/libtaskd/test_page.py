@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taskd.core.durations import seconds
 from taskd.cython_api import memory, slot
 from taskd.cython_api.page import Page, View
+from taskd.messages.values import KINDS
 
 
 def test_a_fresh_page(page):
@@ -40,7 +42,7 @@ def test_full_file_system(tmp_path):
     if os.geteuid() != 0:
         pytest.skip("mounting takes root")
     if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4k", "taskd-test", str(tmp_path)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "taskd-test", str(tmp_path)], capture_output=True
     ).returncode:
         pytest.skip("may not mount")
     try:
@@ -163,6 +165,26 @@ def test_usual_time_of_an_attempt(attached):
     )
 
 
+def test_attempts_are_counted_by_how_long_they_took(attached):
+    """Those that `usual_ns` is made of: not the first, and not an interrupted one."""
+
+    def attempt(step, *phases, pause=0.0):
+        slot.progress(step, slot.COMPUTING)
+        time.sleep(pause)
+        for phase in (*phases, slot.COMMITTED):
+            slot.progress(step, phase)
+
+    assert attached.times(0) == [0] * KINDS
+    attempt(0)
+    attempt(1, slot.INTERRUPTED)
+    assert attached.times(0) == [0] * KINDS
+    for step in range(2, 7):
+        attempt(step, slot.UPDATING, pause=0.02)
+    counts = {seconds(kind): n for kind, n in enumerate(attached.times(0)) if n}
+    assert sum(counts.values()) == 5 and min(counts) > 0.02 / 1.07
+    assert attached.read(0).usual_ns / 1e9 <= max(counts) * 1.07
+
+
 def test_usual_time_belongs_to_one_claim(page):
     slot.attach(page.path, 0)
     for _ in range(2):
@@ -191,6 +213,15 @@ def test_patience(attached):
     assert attached.read(0).until_ns == 2**64 - 1
     slot.patience(0)
     assert attached.read(0).until_ns == 0
+
+
+def test_an_interruption_is_no_progress(attached):
+    slot.progress(3, slot.COMPUTING)
+    begun = attached.read(0).heartbeat_ns
+    slot.progress(3, slot.INTERRUPTED)
+    assert (attached.read(0).heartbeat_ns, attached.read(0).phase) == (begun, slot.INTERRUPTED)
+    slot.progress(3, slot.COMPUTING)
+    assert attached.read(0).heartbeat_ns > begun
 
 
 def test_hold(page):

@@ -44,9 +44,3 @@ def test_a_repair_goes_on_while_a_target_hangs_and_the_manager_ends(start, caplo
     # of the end of the job it is not told any more
     assert hangs.over.is_set() and "1 notices are left" in caplog.text
     assert len(hangs.got) == 1
-
-
-def test_without_targets_nothing_listens(start):
-    manager = start()
-    manager.protected(1)
-    assert manager.server.journal.listeners == []

@@ -149,13 +149,14 @@ def test_it_stays_while_it_has_a_launcher_and_after_one_has_asked():
     out = SimpleNamespace(reply=lambda *_: None)
     job = SimpleNamespace(settings=Settings(2, 1), replaces=False)  # of the coordinator
     coordinator = SimpleNamespace(job=job, under_way=False)
-    members.agents = {}
+    members.agents, members.arrived = {}, set()
     incoming = Incoming(
         "job", coordinator, members, None, None, out, None, None, lambda: False, lambda: now[0]
     )
     assert incoming.alone(109.9, 10) == "" and incoming.alone(110.0, 10)
     now[0] = 105.0
     incoming._arrived(b"", from_agent.Arrived(1))  # a launcher that will wait for the others
+    assert members.arrived == {1}
     assert incoming.alone(114.9, 10) == "" and incoming.alone(115.0, 10)
     members.peers = ["an agent"]
     assert incoming.alone(200.0, 10) == ""

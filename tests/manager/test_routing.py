@@ -118,4 +118,4 @@ def test_a_checkpoint_is_saved_by_all_and_named_by_one():
 def test_an_order_to_a_node_without_an_agent_is_told(caplog):
     for rank in (3, 4):
         assert carry_out(to_rank.RenameCheckpoint(1, 1, 7, rank), {0: "agent of 0"}) == []
-    assert caplog.text.count("is not sent: its node has no agent") == 2
+    assert caplog.text.count("not sent, since the node has no agent: rank ") == 2

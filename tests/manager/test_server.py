@@ -9,11 +9,14 @@ import pytest
 
 from taskd.core.coordinator import Coordinator
 from taskd.history.reading import repaired
-from taskd.manager import peers
+from taskd.manager import gathering, peers
 from taskd.manager.limits import ManagerLimits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
-from taskd.messages.values import Position
+from taskd.messages.values import About, Position
+from taskd.protocol.keys import derive
+from taskd.protocol.link import Link
+from tests.lab.troubleshooting import told
 
 
 def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
@@ -246,8 +249,42 @@ def test_a_defect_in_handling_one_message_does_not_end_the_loop(start, monkeypat
 def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
     with caplog.at_level(logging.WARNING, "taskd.manager"):
         manager = start(3, limits=ManagerLimits(first_warning=0.05))
-        manager.wait(lambda: "expected 3 nodes, seen 0" in caplog.text)
-    assert "TASKD_PROCESS_ENABLE=on" in caplog.text
+        manager.wait(lambda: "0 of 3 nodes have come" in caplog.text)
+    assert "waits for nodes 0, 1, 2" in caplog.text and "TASKD_SECRET" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("joined", "arrived", "said"),
+    [
+        ({0, 1}, {0}, ""),
+        (set(), {0}, "1 of 2 nodes have come, and the job waits for node 1: "),
+        (set(), {0, 1}, "all 2 launchers have come, but 2 of them have not met the others: "),
+    ],
+)
+def test_which_nodes_are_waited_for(joined, arrived, said):
+    text = gathering.missing(2, joined, arrived, "h:1")
+    assert text.startswith(said) and bool(text) == bool(said)
+
+
+def test_nodes_with_other_versions_are_named():
+    """A container of last month on one node."""
+    ours = About(host="gpu-01", torch="2.13.0", python="3.11.7", taskd="0.1.0")
+    theirs = About(host="gpu-02", torch="2.9.1", python="3.11.7", taskd="0.1.0")
+    assert gathering.differs(0, ours, {}) == gathering.differs(0, ours, {0: ours}) == ""
+    assert gathering.differs(1, ours, {0: ours}) == ""
+    assert gathering.differs(1, About(), {0: ours}) == ""
+    text = gathering.differs(1, theirs, {0: ours, 1: theirs})
+    assert told(text, "nodes run different versions: torch")
+    assert "2.9.1 on node 1 (gpu-02), 2.13.0 on node 0 (gpu-01)" in text and "python" not in text
+
+
+def test_whoever_has_another_key_is_told_of(start, caplog):
+    """Else node 0 is silent while node 1 waits with another TASKD_SECRET."""
+    manager = start(2)
+    with caplog.at_level(logging.WARNING, "taskd.manager"):
+        link = Link(("127.0.0.1", manager.server.port), derive(b"another secret"), "job", 1)
+        manager.wait(lambda: "its TASKD_SECRET" in caplog.text)
+    link.close()
 
 
 def test_a_successor_says_that_too_few_agents_are_there(start, caplog):

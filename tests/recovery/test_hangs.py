@@ -97,7 +97,7 @@ def stacks_of(result: training.Result) -> dict[int, list[str]]:
     """rank -> what its agent logged before each of its processes was ended."""
     found: dict[int, list[str]] = {}
     for head in re.split(r"(?m)^(?=\d{4}-\d\d-\d\d )", result.log("agent-0.log")):
-        match = re.search(r"rank (\d+) \(pid \d+\): (its threads are at|no stacks)", head)
+        match = re.search(r"rank (\d+) \(pid \d+\):(\n| no stacks)", head)
         if match:
             found.setdefault(int(match[1]), []).append(head)
     return found

@@ -4,8 +4,13 @@ those of an undisturbed run."""
 from __future__ import annotations
 
 import re
+import socket
 
+import torch
 import training
+
+from taskd.history import files
+from taskd.history.reading import Reader
 
 STEPS = "62"  # of four ranks, here and in other modules: one undisturbed run for all
 POINTS = (
@@ -49,6 +54,20 @@ def test_a_kill_at_every_point_of_a_step_and_every_kind_of_end(tmp_path, referen
         "SIGKILL",
     ):
         assert words in told, f"{words!r} is not among the reasons: {told}"
+    # which process it was, and its traceback
+    records = list(Reader().files(files.of(files.newest(tmp_path / "job" / "log"))))
+    deaths = [record.data for record in records if record.kind == "death"]
+    assert len(deaths) == len(moments)
+    assert {(d["rank"], d["pid"]) for d in deaths} <= {
+        (rank, pid) for rank in range(4) for pid in result.pids(rank)
+    }
+    (raised,) = [d for d in deaths if "ValueError" in d["raised"]]
+    assert "Traceback" in raised["traceback"] and "mlp.py" in raised["traceback"]
+    (about,) = [record.data["about"] for record in records if record.kind == "join"]
+    assert about["torch"] == torch.__version__ and about["host"] == socket.gethostname()
+    # of the steps of the first rank, and more: some were done again
+    attempts = [n for r in records if r.kind == "progress" for _, n in r.data["times"]]
+    assert sum(attempts) > 0
     # the kernel's word, where it is there in time
     assert "killed by SIGABRT" in told or "called abort()" in told
 

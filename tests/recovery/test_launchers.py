@@ -159,7 +159,7 @@ def test_max_restarts_is_kept(tmp_path):
     result = training.launch(directory, 1, "fails.py", options=("--max_restarts", "1"))
     assert result.status == 1
     assert (directory / "starts").read_text() == "xx"
-    assert "exitcode  : 5" in result.output
+    assert "status 5" in training.paragraph(result)
 
 
 def test_max_restarts_counts_faults(tmp_path):

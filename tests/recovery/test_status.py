@@ -9,7 +9,9 @@ import pty
 import select
 import signal
 import subprocess
+import time
 from pathlib import Path
+from socket import gethostname
 
 import training
 
@@ -72,6 +74,14 @@ class Watched:
             self.text += data.decode(errors="replace")
         return words in self.text
 
+    def ends(self) -> int:
+        """Its exit status; what it writes meanwhile is read."""
+        end = time.monotonic() + training.LIMIT
+        while self.process.poll() is None and time.monotonic() < end:
+            self.shows("")
+            time.sleep(0.05)
+        return self.process.wait(1.0)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
@@ -88,17 +98,25 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         assert (before["nodes"], before["ranks"], before["total"]) == (1, WORLD, int(STEPS))
         assert before["incidents"] == [] and before["end"] is None
         assert [r["rank"] for r in before["listed"]] == list(range(WORLD))
+        place = before["place"]
+        assert Path(place["journal"]).is_file() and place["port"] and Path(place["logs"]).is_dir()
+        for rank in before["listed"]:
+            assert (rank["host"], rank["incarnation"], rank["device"]) == (gethostname(), 0, "")
+            os.kill(rank["pid"], 0)
         assert 0 < before["step"] <= max(job.committed()) + 1
 
         watched = Watched(job.env)
         job.until("it is watched", lambda: watched.shows("no incidents"))
         job.kill(1)
         job.repaired()
-        job.until("the repair is shown", lambda: watched.shows("recover-in-place  repaired"))
+        job.until("the repair is shown", lambda: watched.shows("incident 1 repaired in"))
         after = told(job)
         (incident,) = after["incidents"]
         assert (incident["result"], incident["strategy"]) == ("repaired", "recover-in-place")
         assert incident["ranks"] == [1] and "SIGKILL" in incident["faults"][0]
+        pids = [(r["pid"], r["incarnation"], r["state"]) for r in after["listed"]]
+        assert pids[1][1:] == (1, "replaced") and pids[1][0] != before["listed"][1]["pid"]
+        assert pids[0] == (before["listed"][0]["pid"], 0, "well")
         assert 0 <= incident["reached"] - incident["step"] <= 1
         once = job.taskd("status", "--once").stdout
         assert "recover-in-place  repaired" in once, once
@@ -106,13 +124,15 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         result = job.end()
     assert result.status == 0, result.output
     try:  # it ends with the job
-        assert watched.process.wait(training.LIMIT) == 0
+        assert watched.ends() == 0
         assert watched.shows("ended well"), watched.text
     finally:
         watched.close()
     over = seen(job)
     assert (over["status"], over["source"], over["state"]) == (0, "journal", "over")
     assert over["end"]["ok"] and over["step"] == int(STEPS)
+    pids = [(r["pid"], r["incarnation"]) for r in over["listed"]]
+    assert pids == [(r["pid"], r["incarnation"]) for r in after["listed"]]
     (known,) = over["incidents"]
     assert known == {**incident, "began": known["began"]}
     assert abs(known["began"] - incident["began"]) < 0.001

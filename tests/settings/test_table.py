@@ -12,13 +12,12 @@ from click.testing import CliRunner
 
 from taskd import settings
 from taskd.cli.env import command
-from taskd.settings import Where
+from taskd.settings import Where, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 # of the documents' shell lines, and of the tests: taskd reads none of them
-# TASKD_SPARE: room in the environment of a forked rank (process_title.py)
 OTHERS = {
-    "TASKD_SO_PATH", "TASKD_WHL", "TASKD_SPARE", "TASKD_TEST_FAULTS", "TASKD_TEST_TORCH_NPU",
+    *unknown.OTHERS,
 }  # fmt: skip
 # Table 1 of the guide
 TABLE_1 = {

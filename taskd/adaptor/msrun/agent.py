@@ -83,7 +83,7 @@ class MsrunAgent:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         if not ok:
-            print(f"\ntaskd: {why}\n", file=sys.stderr, flush=True)
+            print(f"\ntaskd: {why}\n{launcher.last_words(os.environ)}", file=sys.stderr, flush=True)
             raise SystemExit(status)
 
     # -- signals to msrun --------------------------------------------------------------------------

@@ -6,11 +6,12 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from taskd import raised
 from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.model import Epoch, Node, Rank
+from taskd.agent.ranks.process_limits import OutOfMemory
 from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.replacements import Replacements
@@ -33,6 +34,7 @@ class Deaths:
     replacements: Replacements
     monitor: RankMonitor
     unprepared: Callable[[Rank], None]
+    _memory: OutOfMemory = field(default_factory=OutOfMemory)
 
     def watch(self, epoch: Epoch, rank: Rank, incarnation: int, pid: int) -> None:
         """Wait for the rank's death, in its own thread: the kernel wakes it ~50 us after the rank's
@@ -91,8 +93,10 @@ class Deaths:
                 None,
             )
         if self.node.preparing:
-            rank.over = why or describe(code, epoch.page.records(rank.local))
-            rank.raised = self._raised(epoch, rank, view.pid)
+            rank.over = why or describe(
+                code, epoch.page.records(rank.local), memory=self._memory.took_one
+            )
+            self._note_raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
         if isinstance(rank.process, Forked) and not self.replacements.reports_end_of(rank.process):
@@ -107,7 +111,9 @@ class Deaths:
                 rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
-        cause = why or describe(code, epoch.page.records(rank.local), rank.killed)
+        cause = why or describe(
+            code, epoch.page.records(rank.local), rank.killed, self._memory.took_one
+        )
         if code == 0:  # sys.exit() in mid-training: the other ranks wait for this one
             cause += (
                 f" in the middle of step {view.step}"
@@ -115,7 +121,7 @@ class Deaths:
                 else f" in phase {slot.PHASES[view.phase]}"
             )
         rank.over = cause
-        rank.raised = self._raised(epoch, rank, view.pid)
+        self._note_raised(epoch, rank, view.pid)
         rank.quit = code == 0 or (code is None and rank.leaves_by in WELL)
         with contextlib.suppress(OSError):
             rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
@@ -135,11 +141,13 @@ class Deaths:
         self.monitor.died(rank)
 
     @staticmethod
-    def _raised(epoch: Epoch, rank: Rank, pid: int) -> str:
-        """The exception that ended the rank's process, in one line, or why it could leave none, or
-        "". `pid`: under a wrapper, of the process in the wrapper."""
-        found = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
-        return raised.line(next(filter(None, found), "")) or epoch.vanished
+    def _note_raised(epoch: Epoch, rank: Rank, pid: int) -> None:
+        """Note the exception that ended the rank's process, or why it could leave none. `pid`:
+        under a wrapper, of the process in the wrapper."""
+        read = (raised.read(epoch.directory, rank.local, p) for p in (pid, rank.pid))
+        found = next(filter(None, read), "")
+        rank.raised = raised.line(found) or epoch.vanished
+        rank.traceback = raised.cut(found) or rank.traceback
 
     def report_end(self, rank: Rank) -> None:
         """Report the end of a rank's process."""
@@ -147,7 +155,13 @@ class Deaths:
         if rank.failed:
             self.node.report(
                 from_agent.RankDied(
-                    rank.number, rank.incarnation, str(rank.over), rank.left, rank.raised
+                    rank.number,
+                    rank.incarnation,
+                    str(rank.over),
+                    rank.left,
+                    rank.raised,
+                    rank.pid,
+                    rank.traceback,
                 )
             )
         else:

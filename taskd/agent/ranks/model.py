@@ -37,8 +37,10 @@ class Rank:
     incarnation: int = 0
     channel: socket.socket | None = None  # to its training thread
     control: socket.socket | None = None  # to the thread that answers while it trains
+    device: str = ""  # see from_rank.RankHello
     joined: bool = False
     dumps: tuple[str, ...] = ()  # see from_rank.RankJoined
+    idle: float | None = None  # at its last interruption, see from_rank.RankInterrupted
     stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state
@@ -49,6 +51,7 @@ class Rank:
     over: str | None = None  # how its process ended
     away: bool = False  # the job goes on without it, until it gets another process
     raised: str = ""  # the exception that ended it, in one line
+    traceback: str = ""  # of that exception, or what its threads did when it hung
     step: int = -1  # the next one that it would have begun, if it has ended well
     leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop
@@ -56,7 +59,8 @@ class Rank:
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported
-    injections: list[str] = field(default_factory=list)  # requests that it has not answered
+    # requests that it has not answered -> its process, in words
+    injections: dict[str, str] = field(default_factory=dict)
 
     @property
     def pid(self) -> int:
@@ -244,7 +248,7 @@ class Node(ABC):
             self.epoch = None
         if epoch is not None:
             # one that waits for orders, such as a repair, goes on alone, and can end
-            alone = to_rank.Unprotected("the launcher ends its ranks")
+            alone = to_rank.Unprotected(to_rank.ENDED)
             self.call(lambda: self.send_to_ranks(epoch, alone))
 
     def unless_stopping(self, epoch: Epoch, put: Callable[[], bool]) -> bool:
@@ -268,7 +272,10 @@ class Node(ABC):
     # -- deciding ----------------------------------------------------------------------------------
 
     def decide(self, verdict: Verdict) -> None:
-        log.error("%s: %s", verdict.what, verdict.reason)
+        if verdict.what == "give up":  # the launcher says why, at its end
+            log.info("%s", verdict.reason)
+        else:
+            log.warning("all ranks are restarted: %s", verdict.reason)
         with self._lock:
             self._verdict = verdict
         self.news.set()

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -252,10 +252,15 @@ def noted_code(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if status else None
 
 
-def describe(code: int | None, records: list[dict[str, Any]], killed: str = "") -> str:
+def describe(
+    code: int | None,
+    records: list[dict[str, Any]],
+    killed: str = "",
+    memory: Callable[[], str] = lambda: "",
+) -> str:
     """Why a process ended: its exit code if known, and details from libtaskd's record. A record
     that does not match the code belongs to a signal that the process survived. `killed`: why this
-    agent killed it, else ""."""
+    agent killed it, else "". `memory`: OutOfMemory.took_one."""
     fatal = next((r for r in reversed(records) if r.get("kind") == "signal"), None)
     if fatal is not None and code in (None, -fatal["sig"]):
         name = _signal_name(fatal["sig"])
@@ -268,9 +273,11 @@ def describe(code: int | None, records: list[dict[str, Any]], killed: str = "") 
         )
         return f"killed by {name} at address {fatal['addr']:#x}{lost}"
     if code is not None and code < 0:
-        by = killed and f"by its agent: {killed}"
-        by = by or "by another process, or by the kernel because memory ran out"
-        return f"killed by {_signal_name(-code)}" + (f" ({by})" if code == -signal.SIGKILL else "")
+        by = ""
+        if code == -signal.SIGKILL:
+            by = killed and f"by its agent: {killed}"
+            by = f" ({by or memory() or 'by another process, not by taskd'})"
+        return f"killed by {_signal_name(-code)}{by}"
     if code is not None:
         return f"exited with status {code}"
     ended = next((r for r in reversed(records) if r.get("kind") in ("exit", "abort")), None)

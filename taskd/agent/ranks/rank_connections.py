@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank
@@ -110,6 +112,7 @@ class RankConnections:
                 self._monitor.ask(rank, to_rank.Profile(self._node.profile))
             return
         rank.channel = caller.connection
+        rank.device = getattr(hello, "device", "")
         incarnation, pid = rank.incarnation, rank.pid
         watch = functools.partial(self._deaths.watch, epoch, rank, incarnation, pid)
         # without it the rank's pidfd reports its death, later
@@ -183,6 +186,7 @@ class RankConnections:
             rank.leaves_by = message.text
         elif isinstance(message, from_rank.RankInterrupted):
             rank.interrupted = message.interruption
+            message = structs.replace(message, idle=rank.idle)
         elif isinstance(message, from_rank.RankRestored):
             rank.restored = message.generation
         elif isinstance(message, from_rank.OptimizerReplicas):

@@ -6,25 +6,34 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskd import stacks
+from msgspec import structs
+
+from taskd import raised, settings, stacks
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 from taskd.messages import codec, from_agent, from_rank, to_rank
-from taskd.messages.from_agent import GONE, NodeProgress
+from taskd.messages.from_agent import GONE, STOPPED, NodeProgress
 
 log = logging.getLogger("taskd.agent")
 
 ANSWER = 0.25  # seconds; a thread answers in ~1 ms, up to ~10 ms when the interpreter is busy
 BELL = 1000  # ms between two checks that the epoch is still the present one
+# faults that are signals, and what they do
+SIGNALS = {
+    "kill": (signal.SIGKILL, "was killed by SIGKILL"),
+    "stop": (signal.SIGSTOP, "was stopped by SIGSTOP, and hangs until it is replaced"),
+}
 PROCESSES = 100  # most examined per rank: ~20 us for each thread
 
 
@@ -198,6 +207,11 @@ class RankMonitor:
                     )
                 )
 
+    @property
+    def stopped(self) -> Collection[int]:
+        """The local ranks that were stopped by a signal when they were looked at last."""
+        return self._stopped.keys()
+
     def _stopped_for(self, rank: Rank, now: float) -> float:
         """Seconds since the rank was first found stopped."""
         pid, since = self._stopped.get(rank.local, (0, now))
@@ -211,9 +225,16 @@ class RankMonitor:
             state = stacks.state(pid)
             text = "" if state else stacks.take(pid, fd)
             why = state or ("no answer" if stacks.offered(pid) else "it has not offered them yet")
-            found = f"its threads are at\n{text}" if text else f"no stacks: {why}"
-            log.warning("rank %d (pid %d): %s", number, pid, found)
-            self.later(then)
+            where = stacks.place(text) or "its stacks are in this agent's log"
+            log.warning("rank %d (pid %d): %s", number, pid, where if text else f"no stacks: {why}")
+            if text:
+                log.info("the stacks of rank %d (pid %d):\n%s", number, pid, text)
+            self.later(lambda: note(text))
+
+        def note(text: str) -> None:
+            if rank.pid == pid:  # which is to be killed
+                rank.traceback = raised.cut(text)
+            then()
 
         threads.run("taskd-stacks", take)
 
@@ -235,33 +256,52 @@ class RankMonitor:
             if view.phase in (slot.COMPUTING, slot.UPDATING) and view.step >= (step or 0):
                 self.report(from_rank.RankPassed(rank.number, rank.incarnation, view.step))
 
-    def inject(self, epoch: Epoch, order: to_rank.Inject) -> None:
+    def inject(self, epoch: Epoch, order: to_rank.Inject, node: int) -> None:
         rank = epoch.find(order.rank)
-        if rank is None or rank.over is not None or not self.ask(rank, order):
-            self.report(
-                from_rank.Injected(
-                    order.request,
-                    order.rank,
-                    False,
-                    f"rank {order.rank} has no process that listens now",
-                )
-            )
+        if rank is None or rank.over is not None:
+            self._answer(order, False, f"rank {order.rank} has no process now")
+            return
+        where = f"pid {rank.pid} on node {node}, host {os.uname().nodename}"
+        if order.what in SIGNALS:
+            self._signal(rank, order, where)
+        elif self.ask(rank, order):
+            rank.injections[order.request] = where
         else:
-            rank.injections.append(order.request)
+            self._answer(order, False, f"rank {order.rank} has no process that listens now")
+
+    def _signal(self, rank: Rank, order: to_rank.Inject, where: str) -> None:
+        """By the agent, as a rank that is busy or stopped could not do it: to the very process."""
+        number, done = SIGNALS[order.what]
+        # the manager has checked this too
+        if not settings.fault_injection(os.environ):
+            self._answer(
+                order, False, "this node accepts no injected faults: TASKD_FAULT_INJECTION"
+            )
+        elif rank.pidfd is None:
+            self._answer(order, False, f"rank {order.rank} has no process now")
+        else:
+            log.warning("injected fault: %s of rank %d, %s", number.name, rank.number, where)
+            try:
+                signal.pidfd_send_signal(rank.pidfd, number)
+                if number == signal.SIGKILL:
+                    rank.killed = "taskd inject kill"
+            except OSError as error:
+                self._answer(order, False, f"{where} is gone: {error.strerror}")
+                return
+            self._answer(order, True, f"{where}, {done}")
+
+    def _answer(self, order: to_rank.Inject, ok: bool, text: str) -> None:
+        self.report(from_rank.Injected(order.request, order.rank, ok, text))
 
     def died(self, rank: Rank) -> None:
         """Answer the requests for faults that the rank has not answered: its process has ended."""
-        for request in rank.injections:
-            self.report(
-                from_rank.Injected(
-                    request, rank.number, True, f"its process has ended: {rank.over}"
-                )
-            )
+        for request, where in rank.injections.items():
+            text = f"{where}, has ended: {rank.over}"
+            self.report(from_rank.Injected(request, rank.number, True, text))
         rank.injections.clear()
 
     def injected(self, rank: Rank, answer: from_rank.Injected) -> None:
-        if answer.request in rank.injections:
-            rank.injections.remove(answer.request)
+        if rank.injections.pop(answer.request, None) is not None:
             self.report(answer)
 
     @staticmethod
@@ -281,21 +321,45 @@ def _first_not_begun(view: View) -> int:
     return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))
 
 
-def node_progress(epoch: Epoch) -> NodeProgress:
-    """The progress of the node's ranks, from the state page, for the manager."""
-    steps, phases, usual = [], bytearray(), []
-    for rank in epoch.ranks.values():
-        view = epoch.page.read(rank.local)
+def node_progress(epoch: Epoch, stopped: Collection[int], now: float) -> NodeProgress:
+    """The progress of the node's ranks, from the state page, for the manager. `stopped`: the local
+    ranks that a signal has stopped."""
+    steps, phases, came, pids = [], bytearray(), [], []
+    ranks = list(epoch.ranks.values())
+    views = [epoch.page.read(rank.local) for rank in ranks]
+    for rank, view in zip(ranks, views, strict=True):
         # its predecessor's entries in the page do not count
         present = bool(view.attached) and view.incarnation == rank.incarnation
         steps.append(view.step if rank.over is None else max(view.step, rank.step))
-        if rank.over is None:
-            phases.append(view.phase if present else slot.SETUP)
-        else:
+        if rank.over is not None:
             phases.append(slot.DONE if rank.over == "ended well" else GONE)
-        usual.append(view.usual_ns // 1000)
-    total = max((rank.total for rank in epoch.ranks.values()), default=0)
-    return NodeProgress(tuple(steps), bytes(phases), tuple(usual), total)
+        elif rank.local in stopped:
+            phases.append(STOPPED)
+        else:
+            phases.append(view.phase if present else slot.SETUP)
+        came.append(view.came_ns / 1e9)
+        pids.append(0 if rank.over is not None else view.pid if present else rank.pid)
+    devices = tuple(rank.device for rank in ranks)
+    said = NodeProgress(
+        tuple(steps),
+        bytes(phases),
+        tuple(view.usual_ns // 1000 for view in views),
+        max((rank.total for rank in ranks), default=0),
+        _times(epoch),
+        waited=tuple(view.waited_ns // 1000 for view in views),
+        pids=tuple(pids),
+        incarnations=tuple(rank.incarnation for rank in ranks),
+        devices=devices if any(devices) else (),
+    )
+    last = max(c for c, s in zip(came, steps, strict=True) if s == said.lowest)
+    return structs.replace(said, age=max(now - last, 0.0) if last else 0.0)
+
+
+def _times(epoch: Epoch) -> tuple[tuple[int, int], ...]:
+    """Of the first rank: the ranks of a job wait for each other in every step."""
+    first = next((r for r in epoch.ranks.values() if r.over is None), None)
+    counts = epoch.page.times(first.local) if first is not None else ()
+    return tuple((kind, count) for kind, count in enumerate(counts) if count)
 
 
 def spent(pid: int) -> tuple[float, float]:

@@ -55,7 +55,7 @@ class RankProcesses:
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
         rank.quit, rank.leaves_by, rank.away = False, "", False
-        rank.raised = rank.killed = ""
+        rank.raised = rank.traceback = rank.killed = ""
         rank.stateless, rank.ready, rank.restored = True, False, 0
         try:
             epoch.page.reset(rank.local)

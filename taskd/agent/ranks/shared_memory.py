@@ -69,7 +69,8 @@ def _roomy() -> str | None:
         if os.access(SHARED, os.W_OK) and not found.f_flag & os.ST_RDONLY and free >= ROOM:
             return SHARED
         log.warning(
-            "%s is read-only or has only %d MiB free: %s is used, which is slower",
+            "%s is read-only or has only %d MiB free: %s is used, which is slower. Enlarge it"
+            " (docker: --shm-size; Kubernetes: an emptyDir of medium Memory at /dev/shm)",
             SHARED,
             free >> 20,
             tempfile.gettempdir(),

@@ -68,6 +68,17 @@ class Watchdog:
     def silence(self, view: View, now: float) -> float:
         return max(now - max(view.heartbeat_ns / 1e9, self._floor), 0.0)
 
+    def idle(self, view: View, now: float) -> float | None:
+        """For how long the rank has stood still: since its last progress, if a step usually takes
+        it less; 0: it may be at work. None: it is where ranks wait."""
+        if view.phase == slot.COMMITTED:
+            return 0.0
+        # one whose collective has failed is INTERRUPTED before anybody has ordered it
+        if view.phase not in (*TRAINING, slot.INTERRUPTED):
+            return None
+        silence, usual = self.silence(view, now), view.usual_ns / 1e9
+        return silence if 0 < usual < silence and view.until_ns / 1e9 <= now else 0.0
+
     def due(self, view: View, stopped: bool = False) -> float | None:
         """When the rank will be overdue, unless it makes progress. `stopped`: by a signal, so it
         does not matter whether its work may take long."""

@@ -42,6 +42,7 @@ NOT_OURS = (
 
 
 def main() -> None:
+    process_title.hide_room()
     connection = socket.socket(fileno=int(sys.argv[1]))
     connection.set_inheritable(False)
     # What is sent to all processes of a job, as scancel does, reaches the zygote too, which its

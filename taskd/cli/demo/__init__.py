@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPORT = Path("taskd_log", "demo-report.html")
 RANKS = 4
-STEPS = 240
+STEPS = 120
 NEEDED = {"lightning": ("lightning",), "transformers": ("transformers", "accelerate")}
 
 
@@ -113,8 +113,10 @@ def _play(
     script = f"with_{trainer}" if trainer else "train"
     by = f" trained by {trainer}" if trainer else ""
     click.echo(
-        f"A small GPT{by}, {RANKS} ranks, {steps} steps, twice: undisturbed, then with kill -9 of a"
-        f" rank. Seed {seed}."
+        f"A small GPT{by} is trained twice, by {RANKS} processes (ranks) on this machine, for"
+        f" {steps} steps each. Seed {seed}.\n"
+        "1. Undisturbed, under torchrun without taskd: what the other run has to equal. The"
+        " processes start: some seconds."
     )
     name = "undisturbed"
     try:
@@ -122,6 +124,12 @@ def _play(
             _follow(run, name, [], dice)
             reference = run.read()
         name = "disturbed"
+        several = "a process" if kills == 1 else f"a process {kills} times"
+        click.echo(
+            f"2. Disturbed, under taskd run: {several} gets kill -9 at a random moment. taskd"
+            " starts another one in its place, gives it the state, and repeats the step; the"
+            " others stay."
+        )
         with Run(work / name, script, RANKS, steps, kills) as run:
             wrong = _follow(run, name, _plan(kills, steps, rank, dice), dice)
             found = run.read()
@@ -129,6 +137,7 @@ def _play(
         click.echo(f"FAILED: the {name} run did not finish: {error}. Its output ends with:")
         click.echo("\n".join(run.output.read_text(errors="replace").splitlines()[-15:]))
         return False
+    click.echo("3. Every loss of every step and rank, and all parameters at the end, are compared.")
     wrong += records.compare(reference, found, steps)
     for text in wrong:
         click.echo(f"wrong: {text}")
@@ -181,7 +190,7 @@ def _follow(run: Run, name: str, plan: list[tuple[int, int]], dice: random.Rando
             time.sleep(dice.random() * _step_time(found[0]))
             kill = run.kill(waiting.pop(0)[1])
             click.echo(
-                f"{name}: kill -9 of rank {kill.rank}, pid {kill.pid}, around step {step + 1}"
+                f"{name}: kill -9 {kill.pid}, which is rank {kill.rank}, around step {step + 1}"
             )
 
     run.watch(look)
@@ -203,13 +212,13 @@ def _repaired(kill: records.Kill, found: records.Recovery) -> list[str]:
     click.echo(
         f"  rank {kill.rank} is pid {found.pid} now; all ranks have finished step {found.step},"
         f" {found.seconds * 1e3:.0f} ms after the kill; {found.kept} of {RANKS - 1} other processes"
-        f" are the same, {found.lost} finished steps lost"
+        f" are the same, {found.lost} finished steps repeated"
     )
     wrong = []
     if found.kept != RANKS - 1:
         wrong.append(f"kill of rank {kill.rank}: only {found.kept} others are the same process")
     if found.lost:
-        wrong.append(f"kill of rank {kill.rank}: {found.lost} finished steps were done again")
+        wrong.append(f"kill of rank {kill.rank}: {found.lost} finished steps were repeated")
     return wrong
 
 
@@ -217,12 +226,14 @@ def _report(logs: Path, path: Path) -> None:
     """Write the report of the disturbed run, and print where it is. A failure does not invalidate
     the demo."""
     from taskd.cli.report import assumed_account, find, write
+    from taskd.history import log_files
 
     if not logs.is_dir():  # that run was not begun
         return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(assumed_account(find(logs)[0]), path, None)
+        job = find(logs)[0]
+        write(assumed_account(job, logs=log_files.of_incidents(logs, job)), path, None)
     except OSError as error:
         click.echo(f"no report: {path} cannot be written: {error.strerror}")
     except click.ClickException as error:

@@ -3,7 +3,11 @@ restarted, or the job ends."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from taskd.core import commands as c
+from taskd.core.abbreviate import abbreviate
+from taskd.core.incident import ladder
 from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
@@ -20,6 +24,16 @@ SET_UP = (
 )
 
 
+NODE = (
+    " To survive a lost node, start the job with recover among TASKD_RECOVER_STRATEGY and one more"
+    " launcher, a standby (taskd run --standby), or with elastic-training, which goes on with fewer"
+    " nodes."
+)
+NONE_SET = (
+    ", as exit is the job's only strategy: for repairs, set TASKD_RECOVER_STRATEGY="
+    f"{','.join(ladder.DEFAULT)} in the manager's environment (taskd run does by itself)"
+)
+NAMED = 6  # faults, nodes
 GO_ON = "Start the same command with --resume auto, and training goes on from there."
 FRAMEWORKS = "Start the same command, and the framework goes on from that checkpoint."
 
@@ -128,15 +142,35 @@ class End(Work):
         """The explanation for the user, as one paragraph."""
         job = self._job
         tried = "; ".join(incident.tried) or "nothing"
+        if not incident.tried and job.settings.ladder == ("exit",):
+            tried += NONE_SET
         skipped = f" Passed over: {'; '.join(passed_over)}." if passed_over else ""
         return (
-            f"incident {incident.number} could not be repaired. What failed:"
-            f" {'; '.join(incident.faults[:6])}{' and more' if len(incident.faults) > 6 else ''}."
-            f" When: {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
-            f" {job.generation}. What was tried: {tried}.{skipped}"
+            f"{_counted(incident.faults)}. Incident {incident.number}{self._where(incident)} could"
+            f" not be repaired. What was tried: {tried}.{skipped} It began"
+            f" {now - incident.began:.1f} s ago, interruption {job.interruption}, generation"
+            f" {job.generation}."
             f"{SET_UP if incident.set_up else ''}"
+            f"{NODE if job.topology.lost and not self._survives_nodes else ''}"
             f"{f' {job.load.remedy}' if job.load is not None else ''}"
         )
+
+    @property
+    def _survives_nodes(self) -> bool:
+        settings = self._job.settings
+        return settings.survives_nodes or settings.pods or ladder.ELASTIC in settings.ladder
+
+    def _where(self, incident: Incident) -> str:
+        """The nodes in which the faults were, with their addresses; a job of one node has none to
+        choose from."""
+        topology = self._job.topology
+        nodes = topology.nodes
+        replaced = {n for r in incident.replaced if (n := topology.node_of(r)) is not None}
+        found = sorted({*incident.counted, *replaced, *topology.lost})
+        if len(nodes) < 2 or not found:
+            return ""
+        named = [f"node {n} ({nodes[n].records[0] or 'its address is not known'})" for n in found]
+        return f", on {abbreviate(named, few=NAMED)},"
 
     def _tell(self, incident: Incident, result: str, now: float) -> None:
         """Write it into the journal, as Closed does for one that was repaired."""
@@ -155,6 +189,13 @@ class End(Work):
             tried=list(incident.tried),
             rounds=for_journal(incident.times, incident.began),
         )
+
+
+def _counted(faults: list[str]) -> str:
+    """Each fault once, the first ones by name."""
+    times = Counter(faults)
+    told = [f"{text}{f' ({times[text]} times)' if times[text] > 1 else ''}" for text in times]
+    return abbreviate(told, "; ", NAMED)
 
 
 def _durations(incident: Incident, now: float) -> dict[str, float]:

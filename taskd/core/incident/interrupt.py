@@ -3,6 +3,8 @@ names the strategy."""
 
 from __future__ import annotations
 
+from math import inf
+
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import ladder
 from taskd.core.incident.phases import Move
@@ -84,6 +86,8 @@ class Interrupt(Work):
     def finished(self, incident: Incident) -> Next:
         if incident.killed or self._any_running(incident):
             return None
+        if incident.progress > -inf:  # else no rank was interrupted in a step
+            incident.stood(incident.progress)
         suspects, incident.suspects, incident.blamed = incident.suspects, {}, None
         if suspects:
             # hung replacements are not found by an interruption: they have nothing to report to it

@@ -126,11 +126,13 @@ class Recovery(Part):
         *,
         now: float,
         kind: from_rank.RankFaulted | None = None,
+        since: float = inf,
     ) -> Incident:
         """Add a fault to the current incident, or open one. `explains`: see Incident.add. `kind`:
-        the report of a rank that gave the type of its fault."""
+        the report of a rank that gave the type of its fault. `since`: when it made the job stand
+        still, if that was earlier."""
         if self.incident is None:
-            self._open(now)
+            self._open(now, min(since, now))
         incident = self.incident
         assert incident is not None
         if kind is not None:
@@ -139,12 +141,12 @@ class Recovery(Part):
         incident.tell_fault(self._job, text)
         return incident
 
-    def _open(self, now: float) -> None:
+    def _open(self, now: float, since: float) -> None:
         self.incidents += 1
-        incident = self.incident = Incident(self.incidents, now)
+        incident = self.incident = Incident(self.incidents, since)
         incident.rungs, incident.leaving = self._job.rungs, self._job.leaves
         incident.consults = self._job.advised and not incident.rungs
-        incident.enter(Phase.DETECT, now)
+        incident.enter(Phase.DETECT, since)
         self.rounds.count(incident, incident.miss(self._job))
 
     def fault(
@@ -157,13 +159,14 @@ class Recovery(Part):
         hung: frozenset[int] = NOBODY,
         kind: from_rank.RankFaulted | None = None,
         of: Iterable[int] = NOBODY,
+        since: float = inf,
     ) -> None:
         """Add a fault and start the round that handles it. `dead`: ranks without a process.
         `evicted`: living ranks whose process cannot be kept, and why; of these, `hung` dump their
-        stacks before they are killed. `of`: other ranks at fault."""
+        stacks before they are killed. `of`: other ranks at fault. `since`: see join."""
         if self._job.closing:  # by an earlier fault of the same event
             return
-        incident = self.join(text, now=now, kind=kind)
+        incident = self.join(text, now=now, kind=kind, since=since)
         incident.hung |= hung
         self.rounds.count(incident, {*dead, *(evicted or ()), *of})
         if evicted:
@@ -241,6 +244,9 @@ class Recovery(Part):
             self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)
         elif event.rank not in incident.new:
             incident.round.reports[event.rank] = event.position
+            if event.idle is not None:
+                asked = incident.timeline.entered[-1][1]
+                incident.progress = max(incident.progress, asked - event.idle)
             incident.round.times.note(times.INTERRUPTED, event.rank, self._job.at)
             self.advance(now)
 

@@ -111,8 +111,12 @@ class Timeline:
 
 @dataclass
 class Incident:
+    """`began`: when the job came to a standstill, as far as is known. `progress`: when the last of
+    the interrupted ranks had made its last progress."""
+
     number: int
     began: float
+    progress: float = -inf
     faults: list[str] = field(default_factory=list)
     timeline: Timeline = field(default_factory=Timeline)
     phase: Phase = Phase.DETECT
@@ -166,6 +170,12 @@ class Incident:
     def enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
         self.timeline.enter(phase.value, now)
+
+    def stood(self, since: float) -> None:
+        """The job had stood still since then, before anybody noticed."""
+        if since < self.began:
+            self.began = since
+            self.timeline.entered[0] = (Phase.DETECT.value, since)
 
     @property
     def place(self) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from taskd.history.facts import Incident
+from taskd.history.log_files import Told
 from taskd.history.model import Job, of_records
 from taskd.history.reading import Record
-from taskd.history.report import figures, rounds
+from taskd.history.report import figures, rounds, step_times
 from taskd.history.report.causes import Fault, fault, growth, to_blame
 from taskd.history.report.figures import Assumptions, Cost, Interval, Slowed, Times
+from taskd.history.report.step_times import StepTimes
 
-EVERY = 1800.0  # seconds between two checkpoints, if nobody says otherwise: an assumption
-RESTART = 300.0  # seconds of a restart, if this job's own start is not known: an assumption
 BINS = 600  # of the timeline, at most
 LEAST = 1.0  # seconds of a bin at least
 RANKED = 100  # slow ranks, at most
@@ -60,7 +60,8 @@ class Slow:
 class Account:
     """`now`: None if no manager was asked or has answered. `bins`: (begin, goodput) of equal pieces
     of the time from the first entry to the last, None before anything was observed. `rates`: (from,
-    to, new steps a minute) between two entries about progress."""
+    to, new steps a minute) between two entries about progress. `logs`: around incidents, by their
+    places in the job's."""
 
     job: Job
     assumed: Assumptions
@@ -71,6 +72,7 @@ class Account:
     start: float | None
     lost: tuple[Interval, ...]
     paused: tuple[Interval, ...]
+    slowed: tuple[Slowed, ...]
     shrunk: tuple[Slowed, ...]
     goodput: float | None
     mttr: Times | None
@@ -83,6 +85,8 @@ class Account:
     slow: tuple[Slow, ...]
     bins: tuple[tuple[float, float | None], ...]
     rates: tuple[tuple[float, float, float], ...]
+    steps: StepTimes | None
+    logs: Mapping[int, Sequence[Told]]
 
     @property
     def lost_seconds(self) -> float:
@@ -92,6 +96,11 @@ class Account:
     @property
     def paused_seconds(self) -> float:
         return figures.overlap(self.paused, self.span)
+
+    @property
+    def slow_seconds(self) -> float:
+        """Lost to slow ranks: neither in incidents nor paused."""
+        return figures.slowed(self.slowed, self.span)
 
     @property
     def shrunk_seconds(self) -> float:
@@ -120,15 +129,10 @@ class Account:
 
 
 def assumptions(job: Job, every: float | None, steps: bool, restart: float | None) -> Assumptions:
-    """The given values; defaults are this job's own start time, or the constants above."""
+    """The given values; a restart takes by default as long as this job took to start."""
     measured = figures.start_seconds(job) if restart is None else None
-    seconds = restart if restart is not None else RESTART if measured is None else measured
-    return Assumptions(
-        EVERY if every is None else every,
-        steps and every is not None,
-        seconds,
-        measured is not None,
-    )
+    seconds = measured if restart is None else restart
+    return Assumptions(every, steps, seconds, measured is not None)
 
 
 def read(records: Iterable[Record]) -> Job | None:
@@ -139,13 +143,19 @@ def read(records: Iterable[Record]) -> Job | None:
     return job
 
 
-def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
+def of_job(
+    job: Job,
+    assumed: Assumptions,
+    now: Now | None = None,
+    logs: Mapping[int, Sequence[Told]] | None = None,
+) -> Account:
     costs = tuple(figures.cost(job, incident, assumed) for incident in job.incidents)
     faults = tuple(tuple(map(fault, incident.faults)) for incident in job.incidents)
     span = figures.observed(job)
     lost = tuple(figures.lost_intervals(job, costs))
     paused = tuple(figures.paused_intervals(job, lost))
-    shrunk = tuple(figures.slowed_intervals(job, lost, paused))
+    slowed = tuple(figures.slow_intervals(job, lost, paused))
+    shrunk = tuple(figures.shrunk_intervals(job, lost, paused, slowed))
     strategies = sorted({i.strategy for i in job.incidents if i.strategy})
     by_strategy = {s: figures.mttr(i for i in job.incidents if i.strategy == s) for s in strategies}
 
@@ -162,8 +172,9 @@ def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
         start=figures.start_seconds(job),
         lost=lost,
         paused=paused,
+        slowed=slowed,
         shrunk=shrunk,
-        goodput=figures.goodput(span, lost, paused, shrunk),
+        goodput=figures.goodput(span, lost, paused, slowed, shrunk),
         mttr=figures.mttr(job.incidents),
         strategies={s: times for s, times in by_strategy.items() if times is not None},
         mtbf=figures.mtbf(span, sum(not growth(f) for f in faults)),
@@ -172,8 +183,10 @@ def of_job(job: Job, assumed: Assumptions, now: Now | None = None) -> Account:
         causes=counted(lambda i, f: f.cause),
         codes=counted(lambda i, f: f.code),
         slow=tuple(_slow(job)),
-        bins=tuple(_bins(job, span, lost, paused, shrunk)),
+        bins=tuple(_bins(job, span, lost, paused, slowed, shrunk)),
         rates=tuple(_rates(job)),
+        steps=step_times.of_samples(job.samples),
+        logs=logs or {},
     )
 
 
@@ -223,18 +236,23 @@ def _counted(
 
 
 def _slow(job: Job) -> Iterable[Slow]:
-    """The ranks that were slow most often."""
+    """The ranks that were slow most often: whose own steps took longer, or for which the others
+    waited, so that all steps did."""
     found: dict[int, list[tuple[float, float]]] = {}
-    nodes: dict[int, int] = {}
     for sample in job.samples:
-        for rank, node, seconds in sample.slow:
+        for rank, _, seconds in sample.slow:
             if sample.usual > 0:
                 found.setdefault(rank, []).append((sample.at, seconds / sample.usual))
-                nodes[rank] = node
+    for was in job.slow.over:
+        for rank, share in was.ranks.items():
+            times = 1.0 / max(1.0 - share, 1e-3)
+            found.setdefault(rank, []).append((was.since, times))
+            found[rank].append((was.until or was.since, times))
     ranked = sorted(found, key=lambda r: (-len(found[r]), -max(x for _, x in found[r]), r))
     for rank in ranked[:RANKED]:
-        at = found[rank]
-        yield Slow(rank, nodes[rank], max(ratio for _, ratio in at), len(at), tuple(at))
+        at = sorted(found[rank])
+        node = job.places.of(rank)[0]
+        yield Slow(rank, node, max(ratio for _, ratio in at), len(at), tuple(at))
 
 
 def _bins(
@@ -242,6 +260,7 @@ def _bins(
     span: Interval,
     lost: Sequence[Interval],
     paused: Sequence[Interval],
+    slow: Sequence[Slowed],
     shrunk: Sequence[Slowed],
 ) -> Iterable[tuple[float, float | None]]:
     begin, end = job.began, max(job.last, span[1])
@@ -250,8 +269,9 @@ def _bins(
     for n in range(count if width > 0 else 0):
         at, to = begin + n * width, begin + (n + 1) * width
         within = max(at, span[0]), min(to, span[1])
-        parts = _within(lost, within), _within(paused, within), _within(shrunk, within)
-        yield at, figures.goodput(within, *parts)
+        stops = _within(lost, within), _within(paused, within)
+        slower = _within(slow, within), _within(shrunk, within)
+        yield at, figures.goodput(within, *stops, *slower)
 
 
 def _within(intervals: Sequence[Timed], span: Interval) -> Sequence[Timed]:

@@ -21,13 +21,14 @@ Slowed = tuple[float, float, float]  # from, to, the part of it that is lost
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Assumptions about a restart from the last checkpoint, for comparison. A checkpoint is saved
-    every `every` steps, or seconds of training where `steps` is false; a restart takes `restart`
-    seconds until every rank trains again; `measured`: that is how long this job took to start."""
+    """What incidents are compared with: a restart of all ranks, which takes `restart` seconds until
+    every rank trains again; None: not known. `measured`: that is how long this job took to start.
+    A checkpoint is saved every `every` steps, or seconds of training where `steps` is false; None:
+    not known, so no step is counted as repeated."""
 
-    every: float
+    every: float | None
     steps: bool
-    restart: float
+    restart: float | None
     measured: bool
 
 
@@ -66,7 +67,7 @@ def observed(job: Job) -> Interval:
     return first, max(last, first)
 
 
-def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
+def cost(job: Job, incident: Incident, assumed: Assumptions) -> Cost:
     """The cost of an incident.
 
     repaired:  lost = seconds + (reached - step) * usual
@@ -91,18 +92,21 @@ def cost(job: Job, incident: Incident, assumed: Assumptions | None) -> Cost:
         again, lost, least = 0, incident.seconds, False
     # without growth there would have been nothing to restart for
     compared = incident.result in (REPAIRED, RESTARTED) and incident.strategy != GROW
-    other = checkpoint(job, incident, assumed) if assumed is not None and compared else None
+    other = checkpoint(job, incident, assumed) if compared else None
     return Cost(again, least, max(lost, 0.0), other)
 
 
-def checkpoint(job: Job, incident: Incident, assumed: Assumptions) -> float:
+def checkpoint(job: Job, incident: Incident, assumed: Assumptions) -> float | None:
     """The cost of a restart from the last checkpoint at that moment.
 
     by steps:   restart + (reached mod every) * usual
     by seconds: restart + (began - first protected moment) mod every
+    not known:  restart
 
     It counts neither the time to save checkpoints nor the time to notice the fault.
     """
+    if assumed.restart is None or assumed.every is None:
+        return assumed.restart
     if assumed.steps:
         return assumed.restart + max(incident.reached, 0) % assumed.every * incident.usual
     trained = max(incident.began - observed(job)[0], 0.0)
@@ -129,16 +133,41 @@ def paused_intervals(job: Job, lost: Sequence[Interval]) -> list[Interval]:
     return [part for interval in every for part in without(interval, lost)]
 
 
-def slowed_intervals(
-    job: Job, lost: Sequence[Interval], paused: Sequence[Interval]
+def slow_intervals(job: Job, lost: Sequence[Interval], paused: Sequence[Interval]) -> list[Slowed]:
+    """When the job trained and the others waited for a slow rank: the share of a step that they
+    waited longer for it than for a rank as fast as the median is lost."""
+    return _trained(job, [(s.since, s.until, s.share) for s in job.slow.over], lost, paused)
+
+
+def shrunk_intervals(
+    job: Job, lost: Sequence[Interval], paused: Sequence[Interval], slow: Sequence[Slowed] = ()
 ) -> list[Slowed]:
     """When ranks were away, the job trained, and a step took `shares` times as long:
-    1 - 1 / shares of that time is lost."""
+    1 - 1 / shares of that time is lost, of what is not lost to slow ranks."""
+    was = [(s.since, s.until, 1.0 - 1.0 / s.shares) for s in job.shrunken]
+    found = list[Slowed]()
+    for begin, end, part in _trained(job, was, lost, paused):
+        for a, b, share in slow:
+            if begin < b and a < end:
+                found += [(begin, a, part)] * (begin < a)
+                found.append((max(begin, a), min(end, b), part * (1.0 - share)))
+                begin = min(end, b)
+        found += [(begin, end, part)] * (begin < end)
+    return found
+
+
+def _trained(
+    job: Job,
+    slower: Iterable[tuple[float, float | None, float]],
+    lost: Sequence[Interval],
+    paused: Sequence[Interval],
+) -> list[Slowed]:
+    """In order, without what is lost or paused, and none twice."""
     span, taken, found = observed(job), united([*lost, *paused], observed(job)), list[Slowed]()
     ended = span[0]
-    for was in sorted(job.shrunken, key=lambda s: s.since):
-        begin, end = max(was.since, ended), min(was.until or was.since, span[1])
-        found += ((a, b, 1.0 - 1.0 / was.shares) for a, b in without((begin, end), taken))
+    for since, until, part in sorted(slower, key=lambda s: s[0]):
+        begin, end = max(since, ended), min(until or since, span[1])
+        found += ((a, b, part) for a, b in without((begin, end), taken))
         ended = max(end, ended)
     return found
 
@@ -152,15 +181,16 @@ def goodput(
     span: Interval,
     lost: Sequence[Interval],
     paused: Sequence[Interval],
+    slow: Sequence[Slowed] = (),
     shrunk: Sequence[Slowed] = (),
 ) -> float | None:
-    """1 - (lost + paused + shrunk) / observed: the share of the observed time in which new steps
-    came at the job's own speed. A slow rank does not lower it; ranks that are away do. None where
-    nothing was observed."""
+    """1 - (lost + paused + slow ranks + shrunk) / observed: the share of the observed time in which
+    new steps came as fast as the median rank takes them. None where nothing was observed."""
     whole = span[1] - span[0]
     if whole <= 0:
         return None
-    gone = overlap(lost, span) + overlap(paused, span) + slowed(shrunk, span)
+    gone = overlap(lost, span) + overlap(paused, span)
+    gone += slowed(slow, span) + slowed(shrunk, span)
     return max(1.0 - gone / whole, 0.0)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from taskd.history.facts import Incident, Line
+from taskd.history.facts import Death, Incident, Line
 from taskd.history.report import words
 from taskd.history.report.account import Account, Slow, node_of
 from taskd.history.report.causes import Fault, to_blame
@@ -30,6 +30,7 @@ SCRIPTS = (
     "dom.js",
     "data.js",
     "timeline.js",
+    "steps.js",
     "gantt.js",
     "detail.js",
     "incidents.js",
@@ -37,19 +38,23 @@ SCRIPTS = (
     "keys.js",
     "main.js",
 )
+LIVE = "live.js"  # of a page that is served, and asks for what is new
 STYLES = ("page.css", "parts.css")
 SORTED = 16  # ranks that are shown in their order
 ALL = 64  # ranks of a round that are all shown
 SPOTS = 120  # moments of a slow rank
+TRACEBACKS = 2 << 20  # characters of a page
 
 
-def page(account: Account) -> str:
-    """The page as text."""
-    script = "".join(["'use strict';(()=>{\n", *map(_file, SCRIPTS), "})();\n"])
+def page(account: Account, live: bool = False) -> str:
+    """The page as text. `live`: it asks where it comes from for newer data."""
+    scripts = (*SCRIPTS, LIVE) if live else SCRIPTS
+    script = "".join(["'use strict';(()=>{\n", *map(_file, scripts), "})();\n"])
     style = "".join(map(_file, STYLES))
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}';"
         " img-src data:; base-uri 'none'; form-action 'none'"
+        + ("; connect-src 'self'" if live else "")
     )
     parts = {
         "POLICY": policy,
@@ -67,23 +72,25 @@ def data(account: Account) -> dict[str, Any]:
     after the job's first entry, those of an incident in ms after it began."""
     job = account.job
     zero, told = job.began, plain(account)
-    each = zip(told["incidents"], job.incidents, account.faults, strict=True)
     return {
         **told,
         "facts": list(_facts(account)),
         "figures": list(words.figures(account)),
-        "assumed": words.assumed(account) if account.checkpoint[1] > 0 else "",
+        "assumed": words.assumed(account),
         "length": _ms(_end(account) - zero),
         "bins": [None if good is None else round(good, 4) for _, good in account.bins],
+        "steps": _steps(account),
+        "deaths": [_death(account, death, zero, job.hosts) for death in job.deaths],
         "rates": [[_ms(a - zero), _ms(b - zero), round(r, 2)] for a, b, r in account.rates],
         "paused": [[_ms(a - zero), _ms(b - zero)] for a, b in account.paused],
         "shrunk": [
             {**one, "who": was.who} for one, was in zip(told["shrunk"], job.shrunken, strict=True)
         ],
         "protected": [_ms(t - zero) for t in job.protected],
+        "ladder": job.ladder,
         "phases": PHASES,
         "events": EVENTS,
-        "incidents": [{**i, **_detail(account, of, faults)} for i, of, faults in each],
+        "incidents": list(_incidents(account, told["incidents"])),
         "lines": [_line(line, zero) for line in job.lines],
         "unsaid": job.unsaid,
         "slow_ranks": [
@@ -113,6 +120,57 @@ def _facts(account: Account) -> Iterable[str]:
         yield f"{words.counted(job.gaps, 'line')} of the journal were lost"
     for device, code in list(job.separated.items())[:20]:
         yield f"device {device} is separated because of {code}"
+
+
+def _steps(account: Account) -> dict[str, Any] | None:
+    if (steps := account.steps) is None:
+        return None
+    zero = account.job.began
+    return {
+        "attempts": steps.attempts,
+        "median": _ms(steps.median),
+        "p99": _ms(steps.p99),
+        "counts": [[_ms(seconds), count] for seconds, count in steps.counts],
+        "over": [
+            [_ms(a - zero), _ms(b - zero), _ms(median), _ms(p99)]
+            for a, b, median, p99 in steps.over
+        ],
+    }
+
+
+def _incidents(account: Account, told: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """The newest tracebacks are told, as many as are not too much for a page."""
+    left, shown = TRACEBACKS, list[dict[str, Any]]()
+    job = account.job
+    for at in range(len(told) - 1, -1, -1):
+        incident = job.incidents[at]
+        deaths = [_death(account, d, incident.began, incident.hosts) for d in incident.deaths]
+        for death in deaths:
+            left -= len(death["traceback"])
+            if left < 0 and death["traceback"]:
+                death["traceback"] = "It is in the journal: this page would be too large."
+        logs = [
+            {"at": _ms(when - incident.began), "name": one.name, "text": text}
+            for one in account.logs.get(at, ())
+            for when, text in one.lines
+        ]
+        shown.append(
+            {
+                **told[at],
+                **_detail(account, incident, account.faults[at]),
+                "deaths": deaths,
+                "logs": sorted(logs, key=lambda line: line["at"]),
+                "longer": [one.name for one in account.logs.get(at, ()) if one.more],
+            }
+        )
+    yield from reversed(shown)
+
+
+def _death(account: Account, death: Death, zero: float, hosts: dict[int, str]) -> dict[str, Any]:
+    name = account.job.about.get(death.node, {}).get("host", "")
+    address = hosts.get(death.node, "")
+    host = f"{name} ({address})" if name and address else name or address
+    return {**vars(death), "at": _ms(death.at - zero), "host": host}
 
 
 def _detail(account: Account, incident: Incident, faults: Sequence[Fault]) -> dict[str, Any]:

@@ -33,9 +33,15 @@ def plain(account: Account) -> dict[str, Any]:
         "observed_seconds": account.span[1] - account.span[0],
         "lost_seconds": account.lost_seconds,
         "paused_seconds": account.paused_seconds,
+        "slow_rank_seconds": account.slow_seconds,
         "shrunk_seconds": account.shrunk_seconds,
         "goodput": account.goodput,
         "steps_repeated": account.again,
+        "step_seconds": None
+        if (steps := account.steps) is None
+        else {"attempts": steps.attempts, "median": steps.median, "p99": steps.p99},
+        "settings": job.settings,
+        "machines": [{"node": node, **job.about[node]} for node in sorted(job.about)],
         "restart_from_checkpoint": {
             "checkpoint_every": account.assumed.every,
             "checkpoint_unit": "steps" if account.assumed.steps else "seconds",
@@ -84,6 +90,7 @@ def _incidents(account: Account) -> Iterable[dict[str, Any]]:
             "reached": incident.reached,
             "phases": incident.phases,
             **vars(cost),
+            "deaths": incident.deaths,
         }
 
 

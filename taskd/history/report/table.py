@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from taskd.history.facts import REPAIRED
+from taskd.history.facts import REPAIRED, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import to_blame
 from taskd.history.report.figures import Times
 from taskd.history.report.rounds import PHASES
-from taskd.history.report.words import assumed, clock, counted, figures, first, span
+from taskd.history.report.words import assumed, clock, counted, figures, first
 from taskd.history.status.rendering import printable
 
 INCIDENTS = 20  # the newest
@@ -39,8 +39,8 @@ def render(account: Account, incidents: int = INCIDENTS) -> RenderableType:
         parts += [Text(), _shrunk(account)]
     if account.slow:
         parts += [Text(), _slow(account)]
-    if account.checkpoint[1] > 0:
-        parts += [Text(), _text(assumed(account), "dim")]
+    if text := assumed(account):
+        parts += [Text(), _text(text, "dim")]
     return Group(*parts)
 
 
@@ -53,7 +53,10 @@ def _figures(account: Account) -> RenderableType:
 
 def _incidents(account: Account, most: int) -> RenderableType:
     job = account.job
-    table = _table("#", "began", "cause", "strategy", "result", "took", "lost", "steps", "restart")
+    names = ["#", "began", "cause", "strategy", "result", "took", "lost", "repeated"]
+    # without checkpoints it is the same for all
+    compared = account.assumed.every is not None
+    table = _table(*names, *(["restart"] if compared else []))
     count = len(job.incidents)
     for n in range(max(count - most, 0), count):
         incident, cost = job.incidents[n], account.costs[n]
@@ -74,7 +77,8 @@ def _incidents(account: Account, most: int) -> RenderableType:
             ("≥" if cost.steps_repeated_at_least else "") + str(cost.steps_repeated),
             "-" if other is None else span(other),
         )
-        table.add_row(*map(_text, cells), style="" if incident.result == REPAIRED else "yellow")
+        shown = cells if compared else cells[:-1]
+        table.add_row(*map(_text, shown), style="" if incident.result == REPAIRED else "yellow")
     if count > most:
         table.caption = f"{counted(count - most, 'earlier incident')}: see --html or --json"
     return table
@@ -141,7 +145,9 @@ def _table(*columns: str) -> Table:
     table.caption_justify = "left"
     left: Iterable[str] = (columns[0], "began", "cause", "strategy", "result")
     for name in columns:
-        table.add_column(_text(name), justify="left" if name in left else "right", overflow="fold")
+        justify: JustifyMethod = "left" if name in left else "right"
+        whole = name == "strategy"  # the causes have shorter words
+        table.add_column(_text(name), justify=justify, overflow="fold", no_wrap=whole)
     return table
 
 

@@ -64,6 +64,7 @@ def _names(account: Account, shown: list[list[np.ndarray]]) -> Iterable[dict[str
             for told, seen in zip(incident.rounds, places, strict=True)
             for rank in told.ranks[seen].tolist()
         }
+        | {d.rank for incident in job.incidents for d in incident.deaths if d.rank >= 0}
     )
     nodes = {rank: job.places.of(rank)[0] for rank in ranks}
     for node in sorted(set(nodes.values())):
@@ -77,6 +78,10 @@ def _rates(account: Account) -> Iterable[dict[str, Any]]:
         at = _us(begin - account.job.began)
         args = {"steps/min": round(rate, 3)}
         yield {"ph": "C", "name": "steps a minute", "pid": JOB, "ts": at, "args": args}
+    for begin, _, median, p99 in account.steps.over if account.steps is not None else ():
+        at = _us(begin - account.job.began)
+        args = {"median": round(median * 1e3, 3), "99 %": round(p99 * 1e3, 3)}
+        yield {"ph": "C", "name": "step time, ms", "pid": JOB, "ts": at, "args": args}
 
 
 def _shrunk(account: Account) -> Iterable[dict[str, Any]]:
@@ -102,7 +107,12 @@ def _incident(
         "steps_repeated": cost.steps_repeated,
     }
     at, name = incident.began - zero, f"incident {number}: {incident.strategy or incident.result}"
-    yield {"ph": "i", "s": "g", "cat": "incident", **_event(name, JOB, INCIDENTS, at), "args": args}
+    yield {"ph": "i", "s": "t", "cat": "incident", **_event(name, JOB, INCIDENTS, at), "args": args}
+    for death in filter(lambda d: d.rank >= 0, incident.deaths):
+        process = _process(account.job.places.of(death.rank)[0])
+        where = _event(death.cause, process, death.rank + RANKS, max(death.at - zero, 0.0))
+        said = {n: getattr(death, n) for n in ("rank", "pid", "raised", "traceback")}
+        yield {"ph": "i", "s": "t", "cat": "death", **where, "args": said}
     yield _span(name, "incident", JOB, INCIDENTS, at, at + incident.seconds, args)
     ends = [*(moment for _, _, moment in incident.entered[1:]), incident.ended]
     for (round_, phase, begin), end in zip(incident.entered, ends, strict=False):

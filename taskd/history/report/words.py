@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from taskd.history.facts import OPEN
+from taskd.history.facts import OPEN, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import GROWTH
 
@@ -51,11 +51,7 @@ def cost(account: Account) -> str:
     back = f" ({account.growth} brought nodes back)" if account.growth else ""
     text = f"{counted(count, 'incident')}{back} in {length} cost {span(account.lost_seconds)}"
     if account.again:
-        text += f" and {counted(account.again, 'step')} done twice"
-    lost, other = account.checkpoint
-    if other > 0:
-        text += f"; restarts from checkpoints every {every(account)} would have cost {span(other)}"
-        text += f" instead of {span(lost)}" if abs(lost - account.lost_seconds) > 0.05 else ""
+        text += f" and {counted(account.again, 'repeated step')}"
     return text + "."
 
 
@@ -124,8 +120,11 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
     if account.goodput is not None:
         observed = span(account.span[1] - account.span[0])
         yield "goodput", percent(account.goodput), f"of {observed} since all were protected"
-    twice = f"{counted(account.again, 'step')} done twice"
-    yield "lost to incidents", span(account.lost_seconds), twice
+    if (steps := account.steps) is not None:
+        note = f"median of {counted(steps.attempts, 'attempt')}; 99 % took up to {span(steps.p99)}"
+        yield "a step", span(steps.median), note
+    again = counted(account.again, "repeated step")
+    yield "lost to incidents", span(account.lost_seconds), again
     if (times := account.mttr) is not None:
         yield "MTTR", span(times.mean), f"median {span(times.median)}, most {span(times.max)}"
     if account.mtbf is not None:
@@ -133,11 +132,14 @@ def figures(account: Account) -> Iterable[tuple[str, str, str]]:
         yield "MTBF", span(account.mtbf), counted(faults, "incident")
     lost, other = account.checkpoint
     if other > 0:
-        yield "by restarts instead", span(other), f"in place of {span(lost)}, as assumed below"
+        yield "by restarts instead", span(other), f"in place of {span(lost)}, see below"
     if account.start is not None:
         yield "to start", span(account.start), "until all were protected"
     if account.paused_seconds:
         yield "paused", span(account.paused_seconds), "by an operator"
+    if account.job.slow.over:
+        waited = "of steps in which the others waited for a slow rank"
+        yield "slow ranks", span(account.slow_seconds), waited
     if account.job.shrunken:
         yield "shrunk", span(account.shrunk_seconds), "of steps that took longer, ranks were away"
 
@@ -151,40 +153,25 @@ def percent(share: float) -> str:
     return "99.999%"
 
 
-def span(seconds: float) -> str:
-    """A duration, in two units at most."""
-    if seconds < 0.9995:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole % 60 else f"{whole // 60} min"
-    minutes = round(seconds / 60)
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-    hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
-
-
 def clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
-def every(account: Account) -> str:
-    """How often checkpoints are assumed to be saved."""
-    said = account.assumed
-    return f"{said.every:,.0f} steps" if said.steps else span(said.every)
-
-
 def assumed(account: Account) -> str:
-    """What a restart from the last checkpoint is compared with, in words."""
+    """What incidents are compared with, in words; "" if with nothing."""
     said = account.assumed
-    how = ", as long as this job took to start" if said.measured else ""
+    if said.restart is None or account.checkpoint[1] <= 0:
+        return ""
+    how = f"{span(said.restart)}{', as long as this job took to start' if said.measured else ''}"
+    if said.every is None:
+        return (
+            f"Compared with a restart of all ranks, which takes {how}. No repeated step is counted"
+            " for it: --checkpoint-every says how many there would be."
+        )
+    every = f"{said.every:,.0f} steps" if said.steps else span(said.every)
     return (
-        "Compared with a restart of all ranks from the last checkpoint: it is assumed that one is"
-        f" saved every {every(account)}, and that all ranks train again after"
-        f" {span(said.restart)}{how}. --checkpoint-every and --restart-seconds change that."
+        f"Compared with a restart of all ranks from the last checkpoint: with one every {every}, as"
+        f" --checkpoint-every says; a restart takes {how}."
     )
 
 

@@ -3,8 +3,9 @@ journal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,11 +15,11 @@ from taskd.history.facts import OPEN, End, Incident, Sample
 from taskd.history.model import Job
 from taskd.messages.to_operator import (
     AWAY,
-    LISTED,
     WORST,
     IncidentSeen,
     NodeSeen,
     Overview,
+    Place,
     RankSeen,
     ShrunkSeen,
     incident_seen,
@@ -34,7 +35,8 @@ NEW = (0, "", 0.0)  # the round and the phase of an incident that has come to no
 class Model:
     """A job. `seen`: its state according to its manager, or to the journal. `source`: "manager" or
     "journal"; `where`: its address or path; `age`: seconds since that state. `incidents`: the
-    newest last, also those of earlier managers, `more` of them in all."""
+    newest last, also those of earlier managers, `more` of them in all. `ranks`: all that are known
+    one by one."""
 
     source: str
     where: str
@@ -43,6 +45,7 @@ class Model:
     incidents: tuple[IncidentSeen, ...] = ()
     more: int = 0
     end: End | None = None
+    ranks: tuple[RankSeen, ...] = ()
 
     @property
     def over(self) -> bool:
@@ -52,7 +55,7 @@ class Model:
     def plain(self) -> dict[str, Any]:
         """What `taskd status --json` prints."""
         seen = _plain(self.seen)
-        for field in ("type", "request", "incidents", "incidents_seen"):
+        for field in ("type", "request", "incidents", "incidents_seen", "listed"):
             seen.pop(field, None)
         end = self.end
         return {
@@ -61,6 +64,7 @@ class Model:
             "age": round(self.age, 3),
             "end": None if end is None else vars(end),
             **seen,
+            "listed": [_plain(rank) for rank in self.ranks],
             "incidents": [_plain(incident) for incident in self.incidents],
             "incidents_seen": self.more,
         }
@@ -89,7 +93,15 @@ def of_manager(
         since = shrunk.since if same else 0.0
         seen = replace(seen, shrunk=replace(seen.shrunk, since=since))
     unlisted = max(seen.incidents_seen - len(seen.incidents), 0)
-    return Model("manager", where, 0.0, seen, incidents[-SHOWN:], len(incidents) + unlisted)
+    return Model(
+        "manager",
+        where,
+        0.0,
+        seen,
+        incidents[-SHOWN:],
+        len(incidents) + unlisted,
+        ranks=seen.listed,
+    )
 
 
 def of_journal(where: str, job: Job, now: float) -> Model:
@@ -98,15 +110,55 @@ def of_journal(where: str, job: Job, now: float) -> Model:
     if job.open is not None:
         job.open.cut(job.last)
         incidents.append(_seen(job.open, UNDER_WAY))
+    path = Path(where).absolute()
+    manager = job.manager
+    place = Place(manager.host, manager.pid, manager.port, str(path.parent), str(path))
     return Model(
         source="journal",
         where=where,
         age=max(now - job.last, 0.0),
-        seen=_overview(job),
+        seen=replace(_overview(job), place=place),
         incidents=tuple(incidents[-SHOWN:]),
         more=job.closed + (job.open is not None),
         end=job.end,
+        ranks=tuple(_ranks(job)),
     )
+
+
+def _ranks(job: Job) -> Iterator[RankSeen]:
+    """The ranks whose processes are known, as they were at the last entry."""
+    last = job.samples[-1] if job.samples else Sample(0.0)
+    slow = {rank: seconds for rank, _, seconds in last.slow}
+    waited = job.slow.now.ranks if job.slow.now is not None else {}
+    replaced = job.open.replaced if job.open is not None else set()
+    away = job.shrunk.missing if job.shrunk is not None else set()
+    for node, processes in sorted(job.processes.items()):
+        for at, rank in enumerate(processes.ranks):
+            state, why = "well", ""
+            if node in job.lost:
+                state, why = "lost", job.lost[node]
+            elif rank in away:
+                state = "away"
+            elif rank in replaced:
+                state = "replaced"
+            elif rank in waited:
+                state, why = "slow", f"the others wait for it {waited[rank]:.0%} of each step"
+            elif rank in slow and last.usual:
+                state, why = "slow", f"its steps take {slow[rank] / last.usual:.2f} times as long"
+            yield RankSeen(
+                rank,
+                node,
+                max(last.step, 0),
+                "",
+                slow.get(rank, last.usual),
+                state == "slow",
+                state,
+                why,
+                job.about.get(node, {}).get("host", ""),
+                processes.pids[at],
+                processes.incarnations[at],
+                processes.devices[at] if processes.devices else "",
+            )
 
 
 def _seen(incident: Incident, result: str) -> IncidentSeen:
@@ -143,10 +195,7 @@ def _overview(job: Job) -> Overview:
         usual=last.usual,
         heard=last.heard,
         phases=last.phases,
-        listed=tuple(
-            RankSeen(rank, node, max(last.step, 0), "", seconds, True)
-            for rank, node, seconds in last.slow[:LISTED]
-        ),
+        listed=(),
         troubled=tuple(troubled[:WORST]),
         troubles=len(troubled),
         standbys=0,
@@ -190,6 +239,6 @@ def _state(job: Job) -> tuple[str, str]:
     return "silent", f"no manager answers{left}; by its last entry {doing}"
 
 
-def _plain(value: Overview | IncidentSeen) -> dict[str, Any]:
+def _plain(value: Overview | IncidentSeen | RankSeen) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
     return plain

@@ -1,18 +1,16 @@
 """The model as lines for a terminal of any width: the same once and live.
 
-Texts come from the nodes: they are printed as they are, never as markup, and cannot control the
-terminal.
+What is wrong comes first and alone has a strong color. Texts come from the nodes: they are printed
+as they are, never as markup, and cannot control the terminal.
 """
 
 from __future__ import annotations
 
 import time
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich.console import Group, RenderableType
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.cells import cell_len
 from rich.text import Text
 
 from taskd.history.facts import named
@@ -20,13 +18,16 @@ from taskd.history.status.model import UNDER_WAY, Model
 from taskd.messages.to_operator import IncidentSeen, Overview, RankSeen, ShrunkSeen
 
 INCIDENTS = 5  # shown in full
-STATES = {
-    "training": "bold green",
-    "over": "bold",
-    "repairing": "bold yellow",
-    "paused": "bold yellow",
-    "silent": "bold red",
+BAR = 20  # characters
+ALARM, WARN, QUIET = "bold red", "bold yellow", "dim"
+STATES = {"repairing": ALARM, "silent": ALARM, "paused": WARN, "voting": WARN, "training": "green"}
+RANKS = {  # by state
+    **dict.fromkeys(("hung", "dead", "lost", "missing", "evicted"), ALARM),
+    **dict.fromkeys(("slow", "late", "stopped", "away"), WARN),
+    "replaced": "cyan",
 }
+# a step that takes so many times as long as usual, and so many seconds, is worth a line
+LONG, LEAST = 3.0, 2.0
 When = Callable[[float], str]
 
 
@@ -35,79 +36,130 @@ def clock(seconds: float) -> str:
     return time.strftime("%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def render(model: Model, when: When = clock) -> RenderableType:
+def render(model: Model, when: When = clock) -> list[Text]:
     """Everything that is known, the most important first. `when`: writes a Unix time."""
-    seen = model.seen
-    parts: list[RenderableType] = [_head(model)]
-    if model.source == "journal":
-        parts.append(_line(f"from {model.where}, last written {_span(model.age)} ago", "dim"))
-    if model.end is not None:
-        word = "well" if model.end.ok else "with an error"
-        parts.append(_line(f"{when(model.end.time)}  ended {word}: {model.end.reason}", "bold"))
-    elif model.source == "journal":
-        parts.append(_line(seen.detail))
-    if not seen.repairs:
-        text = "recovery is paused (process-recover-enable): the next fault ends the job"
-        parts.append(_line(text, "bold yellow"))
-    if seen.shrunk is not None and not model.over:
-        parts.append(_line(_shrunk(seen.shrunk, when), "bold yellow"))
-    if seen.step >= 0:
-        parts.append(_steps(seen, model.source == "manager" and not model.over))
-    if seen.phases and not model.over:
-        counts = ", ".join(f"{count} {phase}" for phase, count in seen.phases.items())
-        parts.append(_line(f"ranks: {counts}"))
-    if seen.listed and not model.over:
-        parts.append(_ranks(seen))
+    lines = [*head(model, when), *wrong(model, when)]
     if not model.over:
-        parts += _nodes(seen)
-    parts += _incidents(model, when)
-    return Group(*parts)
+        lines += ranks(model, sorted_by_need(model.ranks))
+    lines += incidents(model, when)
+    if model.seen.place is not None:
+        lines += place(model)
+    return lines
 
 
-def _head(model: Model) -> Text:
+# -- the job ---------------------------------------------------------------------------------------
+
+
+def head(model: Model, when: When = clock) -> Iterator[Text]:
+    """What the job is and how far it has come."""
     seen = model.seen
     state = "over" if model.over else seen.state
-    head = Text(f"job {printable(seen.job)}  ")
-    head.append(state, STATES.get(state, ""))
-    if model.source == "manager" and seen.detail not in (state, "training, protected"):
-        head.append(f"  {printable(seen.detail)}")
-    facts = [f"{_count(seen.nodes, 'node')}, {_count(seen.ranks, 'rank')}"]
+    first = Text(f"job {printable(seen.job)}  ", "bold")
+    first.append(state, STATES.get(state, "bold"))
+    facts = [f"{count(seen.nodes, 'node')}, {count(seen.ranks, 'rank')}"]
+    hosts = {rank.host for rank in model.ranks} - {""}
+    if len(hosts) == 1 and seen.nodes == 1:
+        facts.append(f"host {printable(next(iter(hosts)))}")
     if seen.standbys:
-        facts.append(_count(seen.standbys, "standby", "standbys"))
+        facts.append(count(seen.standbys, "standby", "standbys"))
     if seen.generation:
         facts.append(f"generation {seen.generation}")
     facts.append(f"term {seen.term}")
-    head.append(f"\n{', '.join(facts)}", "dim")
-    return head
+    first.append(f"  {', '.join(facts)}", QUIET)
+    yield first
+    if model.source == "journal":
+        yield line(f"from {model.where}, last written {span(model.age)} ago", QUIET)
+    if model.end is not None:
+        word, style = ("well", "green") if model.end.ok else ("with an error", ALARM)
+        yield line(f"{when(model.end.time)}  ended {word}: {model.end.reason}", style)
+    if seen.step >= 0:
+        yield from _steps(seen, model.source == "manager" and not model.over)
+    if seen.phases and not model.over and len(model.ranks) < seen.ranks:
+        yield line(f"ranks: {', '.join(f'{n} {phase}' for phase, n in seen.phases.items())}", QUIET)
 
 
-def _steps(seen: Overview, now: bool) -> RenderableType:
+def _steps(seen: Overview, now: bool) -> Iterator[Text]:
     """`now`: the job is running, so recent rates can be extrapolated."""
     ahead = f" to {seen.highest}" if seen.highest > seen.step else ""
     said = [f"step {seen.step}{ahead}" + (f" of {seen.total}" if seen.total else "")]
     if seen.rate and now:
-        said.append(f"{seen.rate:.1f} steps/min")
+        said.append(f"{seen.rate:,.{0 if seen.rate >= 100 else 1}f} steps/min")
+    if seen.total and seen.rate and now and seen.step < seen.total:
+        said.append(f"{span((seen.total - seen.step) * 60 / seen.rate)} left")
     if seen.usual:
         said.append(f"{seen.usual:.3g} s/step")
-    if seen.total and seen.rate and now and seen.step < seen.total:
-        said.append(f"{_span((seen.total - seen.step) * 60 / seen.rate)} left")
     if seen.heard > 10:
-        said.append(f"as of {_span(seen.heard)} ago")
-    text = _line(", ".join(said))
-    if not seen.total:
-        return text
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=30)
-    grid.add_column()
-    share = min(seen.step / seen.total, 1.0)
-    bar = ProgressBar(total=seen.total, completed=min(seen.step, seen.total), width=30)
-    grid.add_row(bar, Text(f"{share:.0%}"))
-    return Group(text, grid)
+        said.append(f"as of {span(seen.heard)} ago")
+    text = Text()
+    if seen.total:
+        share = min(seen.step / seen.total, 1.0)
+        done = int(share * BAR)
+        text.append("━" * done, "green").append("━" * (BAR - done), QUIET)
+        text.append(f" {int(share * 100)}%  ")
+    yield text.append(", ".join(said))
+
+
+def place(model: Model) -> Iterator[Text]:
+    """Where the job is found."""
+    found = model.seen.place
+    if found is None:
+        return
+    at = f"port {found.port}, pid {found.pid}" + (f" on {found.host}" if found.host else "")
+    if model.source == "manager":
+        yield line(f"manager: {model.where} ({at})", QUIET)
+    elif found.port:
+        yield line(f"last manager: {at}", QUIET)
+    yield line(f"logs: {found.logs}", QUIET)
+    yield line(f"journal: {found.journal}", QUIET)
+
+
+# -- what is wrong ---------------------------------------------------------------------------------
+
+
+def wrong(model: Model, when: When = clock) -> Iterator[Text]:
+    """What needs somebody's attention, the worst first; nothing while all is well."""
+    seen = model.seen
+    if model.over:
+        return
+    if model.source == "journal":
+        yield line(seen.detail, ALARM)
+    under_way = [i for i in model.incidents if i.result == UNDER_WAY]
+    for incident in under_way[-1:]:
+        yield from _current(incident, when)
+    if seen.state in ("starting", "paused", "voting"):
+        yield line(seen.detail, STATES.get(seen.state, ""))
+    age = seen.time - seen.heard - seen.came if seen.came else 0.0
+    if seen.state == "training" and seen.usual and age > max(LONG * seen.usual, LEAST):
+        usual = f"a step usually takes {seen.usual:.3g} s"
+        yield line(f"no new step for {age:.1f} s; {usual}", WARN)
+    if not seen.repairs:
+        yield line("recovery is paused (process-recover-enable): the next fault ends the job", WARN)
+    if seen.shrunk is not None:
+        yield line(_shrunk(seen.shrunk, when), WARN)
+    for node in seen.troubled:
+        yield line(f"node {node.node}: {node.state}", ALARM)
+    if (more := seen.troubles - len(seen.troubled)) > 0:
+        yield line(f"and {count(more, 'node')} more that do not run", ALARM)
+
+
+def _current(incident: IncidentSeen, when: When) -> Iterator[Text]:
+    """The incident under way: what failed, and what is done about it."""
+    since = f"INCIDENT {incident.incident} for {span(incident.seconds)}"
+    faults = list(incident.faults) or ["?"]
+    yield line(f"{since}: {faults[0]}", ALARM)
+    for fault in faults[1:]:
+        yield line(f"  and {fault}", ALARM)
+    if incident.more > len(faults):
+        yield line(f"  and {count(incident.more - len(faults), 'fault')} more", ALARM)
+    now = incident.phases.get(incident.phase, 0.0)
+    doing = f"  {incident.strategy or 'no strategy yet'}, {incident.phase} for {span(now)}"
+    round_ = f", round {incident.round}" if incident.round > 1 else ""
+    yield line(f"{doing}{round_}; since {when(incident.began)}{_replaced(incident)}", WARN)
 
 
 def _shrunk(shrunk: ShrunkSeen, when: When) -> str:
     since = f" since {when(shrunk.since)}" if shrunk.since else ""
-    times = _count(shrunk.shares, "time")
+    times = count(shrunk.shares, "time")
     longer = f", a step takes up to {times} as long" if shrunk.shares else ""
     missing = shrunk.of - shrunk.ranks
     away = f"{named(shrunk.away, missing)} {'is' if missing == 1 else 'are'} away"
@@ -123,85 +175,155 @@ def _shrunk(shrunk: ShrunkSeen, when: When) -> str:
     return "; ".join(said)
 
 
-def _ranks(seen: Overview) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in ("rank", "node", "step", "phase", "s/step", ""):
-        table.add_column(name, justify="left" if name in ("phase", "") else "right")
-    for rank in seen.listed:
-        table.add_row(*_rank(rank, seen.usual), style="yellow" if rank.slow else None)
-    return table
+# -- ranks -----------------------------------------------------------------------------------------
 
 
-def _rank(rank: RankSeen, usual: float) -> Iterable[Text]:
-    speed = f"{rank.usual:.3g}" if rank.usual else ""
-    note = f"slow: {rank.usual / usual:.2f} times the median" if rank.slow and usual else ""
-    fields = (str(rank.rank), str(rank.node), str(rank.step), rank.phase, speed, note)
-    return [Text(printable(field)) for field in fields]
+def sorted_by_need(found: Iterable[RankSeen]) -> list[RankSeen]:
+    """Those that are not well first."""
+    order = {state: at for at, state in enumerate(RANKS)}
+    return sorted(found, key=lambda r: (order.get(r.state, len(order)), r.rank))
 
 
-def _nodes(seen: Overview) -> Iterable[Text]:
-    for node in seen.troubled:
-        yield _line(f"node {node.node}: {node.state}", "red")
-    if (more := seen.troubles - len(seen.troubled)) > 0:
-        yield _line(f"and {_count(more, 'node')} more that do not run", "red")
+def ranks(model: Model, shown: Sequence[RankSeen]) -> Iterator[Text]:
+    """A table of these ranks, with the reason under each that is not well."""
+    seen, everybody = model.seen, model.ranks
+    if shown:
+        yield from _table(shown, everybody, seen.nodes > 1)
+    if model.source == "manager" and len(everybody) < seen.ranks:
+        bad = sum(rank.state != "well" for rank in everybody)
+        if seen.unwell > bad:
+            yield line(f"and {count(seen.unwell - bad, 'rank')} more that are not well", ALARM)
+        if seen.ranks > seen.unwell:
+            others = "the other " if seen.unwell else "all "
+            yield line(f"{others}{count(seen.ranks - seen.unwell, 'rank')} are well", QUIET)
 
 
-def _incidents(model: Model, when: When) -> Iterable[Text]:
-    shown = model.incidents[-INCIDENTS:]
+def _table(shown: Sequence[RankSeen], everybody: Sequence[RankSeen], hosts: bool) -> Iterator[Text]:
+    """`hosts`: there are several. Columns that say nothing about anybody are left out."""
+    columns: list[tuple[str, bool, Callable[[RankSeen], str]]] = [
+        ("rank", True, lambda r: str(r.rank)),
+        ("state", False, lambda r: r.state),
+    ]
+    if hosts:
+        columns += [
+            ("node", True, lambda r: str(r.node) if r.node >= 0 else ""),
+            ("host", False, lambda r: r.host[:20]),
+        ]
+    columns.append(("pid", True, lambda r: str(r.pid or "")))
+    if any(r.device for r in everybody):
+        columns.append(("device", False, lambda r: r.device))
+    columns += [
+        ("process", True, lambda r: str(r.incarnation)),
+        ("step", True, lambda r: str(r.step) if r.phase else ""),
+        ("phase", False, lambda r: r.phase),
+        ("s/step", True, lambda r: f"{r.usual:.3g}" if r.usual else ""),
+    ]
+    rows = [[printable(text(rank)) for _, _, text in columns] for rank in shown]
+    names = [name for name, _, _ in columns]
+    widths = [max(map(cell_len, cells)) for cells in zip(names, *rows, strict=True)]
+    yield _row(names, widths, columns, QUIET)
+    for rank, row in zip(shown, rows, strict=True):
+        style = RANKS.get(rank.state, "")
+        yield _row(row, widths, columns, style)
+        if rank.why:
+            yield line(f"      {rank.why}", style)
+
+
+def _row(
+    cells: Iterable[str],
+    widths: Iterable[int],
+    columns: Iterable[tuple[str, bool, Callable[[RankSeen], str]]],
+    style: str,
+) -> Text:
+    padded = [
+        " " * (width - cell_len(cell)) + cell if right else cell + " " * (width - cell_len(cell))
+        for cell, width, (_, right, _) in zip(cells, widths, columns, strict=True)
+    ]
+    return Text("  ".join(padded).rstrip(), style)
+
+
+# -- incidents -------------------------------------------------------------------------------------
+
+
+def incidents(model: Model, when: When = clock, most: int = INCIDENTS) -> Iterator[Text]:
+    """Those that are over, the newest last, of the last `most`; in full."""
+    over = [i for i in model.incidents if model.over or i.result != UNDER_WAY]
+    shown = over[-most:] if most else []
     if not model.more:
-        yield _line("no incidents")
+        yield line("no incidents", QUIET)
         return
-    if (more := model.more - len(shown)) > 0:
-        yield _line(f"{_count(more, 'earlier incident')}, see --json", "dim")
+    if (more := model.more - (len(model.incidents) - len(over)) - len(shown)) > 0:
+        yield line(f"{count(more, 'earlier incident')}, see --json", QUIET)
     for incident in shown:
         yield from _incident(incident, when)
 
 
-def _incident(incident: IncidentSeen, when: When) -> Iterable[Text]:
+def _incident(incident: IncidentSeen, when: When) -> Iterator[Text]:
     """Three lines or more, which fit any terminal; a table of so many columns does not."""
-    head = Text(f"{when(incident.began)}  incident {incident.incident}  ")
-    under_way = incident.result == UNDER_WAY
-    result = f"{incident.phase}, round {incident.round}" if under_way else incident.result
-    style = "bold green" if incident.result == "repaired" else "bold yellow"
-    head.append(f"{printable(incident.strategy)}  {printable(result)}", style)
-    head.append(f"  {_ms(incident.seconds)} ms")
-    if incident.step >= 0:
-        again = max(incident.reached - incident.step, 0)
-        head.append(f"  step {incident.step}, {_count(again, 'step')} lost")
-    if incident.replaced:
-        ranks = ",".join(map(str, incident.ranks))
-        more = f" and {incident.replaced - len(incident.ranks)} more"
-        head.append(f"  replaced: {'rank' if incident.replaced == 1 else 'ranks'} {ranks}")
-        head.append(more if incident.replaced > len(incident.ranks) else "")
-    yield head
+    yield summary(incident, when)
     for fault in incident.faults:
-        yield _line(f"    {fault}")
+        yield line(f"    {fault}", QUIET)
     if incident.more > len(incident.faults):
-        yield _line(f"    and {_count(incident.more - len(incident.faults), 'fault')} more")
+        yield line(f"    and {count(incident.more - len(incident.faults), 'fault')} more", QUIET)
     phases = "  ".join(f"{phase} {_ms(seconds)}" for phase, seconds in incident.phases.items())
     if phases:
-        yield _line(f"    {phases}", "dim")
+        yield line(f"    {phases}", QUIET)
+
+
+def summary(incident: IncidentSeen, when: When = clock) -> Text:
+    """An incident in one line."""
+    head = Text(f"{when(incident.began)}  incident {incident.incident}  ")
+    style = "" if incident.result == "repaired" else WARN
+    head.append(f"{printable(incident.strategy)}  {printable(incident.result)}", style)
+    head.append(f"  {_ms(incident.seconds)} ms")
+    if incident.step >= 0:
+        repeated = max(incident.reached - incident.step, 0)
+        head.append(f"  step {incident.step}, {count(repeated, 'step')} repeated")
+    return head.append(_replaced(incident))
+
+
+def brief(incident: IncidentSeen, when: When = clock) -> Text:
+    """An incident in one short line, with what failed."""
+    text = f"{when(incident.began)}  incident {incident.incident} {incident.result} in"
+    style = QUIET if incident.result == "repaired" else WARN
+    return line(f"{text} {span(incident.seconds)}: {(*incident.faults, '?')[0]}", style)
+
+
+def _replaced(incident: IncidentSeen) -> str:
+    if not incident.replaced:
+        return ""
+    ranks = ",".join(map(str, incident.ranks))
+    left = incident.replaced - len(incident.ranks)
+    more = f" and {left} more" if left > 0 else ""
+    return f"  replaced: {'rank' if incident.replaced == 1 else 'ranks'} {ranks}{more}"
+
+
+# -- words -----------------------------------------------------------------------------------------
 
 
 def printable(text: str) -> str:
     """The text without characters that control a terminal."""
+    if text.isprintable():
+        return text
     return "".join(c if unicodedata.category(c)[0] != "C" else "�" for c in text)
 
 
-def _line(text: str, style: str = "") -> Text:
+def line(text: str, style: str = "") -> Text:
     return Text(printable(text), style)
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
+def count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.1f}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """About how long, in two units at most."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

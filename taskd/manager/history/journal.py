@@ -25,6 +25,7 @@ from taskd.manager.history import line_file
 
 WAITING = 1000  # lines that wait in memory while none can be written
 TEXT = 4000  # characters of a text; a message that names every rank is much longer
+TRACEBACK = 20_000  # of a traceback, which the agent cuts at 16 KiB
 LISTED = 100  # texts in a list
 
 log = logging.getLogger("taskd.manager.journal")
@@ -175,13 +176,14 @@ def _line(entry: Record) -> bytes:
 
 def bounded(data: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with long texts and long lists of texts cut, which say so."""
-    return {name: _bounded(value) for name, value in data.items()}
+    long = {"traceback": TRACEBACK}
+    return {name: _bounded(value, long.get(name, TEXT)) for name, value in data.items()}
 
 
-def _bounded(value: Any) -> Any:
+def _bounded(value: Any, most: int = TEXT) -> Any:
     if isinstance(value, str):
-        more = len(value) - TEXT
-        return value if more <= 0 else f"{value[:TEXT]}... and {more} more characters"
+        more = len(value) - most
+        return value if more <= 0 else f"{value[:most]}... and {more} more characters"
     if isinstance(value, list | tuple) and value and isinstance(value[0], str):
         cut = [_bounded(text) for text in value[:LISTED]]
         return cut + [f"and {len(value) - LISTED} more"] if len(value) > LISTED else cut

@@ -1,5 +1,6 @@
-"""Observers of the job: metrics (TASKD_METRICS_PORT) and notices (TASKD_NOTIFY). Both follow the
-journal's entries, so all agree. Nothing here blocks: other threads serve and deliver."""
+"""Observers of the job: metrics (TASKD_METRICS_PORT), and notices, on standard error and to others
+(TASKD_NOTIFY). All follow the journal's entries, so all agree. Nothing here blocks: other threads
+serve and deliver."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from taskd.core.coordinator import Coordinator
 from taskd.core.topology import Node, Topology
 from taskd.history.model import Job
 from taskd.history.notices.content import Notices
+from taskd.history.notices.line import line
 from taskd.history.notices.queue import Delivery, Target, Targets
 from taskd.history.reading import Record
 from taskd.logs import Drops
@@ -56,17 +58,18 @@ class Observers:
             self.endpoint.start()
         if self._targets is not None:
             self._targets.start()
-        if self.figures is not None or self._targets is not None:
-            self._history, self._notices = Job(most=KEPT), Notices(journal.job)
-            journal.listeners += [self._history.add, self._count, self._notify]
+        self._history, self._notices = Job(most=KEPT), Notices(journal.job)
+        journal.listeners += [self._history.add, self._count, self._notify]
 
     def _count(self, entry: Record) -> None:
         if self.figures is not None:
             self.figures.count(entry, self._history)
 
     def _notify(self, entry: Record) -> None:
-        if self._targets is not None:
-            for notice in self._notices.notices_of(entry, self._history):
+        for notice in self._notices.notices_of(entry, self._history):
+            if text := line(notice, self._history):
+                log.warning("%s", text)
+            if self._targets is not None:
                 self._targets.send(notice)
 
     def turn(self, seconds: float) -> None:

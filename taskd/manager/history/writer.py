@@ -3,27 +3,34 @@ ranks' progress."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Any
 
+from msgspec import structs
+
 from taskd import __version__
 from taskd.core import commands as c
 from taskd.core.coordinator import Coordinator
+from taskd.core.durations import Durations
+from taskd.core.events import StepsWaited
 from taskd.core.overview import answer
-from taskd.core.progress import Progress, Seen
+from taskd.core.progress import Heard, Progress
+from taskd.core.rank_states import RankStates
 from taskd.core.state import JobState
 from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
-from taskd.messages import to_agent, to_rank
+from taskd.messages import from_agent, to_agent, to_rank
 from taskd.messages.from_agent import NodeProgress
-from taskd.messages.to_operator import WORST, Overview
+from taskd.messages.to_operator import WORST, Overview, Place
 from taskd.messages.values import Ranks
 from taskd.protocol.addresses import Address
 
-EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
+EVERY = 10.0  # seconds between two entries about progress: 5 MB a day
 CLOCKS = 60.0  # seconds between two entries about clocks
 NEWS = 0.005  # seconds by which a clock must move to be written again: far below any phase
 
@@ -66,10 +73,15 @@ _ENTRIES: dict[type, Callable[[Any], Entry]] = {
 class JournalWriter:
     """`recent`: the last incidents that are over, as written."""
 
-    def __init__(self, journal: Journal, job: JobState) -> None:
+    def __init__(
+        self, journal: Journal, job: JobState, peers: Mapping[int, Peer] | None = None
+    ) -> None:
+        """`peers`: the agents by their nodes."""
         self._journal, self._job = journal, job
+        self._peers = {} if peers is None else peers
         self.progress = Progress()
-        self.rate = 0.0
+        self._durations = Durations()
+        self._processes: dict[int, tuple[tuple[Any, ...], ...]] = {}  # of the nodes, as written
         self.recent: deque[dict[str, Any]] = deque(maxlen=WORST)
         self._agents: dict[int, str] = {}  # of the nodes, as written
         # node -> seconds that its clock is ahead, and the bound, not written yet
@@ -82,12 +94,21 @@ class JournalWriter:
     ) -> None:
         """The manager listens at `place`. `given`: settings, none of them a secret."""
         settings = self._job.settings
+        self._place = Place(
+            socket.gethostname(),
+            os.getpid(),
+            place[1],
+            str(self._journal.directory.absolute()),
+            str(self._journal.path.absolute()),
+        )
         self._journal.begin(
             {
                 "taskd": __version__,
                 "manager": manager,
                 "host": place[0],
                 "port": place[1],
+                "machine": self._place.host,
+                "pid": self._place.pid,
                 "successor": successor,
                 "nodes": settings.nodes,
                 "ranks_per_node": settings.ranks_per_node,
@@ -120,6 +141,7 @@ class JournalWriter:
         elif isinstance(command, c.Closed):
             data = {"result": "repaired", **vars(command)}
             self._over(data)
+            self.progress.stood(command.seconds)
             self._journal.write("incident", data)
         elif isinstance(command, to_agent.End):
             self.write_progress(self._job.at, self._job.released if command.ok else -1)
@@ -131,7 +153,7 @@ class JournalWriter:
         if self._agents.get(command.node) == command.agent:
             return
         self._agents[command.node] = command.agent
-        node = self._job.topology.nodes[command.node]
+        node, peer = self._job.topology.nodes[command.node], self._peers.get(command.node)
         self._journal.write(
             "join",
             {
@@ -141,8 +163,15 @@ class JournalWriter:
                 "ranks": len(node.ranks),
                 "epoch": node.epoch,
                 "address": node.records[0] or node.store[0],
+                "about": structs.asdict(peer.about) if peer is not None else {},
             },
         )
+
+    def died(self, node: int, death: from_agent.RankDied) -> None:
+        """An agent says how a rank of its node has ended; `core` decides what that means."""
+        said = {"rank": death.rank, "incarnation": death.incarnation, "node": node}
+        about = {"pid": death.pid, "cause": death.cause, "raised": death.raised}
+        self._journal.write("death", {**said, **about, "traceback": death.traceback})
 
     def _over(self, incident: dict[str, Any]) -> None:
         kept = {name: value for name, value in incident.items() if name != "rounds"}
@@ -150,23 +179,39 @@ class JournalWriter:
 
     # -- what agents say -----------------------------------------------------------------------
 
-    def heard(self, node: int, ranks: Ranks, said: NodeProgress, now: float) -> None:
-        """A heartbeat. A rank that is away has stopped where it was: that is not the job's step."""
+    def heard(self, node: int, ranks: Ranks, said: NodeProgress, now: float) -> StepsWaited | None:
+        """A heartbeat. A rank that is away has stopped where it was: that is not the job's step.
+        Returns what `core` is to hear of it."""
         away = self._job.topology.away
-        fits = len(said.steps) == len(said.phases) == len(said.usual) == len(ranks)
-        if fits and not away.isdisjoint(ranks):
+        if said.fits(len(ranks)) and not away.isdisjoint(ranks):
             present = [i for i, rank in enumerate(ranks) if rank not in away]
             if not present:
                 self.progress.drop(node)
-                return
-            ranks = tuple(ranks[i] for i in present)
-            said = NodeProgress(
-                tuple(said.steps[i] for i in present),
-                bytes(said.phases[i] for i in present),
-                tuple(said.usual[i] for i in present),
-                said.total,
-            )
-        self.progress.heard(node, ranks, said, now)
+                return None
+            ranks, said = tuple(ranks[i] for i in present), said.only(present)
+        self._durations.heard(node, said.times)
+        waited = self.progress.heard(node, ranks, said, now)
+        if (heard := self.progress.nodes.get(node)) is not None:
+            self._processes_known(node, heard)
+        return waited
+
+    def _processes_known(self, node: int, heard: Heard) -> None:
+        """Write which processes a node's ranks have, if that has changed."""
+        said = heard.said
+        processes = (heard.ranks, said.pids, said.incarnations, said.devices)
+        if not said.pids or self._processes.get(node) == processes:
+            return
+        self._processes[node] = processes
+        self._journal.write(
+            "processes",
+            {
+                "node": node,
+                "ranks": list(heard.ranks),
+                "pids": list(said.pids),
+                "incarnations": list(said.incarnations),
+                "devices": list(said.devices),
+            },
+        )
 
     def clock(self, peer: Peer) -> None:
         """The agent's clock is known, or better than before."""
@@ -178,10 +223,17 @@ class JournalWriter:
             self._clocks[peer.node] = ahead, bound
 
     def overview(self, coordinator: Coordinator, request: str, now: float) -> Overview:
-        seen, unix = self._see(now), self._journal.unix(now)
-        return answer(
-            coordinator, request, self._journal.job, seen, self.rate, self.recent, now, unix
-        )
+        ranks = self.ranks(coordinator, now)
+        return answer(self._journal.job, request, ranks, self._place)
+
+    def ranks(self, coordinator: Coordinator, now: float) -> RankStates:
+        """What is known of each rank."""
+        unix = self._journal.unix(now)
+        return RankStates(coordinator, self.progress, self.recent, now, unix, self._host)
+
+    def _host(self, node: int) -> str:
+        peer = self._peers.get(node)
+        return peer.about.host if peer is not None else ""
 
     # -- time --------------------------------------------------------------------------------------
 
@@ -204,16 +256,10 @@ class JournalWriter:
                 },
             )
 
-    def _see(self, now: float) -> Seen:
-        """The ranks' progress. Expensive in a large job: not for each message."""
-        seen = self.progress.seen()
-        self.rate = self.progress.rate(seen.step, now)
-        return seen
-
     def write_progress(self, now: float, finished: int = -1) -> bool:
         """Write the ranks' progress, if known. `finished`: all ranks have reached that step, though
         no heartbeat may show it yet."""
-        seen = self._see(now)
+        seen = self.progress.seen()
         if finished > seen.step:
             seen = replace(seen, step=finished, highest=max(finished, seen.highest))
         if seen.step < 0:
@@ -224,11 +270,12 @@ class JournalWriter:
                 "step": seen.step,
                 "highest": seen.highest,
                 "total": seen.total,
-                "rate": round(self.rate, 3),
+                "rate": round(self.progress.rate, 3),
                 "usual": round(seen.usual, 6),
                 "phases": seen.phases,
-                "slow": [[s.rank, s.node, round(s.usual, 6)] for s in seen.slow],
+                "slow": [[rank, node, round(time, 6)] for rank, node, time in seen.slow],
                 "heard": round(max(now - seen.heard, 0.0), 3),
+                "times": self._durations.take(),
             },
         )
         return True

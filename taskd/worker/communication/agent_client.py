@@ -27,10 +27,10 @@ class AgentClient:
         self.rank = rank
         self.incarnation = int(os.environ.get("TASKD_INCARNATION", "0"))
 
-    def connect(self) -> None:
-        """Raises OSError."""
+    def connect(self, device: str = "") -> None:
+        """`device`: see RankHello. Raises OSError."""
         self.channel = Channel(os.environ["TASKD_AGENT"])
-        self.report(from_rank.RankHello, os.getpid())
+        self.report(from_rank.RankHello, os.getpid(), device[:128])
 
     def beside(self) -> AgentClient:
         """The same rank on a connection of its own, for a thread that answers while the rank

@@ -33,6 +33,7 @@ from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.suspicion import Suspicion
 from taskd.worker.training.trigger import Trigger
+from taskd.worker.training.waiting import Waiting
 
 
 class Attempts:
@@ -63,6 +64,7 @@ class Attempts:
         self.profile: Profile | None = None  # once it has been switched on
         self.inelastic = Inelastic(session)
         self.watch = Watch(session.state, self._seen)
+        self._waiting = Waiting(session.state.ddps)
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
@@ -93,6 +95,7 @@ class Attempts:
         self._next_stamp()
         session.communicators.attempt_begins()
         self._collectives = session.communicators.begun()
+        self._waiting.begin()
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
         session.standing.begin(step, before, self.loads)
@@ -223,6 +226,7 @@ class Attempts:
         node. Ends a share that is not the step's last."""
         if not self.open:
             return
+        self._waiting.updates()
         given = [*args[1:], keywords.get("closure")]
         self._session.standing.updates(closure=given[0] is not None)
         gradients = self._session.gradients

@@ -1,19 +1,24 @@
 // The data of the page, as page.py writes them: those of taskd report --json, and more. Here times
 // are in ms after the first entry.
 
-const data = JSON.parse(byId("data").textContent);
-const incidents = data.incidents, total = incidents.length;
-data.zero = data.began * 1000;
-for (const one of incidents) {
-  one.at = (one.began - data.began) * 1000;
-  one.took = one.seconds * 1000;
-  one.lost = one.lost_seconds * 1000;
-  one.instead = inMs(one.restart_from_checkpoint_seconds);
-}
+let data, incidents, total;
 
-for (const one of data.shrunk) {
-  one.at = (one.began - data.began) * 1000;
-  one.took = one.seconds * 1000;
+function adopt(told) {
+  data = told;
+  incidents = data.incidents;
+  total = incidents.length;
+  searched = null;
+  data.zero = data.began * 1000;
+  for (const one of incidents) {
+    one.at = (one.began - data.began) * 1000;
+    one.took = one.seconds * 1000;
+    one.lost = one.lost_seconds * 1000;
+    one.instead = inMs(one.restart_from_checkpoint_seconds);
+  }
+  for (const one of data.shrunk) {
+    one.at = (one.began - data.began) * 1000;
+    one.took = one.seconds * 1000;
+  }
 }
 
 const trains = ({ ranks, of, shares }) => `${ranks.toLocaleString("en-US")} of ${of.toLocaleString("en-US")} ranks train, a step takes up to ${count(shares, "time")} as long`;

@@ -45,6 +45,13 @@ function twoUnits(seconds) {
   return `${large} ${units[n][0]}${rest ? ` ${rest} ${units[n + 1][0]}` : ""}`;
 }
 
+// A step of an axis: about so large, and a round number.
+function round(wanted) {
+  const power = 10 ** Math.floor(Math.log10(wanted));
+  return [1, 2, 5, 10].map((m) => m * power).find((size) => size >= wanted * 0.999);
+}
+
+const onPhone = () => window.innerWidth <= 640;
 const two = (n) => String(n).padStart(2, "0");
 
 function clock(ms, withMillis = false) {

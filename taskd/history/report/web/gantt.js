@@ -1,20 +1,24 @@
 // What each rank did in an incident, and when. A rank's bar has the color of the phase that ends
 // with it; a gray line is a wait for others. The first row has the phases of the job.
 
-const ROW = 20, NAMES = 150, TICKS = 24, LINES_TOLD = 500;
-const EVENTS = Object.entries(data.events); // [event, the phase that ends with it]
+const ROW = 20, LINES_TOLD = 500;
+let NAMES = 150, TICKS = 24; // room for names and for what is above the rows
 
 function gantt(n, detail) {
-  const width = Math.max(byId("list").clientWidth - 34, 560);
+  const width = Math.max(byId("list").clientWidth - 34, 240);
+  NAMES = onPhone() ? 64 : 150;
+  TICKS = detail.rounds.length > 1 ? 38 : 24;
   const end = Math.max(incidents[n].took, ...lastMoments(detail), 1);
   const x = (ms) => NAMES + (Math.max(ms, 0) / end) * (width - NAMES - 16);
   const rows = rankRows(detail);
   const height = TICKS + ROW * (rows.length + 1) + 6;
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "Phases of each rank" });
-  root.append(...ticks(end, x, height), ...jobRow(detail, end, x), ...roundLines(detail, x, height), ...eventTicks(detail, x));
+  root.append(...ticks(end, x, height, width), ...jobRow(detail, end, x), ...roundLines(detail, x, height), ...eventTicks(detail, x));
   rows.forEach((row, index) => root.append(...rankRow(row, TICKS + ROW * (index + 1), x, detail)));
   return el("div", { class: "gantt", tabindex: 0, "aria-label": "Phases of each rank, can be scrolled" }, root);
 }
+
+const ended = (event) => Object.entries(data.events)[event]; // [event, the phase that ends with it]
 
 function lastMoments(detail) {
   return detail.rounds.flatMap((round) => round.moments.filter(Boolean).flatMap((m) => m.filter((t) => t !== null)));
@@ -39,7 +43,7 @@ function phaseStarts(detail, number) {
 }
 
 function rankRow(row, y, x, detail) {
-  const name = row.folded ? `${count(row.folded, "other rank")}` : rankName(row);
+  const name = row.folded ? onPhone() ? `${row.folded.toLocaleString("en-US")} more` : count(row.folded, "other rank") : rankName(row);
   const found = [svg("text", { class: row.folded ? "folded" : "name", x: NAMES - 8, y: y + 14, "text-anchor": "end" }, name)];
   for (const { round, moments } of row.rounds) {
     found.push(...(row.folded ? foldedBars(round, y, x) : bars(round, moments, y, x, detail)));
@@ -52,7 +56,7 @@ function bars(round, moments, y, x, detail) {
   let before = round.began;
   moments.forEach((at, event) => {
     if (at === null) return;
-    const [name, phase] = EVENTS[event];
+    const [name, phase] = ended(event);
     // a replacement starts as soon as its predecessor's death is known, in whatever phase
     const begun = name === "ready" ? before : Math.min(Math.max(before, starts[phase] ?? before), at);
     if (begun > before) found.push(bar("waits", before, begun, y + 8, 4, x, "waits for others"));
@@ -65,7 +69,7 @@ function bars(round, moments, y, x, detail) {
 function foldedBars(round, y, x) {
   return round.folded.flatMap((fold, event) => {
     if (!fold) return [];
-    const [first, middle, last] = fold, [name, phase] = EVENTS[event];
+    const [first, middle, last] = fold, [name, phase] = ended(event);
     const words = last === null ? `${name}: the first at ${span(first)}` : `${name}: from ${span(first)} to ${span(last)}, half of them by ${span(middle)}`;
     return [bar(phase, first, last ?? first, y + 3, 14, x, words)];
   });
@@ -76,7 +80,7 @@ function bar(css, from, to, y, height, x, words) {
 }
 
 function rankName({ rank, node }) {
-  return node >= 0 ? `rank ${rank}, node ${node}` : `rank ${rank}`;
+  return node >= 0 && !onPhone() ? `rank ${rank}, node ${node}` : `rank ${rank}`;
 }
 
 function jobRow(detail, end, x) {
@@ -92,8 +96,8 @@ function jobRow(detail, end, x) {
 
 function roundLines(detail, x, height) {
   return detail.rounds.slice(1).map((round) => svg("g", {},
-    svg("line", { class: "cursor", x1: x(round.began), x2: x(round.began), y1: 12, y2: height }),
-    svg("text", { x: x(round.began) + 3, y: 11 }, `round ${round.number}`)));
+    svg("line", { class: "cursor", x1: x(round.began), x2: x(round.began), y1: 16, y2: height }),
+    svg("text", { x: x(round.began) + 8, y: 25 }, `round ${round.number}`)));
 }
 
 function eventTicks(detail, x) {
@@ -103,13 +107,12 @@ function eventTicks(detail, x) {
   }, title(`${kind}: ${said}`)));
 }
 
-function ticks(end, x, height) {
-  const wanted = end / 8, power = 10 ** Math.floor(Math.log10(wanted));
-  const step = [1, 2, 5, 10].map((m) => m * power).find((size) => size >= wanted);
+function ticks(end, x, height, width) {
+  const step = round(end / Math.max(Math.floor((width - NAMES) / 90), 2));
   const found = [];
   for (let at = 0; at <= end; at += step) {
     found.push(svg("line", { class: "axis", x1: x(at), x2: x(at), y1: 16, y2: height }));
-    found.push(svg("text", { x: x(at), y: 11, "text-anchor": at ? "middle" : "start" }, at ? span(at) : "0"));
+    found.push(svg("text", { x: x(at), y: 11, "text-anchor": !at ? "start" : x(at) > width - 30 ? "end" : "middle" }, at ? span(at) : "0"));
   }
   return found;
 }

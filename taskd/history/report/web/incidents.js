@@ -16,7 +16,7 @@ function drawList() {
 }
 
 function heads() {
-  const names = [["", "#"], ["", ""], ["when", "began"], ["", "cause"], ["strategy", "strategy"], ["took right", "took"], ["right", "lost"], ["steps right", "steps twice"]];
+  const names = [["", "#"], ["", ""], ["when", "began"], ["", "cause"], ["strategy", "strategy"], ["took right", "took"], ["right", "lost"], ["steps right", "repeated"]];
   return el("div", { class: "row heads", role: "presentation" }, names.map(([css, name]) => el("span", { class: css }, name)));
 }
 

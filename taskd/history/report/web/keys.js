@@ -7,7 +7,7 @@ const KEYS = {
   Enter: () => (list.selected >= 0 ? open(list.selected) : move(1)),
   Escape: () => (list.opened >= 0 ? close() : clear()),
   "/": () => byId("filter").focus(), "?": () => byId("help").showModal(),
-  "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: () => show(0, Math.max(data.length, 1)), t: () => turn(),
+  "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2), 0: showAll, t: () => turn(),
 };
 const TYPED = ["Escape", "Enter", "ArrowDown", "ArrowUp"]; // these work in the filter too
 

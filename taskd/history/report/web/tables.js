@@ -9,7 +9,7 @@ function drawTables() {
     counts("Devices", "device", data.by_device), counts("Fault codes", "code", data.by_code),
     shrunken(), slowRanks(),
   ];
-  byId("tables").append(...found.filter(Boolean));
+  byId("tables").replaceChildren(...found.filter(Boolean));
 }
 
 function card(name, css, ...content) {
@@ -22,18 +22,27 @@ function table(heads, rows) {
     el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell) => el("td", {}, cell)))))));
 }
 
+// A column for each strategy; on a phone there is room for three beside each other.
 function repairs() {
   if (!data.mttr) return null;
   const told = Object.entries(data.mttr_by_strategy);
   if (told.length !== 1) told.push(["all", data.mttr]);
-  const phases = data.phases.filter((phase) => told.some(([, times]) => phase in times.phases));
   const most = Math.max(...told.map(([, times]) => times.mean), 1e-9);
-  const rows = told.map(([name, { repairs: repaired, mean, median, p95, max, phases: spent }]) => [
-    name, String(repaired), stack(phases, spent, most), ...[mean, median, p95, max].map((s) => span(s * 1000)),
-    ...phases.map((p) => (p in spent ? span(spent[p] * 1000) : "–")),
-  ]);
-  const legend = el("div", { class: "legend" }, phases.map((phase) => el("span", {}, swatch(phase), phase)));
-  return card("Time to repair (MTTR), mean by phase", "wide", legend, table(["strategy", "repairs", "", "mean", "median", "95%", "most", ...phases], rows));
+  const phases = data.phases.filter((phase) => told.some(([, times]) => phase in times.phases));
+  const wide = onPhone() ? 3 : told.length, tables = [];
+  for (let n = 0; n < told.length; n += wide) tables.push(repairsTable(told.slice(n, n + wide), phases, most));
+  return card("Time to repair (MTTR), mean by phase", "wide repairs", ...tables);
+}
+
+function repairsTable(told, phases, most) {
+  const row = (name, said) => [name, ...told.map(([, times]) => said(times))];
+  const rows = [
+    row("repairs", (times) => times.repairs.toLocaleString("en-US")),
+    row("", (times) => stack(phases, times.phases, most)),
+    ...phases.map((phase) => row(el("span", { class: "phase" }, swatch(phase), phase), (times) => (phase in times.phases ? span(times.phases[phase] * 1000) : "–"))),
+    ...[["mean", "mean"], ["median", "median"], ["95%", "p95"], ["most", "max"]].map(([name, of]) => row(name, (times) => span(times[of] * 1000))),
+  ];
+  return table(["", ...told.map(([name]) => name)], rows);
 }
 
 function stack(phases, spent, most) {

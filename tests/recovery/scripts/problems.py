@@ -1,0 +1,49 @@
+"""A loop with a problem, as people have them. Usage: problems.py OUT STEPS PROBLEM"""
+
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import taskd
+
+steps, problem = int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = DDP(torch.nn.Linear(8, 8))
+optimizer = torch.optim.AdamW(model.parameters())
+torch.manual_seed(rank)
+
+
+class Samples(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8 * steps
+
+    def __getitem__(self, number):
+        first = int(os.environ["TASKD_INCARNATION"]) == 0
+        if problem == "loader" and rank == 1 and number == 80 and first:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return torch.full((8,), float(number))
+
+
+loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=problem == "loader")
+job = taskd.protect(model=model, optimizer=optimizer)
+for attempt in job.batches(loader):
+    with attempt as (step, batch):
+        loss = model(batch + torch.randn(8, 8)).square().mean()
+        loss.backward()
+        if problem == "nan" and step == 10:
+            job.check(loss * float("nan"))
+        if problem == "raise" and step == 10 and rank == 1:
+            raise ValueError("bad sample 17")
+        if problem == "deadlock" and step == 10 and rank == 1:
+            dist.barrier()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.01)
+dist.destroy_process_group()

@@ -1,0 +1,199 @@
+"""What docs/troubleshooting.md says of a problem is what a job with that problem says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+import training
+from ports import free_port
+from training import BIN, Running, environment
+
+from tests.lab.troubleshooting import lines, told
+
+CAUSED_ELSEWHERE = {  # row -> the test that causes it
+    "nodes run different versions: torch": "tests/manager/test_server.py",
+    # its kill takes a cgroup of the test's own
+    "killed by SIGKILL (by the kernel, because memory ran out in its container": (
+        "tests/agent/test_processes.py"
+    ),
+}
+STEPS = "20"
+
+
+def assert_told(output: str, *wanted: str) -> None:
+    for line in wanted:
+        assert told(output, line), f"no {line!r} in\n{output[-6000:]}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "wanted"),
+    [
+        (
+            "raise",
+            93,
+            ["exited with status N after ValueError: bad sample N in step N (N times)"],
+        ),
+        ("nan", 0, ["is not finite again with the replicas' state"]),
+        (
+            "loader",
+            0,
+            [
+                "DataLoader worker (pid N) is killed by signal",
+                "rank N replaced in N ms, step N repeated, N ms lost so far",
+            ],
+        ),
+        pytest.param(
+            "deadlock",
+            1,
+            [
+                "rank N is killed: it hangs",
+                "all ranks wait in the same collective for N s",
+                "Incident N could not be repaired",
+            ],
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_problem_of_the_script(tmp_path, problem, status, wanted):
+    result = training.taskd(tmp_path / "job", 2, "problems.py", STEPS, problem)
+    assert result.status == status, result.output[-3000:]
+    assert_told(result.output, *wanted)
+    if status:  # nothing comes after the reason, and torch invents no other
+        last = result.output.rstrip().splitlines()
+        assert last[-1].startswith("Logs on ") and "taskd: The job ends: " in last[-2], last[-5:]
+        assert "Root Cause" not in result.output and result.output.count("The job ends") == 1
+
+
+def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):
+    with training.start(tmp_path / "job", 2, "steered.py", "600") as job:
+        job.trains()
+        job.kill(1)
+        job.repaired()
+        manager = job.manager()
+        os.kill(manager, signal.SIGSTOP)
+        time.sleep(1.5)  # more than ManagerLimits.stall
+        os.kill(manager, signal.SIGCONT)
+        job.until(
+            "the manager went on",
+            lambda: bool(told(job.result().output, "the manager was stopped for N s")),
+        )
+        result = job.end()
+    assert result.status == 0, result.output[-3000:]
+    assert_told(
+        result.output,
+        "killed by SIGKILL (by another process, not by taskd)",
+        "rank N replaced in N ms, step N repeated, N ms lost so far",
+    )
+
+
+# -- places ----------------------------------------------------------------------------------------
+
+
+def test_the_meeting_port_belongs_to_another_program(tmp_path):
+    with socket.create_server(("", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        options = ("--master_port", port)
+        result = training.taskd(
+            tmp_path / "job", 1, "problems.py", STEPS, "none", options=options, PET_MASTER_PORT=None
+        )
+    assert result.status == 1 and "Traceback" not in result.output, result.output[-3000:]
+    assert_told(result.output, "another program has the port")
+    assert port in result.output
+
+
+def in_small(directory: Path, mounted: str, size: str, job: str) -> list[str]:
+    """A command that runs `job` where a file system of that size is mounted."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting takes root and unshare")
+    mount = f"mount -t tmpfs -o size={size} tmpfs {mounted}"
+    return ["unshare", "--mount", "sh", "-c", f"{mount} && exec {job}"]
+
+
+def run_in_small(tmp_path: Path, mounted: str, size: str, *program: str, **env: str) -> Running:
+    directory = tmp_path / "job"
+    directory.mkdir(exist_ok=True)
+    script = training.SCRIPTS / "problems.py"
+    job = f"{BIN / 'taskd'} run --nproc_per_node 2 {script} {directory} {' '.join(program)}"
+    command = in_small(tmp_path, mounted, size, job)
+    return Running(command, directory, environment(directory, **env), 2)
+
+
+@pytest.mark.long
+def test_shared_memory_is_small(tmp_path):
+    with run_in_small(tmp_path, "/dev/shm", "1m", STEPS, "none") as job:
+        result = job.end()
+    assert result.status == 0, result.output[-3000:]
+    assert_told(result.output, "MiB free: /tmp is used, which is slower")
+
+
+@pytest.mark.long
+def test_the_disk_of_dumps_is_full(tmp_path):
+    dumps = tmp_path / "dumps"
+    dumps.mkdir()
+    with run_in_small(
+        tmp_path, str(dumps), "4k", "100000", "none", TASKD_DUMP_PATH=str(dumps)
+    ) as job:
+        job.until("it trained", lambda: "step" in job.taskd("status", "--json").stdout)
+        refused = job.taskd("dump")
+        job.signal(signal.SIGKILL)
+    assert refused.returncode != 0
+    assert_told(refused.stderr + refused.stdout, "No space left on device")
+
+
+# -- nodes -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def node(tmp_path: Path, number: int, port: int, meet: int, secret: str = "tests"):
+    directory = tmp_path / f"node{number}"
+    directory.mkdir()
+    options = ["--nnodes", "2", "--node_rank", str(number), "--nproc_per_node", "1"]
+    options += ["--master_addr", "127.0.0.1", "--master_port", str(meet)]
+    script = [str(training.SCRIPTS / "problems.py"), str(directory), "100000", "none"]
+    given = {"TASKD_PORT": str(port), "TASKD_SECRET": secret, "MINDX_TASK_ID": "two"}
+    env = environment(directory, **given, PET_MASTER_PORT=None)
+    with Running([str(BIN / "taskd"), "run", *options, *script], directory, env, 1) as job:
+        yield job
+
+
+@pytest.mark.long
+def test_a_node_has_another_secret_and_so_has_not_come(tmp_path):
+    port, meet = free_port(), free_port()
+    with node(tmp_path, 0, port, meet) as first, node(tmp_path, 1, port, meet, "other") as second:
+        for job, line in (
+            (first, "refused: its TASKD_SECRET"),
+            (second, "refuses this key"),
+            (first, "N of N nodes have come, and the job waits for node N"),
+        ):
+            job.until(line, lambda job=job, line=line: bool(told(job.result().output, line)))
+
+
+@pytest.mark.long
+def test_a_node_is_lost_and_nobody_can_take_its_place(tmp_path):
+    port, meet = free_port(), free_port()
+    with node(tmp_path, 0, port, meet) as first, node(tmp_path, 1, port, meet) as second:
+        first.until("both trained", lambda: "all 2 ranks are protected" in first.result().log("*"))
+        second.signal(signal.SIGKILL)
+        result = first.ended()
+    assert result.status == 1
+    assert_told(result.output, "To survive a lost node")
+    assert "node 1" in training.paragraph(result)
+
+
+def test_each_line_of_the_page_is_caused_by_a_test():
+    """In this file, or in the one that CAUSED_ELSEWHERE names."""
+    here = Path(__file__).read_text()
+    text = Path("docs/troubleshooting.md").read_text()
+    table = text.split("## What is wrong, and what it costs")[1].split("\n## ")[0]
+    for line in lines():
+        if f"| `{line}" in table:
+            where = CAUSED_ELSEWHERE.get(line)
+            assert f'"{line}"' in (here if where is None else Path(where).read_text()), line
