@@ -47,7 +47,7 @@ class Job(Training, Launchers):
     def whole(self) -> bool:
         """Whether no rank is away, by the last order to build communicators."""
         logs = "".join(p.read_text(errors="replace") for p in sorted(self.log.glob("manager*.log")))
-        return logs.rpartition("to all: Rebuild(")[2].partition("\n")[0].endswith("stand_ins=())")
+        return "stand-ins" not in logs.rpartition(" build communicators ")[2].partition("\n")[0]
 
     def step_of(self, rank: int) -> float:
         """What a step takes a rank now."""

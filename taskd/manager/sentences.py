@@ -21,7 +21,8 @@ def sentence(order: Any) -> str:
 def _rebuild(order: to_rank.Rebuild) -> str:
     new = f", {_ranks(order.new)} new" if order.new else ""
     dump = f", beginning from the dump {order.dump}" if order.dump else ""
-    away = f", in place of {_ranks([r for r, _ in order.stand_ins])}" if order.stand_ins else ""
+    pairs = [f"{stand_in} for {away}" for away, stand_in in order.stand_ins]
+    away = f"; stand-ins: {abbreviate(pairs)}" if pairs else ""
     return (
         f"all ranks build communicators of generation {order.generation}, meeting at"
         f" {addresses.text(order.store)}{new}{dump}{away}"

@@ -14,17 +14,16 @@ def plan(directory: Path) -> str:
     """Who stood in for whom from which step on, by the managers' orders."""
     found: dict[int, str] = {}
     stand_ins = ""
-    orders = re.compile(r"to all: (Rebuild|Resume)\((.*)\)$")
+    built = re.compile(r"all ranks build communicators .*?(?:; stand-ins: (.*))?$")
+    resumed = re.compile(r"all ranks train from step (\d+), generation")
     logs = (directory / "log").glob("manager*.log")
     lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
     for line in sorted(lines, key=lambda line: line[:23]):
-        if not (order := orders.search(line)):
-            continue
-        if order[1] == "Rebuild":
-            pairs = re.findall(r"\((\d+), (\d+)\)", order[2].rpartition("stand_ins=")[2])
-            stand_ins = ",".join(f"{away}={stand_in}" for away, stand_in in pairs)
-        else:
-            step = int(re.search(r"step=(\d+)", order[2])[1])
+        if order := built.search(line):
+            pairs = re.findall(r"(\d+) for (\d+)", order[1] or "")
+            stand_ins = ",".join(f"{away}={stand_in}" for stand_in, away in pairs)
+        elif order := resumed.search(line):
+            step = int(order[1])
             found = {s: p for s, p in found.items() if s < step} | {step: stand_ins}
     return ";".join(f"{step}:{pairs}" for step, pairs in sorted(found.items()))
 

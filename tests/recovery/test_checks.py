@@ -19,14 +19,14 @@ def test_checks_and_errors_of_a_device(tmp_path, reference):
     training.assert_equal(result, reference(3, "checked.py", "22"), 3)
     told = [fault for incident in result.incidents for fault in incident["faults"]]
     for words in (
-        "rank 1: other fault in step 3: the result is not finite",
-        "rank 1: other fault in step 6: the result is not finite",
-        "rank 2: other fault in step 9: XPU core: RuntimeError: xpu core stopped",
+        "rank 1: fault in step 3: the result is not finite",
+        "rank 1: fault in step 6: the result is not finite",
+        "rank 2: fault in step 9: XPU core: RuntimeError: xpu core stopped",
         "rank 0: a collective failed in step 12: RuntimeError: xpu port down",
         "rank 1: on-chip memory fault in step 15: XPU ECC: RuntimeError: xpu memory",
         "rank 1 cannot be kept: XPU ECC: cpu cannot tell which memory is damaged",
-        "rank 1: other fault in step 18: the result is not finite",
-        "rank 2: other fault in step 18: the result is not finite",
+        "rank 1: fault in step 18: the result is not finite",
+        "rank 2: fault in step 18: the result is not finite",
     ):
         assert any(words in fault for fault in told), (words, told)
     assert [len(result.pids(rank)) for rank in range(3)] == [1, 2, 1]
