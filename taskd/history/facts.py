@@ -13,10 +13,15 @@ from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
-TRACEBACK = 20_000  # characters of a traceback
 SPANS = 10  # of ranks that are named
 KINDS = 1000  # of durations of attempts
 RANKS = 1_000_000  # more, or more shares of a step, is a journal that is wrong
+
+SAID = {  # what is a line of its own
+    "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
+    "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
+    "leave", "join", "pause", "continue", "gap", "fault", "end", "elastic",
+}  # fmt: skip
 
 Span = tuple[int, int, int]  # ranks: the first, the last, the distance between two
 
@@ -37,79 +42,6 @@ class Line:
     at: float
     kind: str
     text: str
-
-
-@dataclass(frozen=True)
-class Death:
-    """How a rank's process ended: a `death` entry. `at`: Unix time; `traceback`: of the exception
-    `raised`, or where its threads were when it hung; "" for none."""
-
-    at: float
-    rank: int
-    node: int
-    pid: int
-    cause: str
-    raised: str
-    traceback: str
-
-    @classmethod
-    def of(cls, record: Record) -> Death:
-        return cls(
-            record.time,
-            record.step("rank"),
-            record.step("node"),
-            record.count("pid"),
-            record.text("cause")[:TEXT],
-            record.text("raised")[:TEXT],
-            record.text("traceback")[:TRACEBACK],
-        )
-
-
-@dataclass
-class Incident:
-    """A fault and all that was done about it. `began`: Unix time; `seconds` and `phases`: seconds;
-    for an unfinished incident, up to when it was cut. `entered`: the phases in order, as (round,
-    phase, Unix time). `replaced`: ranks; `lost`: nodes. `usual`: seconds of a step before it, 0 if
-    not known. `hosts`: the addresses of the nodes' machines when it began. `rounds`: the results of
-    Job.read_round."""
-
-    number: int
-    began: float
-    usual: float = 0.0
-    hosts: dict[int, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    result: str = OPEN
-    strategy: str = ""
-    faults: list[str] = field(default_factory=list)
-    replaced: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)
-    step: int = -1
-    reached: int = -1
-    phases: dict[str, float] = field(default_factory=dict)
-    tried: list[str] = field(default_factory=list)
-    rounds: list[Any] = field(default_factory=list)
-    entered: list[tuple[int, str, float]] = field(default_factory=list)
-    lines: list[Line] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
-    unsaid: int = 0  # lines that are left out
-
-    @property
-    def ended(self) -> float:
-        return self.began + self.seconds
-
-    @property
-    def ranks(self) -> list[int]:
-        """The replaced ranks, in order."""
-        return sorted(self.replaced)
-
-    def cut(self, now: float) -> None:
-        """Cut the incident, which is not over, at `now`."""
-        self.seconds = max(now - self.began, 0.0)
-        noticed = self.entered[0][2] if self.entered else now
-        self.phases = {"DETECT": max(noticed - self.began, 0.0)}
-        ends = [*(at for _, _, at in self.entered[1:]), now]
-        for (_, phase, begin), end in zip(self.entered, ends, strict=False):
-            self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)
 
 
 @dataclass(frozen=True)
@@ -254,6 +186,16 @@ class End:
     reason: str
     time: float
     ending: str = ""
+
+
+def usual(samples: Sequence[Sample]) -> float:
+    """Seconds of a step, according to the last report."""
+    for sample in reversed(samples[-20:]):
+        if sample.rate > 0:
+            return 60.0 / sample.rate
+        if sample.usual > 0:
+            return sample.usual
+    return 0.0
 
 
 def sentence(record: Record) -> str:

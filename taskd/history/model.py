@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from taskd.history.facts import (
-    REPAIRED,
+    SAID,
     TEXT,
-    Death,
     End,
-    Incident,
     Line,
     Manager,
     Pause,
@@ -29,22 +27,17 @@ from taskd.history.facts import (
     Sample,
     Shrunk,
     began,
-    is_count,
     sentence,
     texts,
+    usual,
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
+from taskd.history.incident import DEATHS, Death, Incident
 from taskd.history.reading import FAR, Record
 from taskd.history.slow_times import SlowTimes
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
-FAULTS, ENTERED, DEATHS = 100, 1000, 20  # of an incident
-SAID = {  # what is a line of its own
-    "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
-    "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
-    "leave", "join", "pause", "continue", "gap", "fault", "end", "elastic",
-}  # fmt: skip
 
 
 @dataclass
@@ -318,24 +311,20 @@ class Job:
                 over = self.incidents[-1].ended if self.incidents else 0.0
                 self.spent.late(record.time - max(since, over), self.activity)
             self._cut(record.time)
-            self.open = Incident(number, since, self._usual(), self.hosts)
+            self.open = Incident(number, since, usual(self.samples), self.hosts)
             self.open.deaths = [death for death in self.deaths if death.at >= since]
             self.deaths = [death for death in self.deaths if death.at < since]
-        if len(self.open.faults) < FAULTS:
-            self.open.faults.append(record.text("text")[:TEXT])
+        self.open.fault(record)
 
     def _death(self, record: Record) -> None:
         if self.open is None:
             self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
-        elif len(self.open.deaths) < DEATHS:
-            self.open.deaths.append(Death.of(record))
+        else:
+            self.open.death(record)
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
-            self.open.strategy = record.text("strategy")
-            if len(self.open.entered) < ENTERED:
-                entry = record.count("round"), record.text("phase"), record.time
-                self.open.entered.append(entry)
+            self.open.phase(record)
 
     def _decision(self, record: Record) -> None:
         if self.open is not None:
@@ -349,26 +338,11 @@ class Job:
         """The incident is over, and the entry describes all of it."""
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
-            incident = Incident(0, 0.0, self._usual(), self.hosts)
+            incident = Incident(0, 0.0, usual(self.samples), self.hosts)
         elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
             self.spent.late(earlier, TRAINING)
-        incident.number = record.count("incident")
-        incident.began = began(record)
-        incident.seconds = record.seconds("seconds")
-        incident.result = record.text("result") or REPAIRED
-        incident.strategy = record.text("strategy")
-        incident.faults = list(_texts(record.several("faults"))) or incident.faults
-        incident.replaced = {rank for rank in record.several("ranks") if is_count(rank)}
+        incident.end(record, self.read_round)
         incident.lost, self._gone = self._gone, set()
-        incident.step, incident.reached = record.step("step"), record.step("reached")
-        incident.phases = {
-            name[:40]: float(seconds)
-            for name, seconds in record.table("phases").items()
-            if type(seconds) in (int, float) and 0 <= seconds < FAR
-        }
-        incident.tried = list(_texts(record.several("tried")))
-        rounds = map(self.read_round, record.several("rounds"))
-        incident.rounds = [told for told in rounds if told is not None]
         self._keep(self.incidents, incident)
         self.closed += 1
         self.spent.repeat(incident.step, incident.reached)
@@ -379,15 +353,6 @@ class Job:
             self.open.cut(now)
             self._keep(self.incidents, self.open)
             self.open = None
-
-    def _usual(self) -> float:
-        """Seconds of a step, according to the last report."""
-        for sample in reversed(self.samples[-20:]):
-            if sample.rate > 0:
-                return 60.0 / sample.rate
-            if sample.usual > 0:
-                return sample.usual
-        return 0.0
 
     def _say(self, record: Record) -> None:
         to = self.open or self
@@ -403,10 +368,6 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
     for record in records:
         job.add(record)
     return job if job.records else None
-
-
-def _texts(values: list[Any]) -> Iterator[str]:
-    return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
 
 
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taskd.core.incident.ladder import GROW
-from taskd.history.facts import REPAIRED, RESTARTED, Incident, Sample
+from taskd.history.facts import REPAIRED, RESTARTED, Sample
+from taskd.history.incident import Incident
 from taskd.history.model import Job
 
 Interval = tuple[float, float]
