@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import sys
 from pathlib import Path
 
 ROOM = " " * 4096  # an argument of the zygote; longer command lines are cut
@@ -30,7 +29,9 @@ def take(command: list[str]) -> None:
 
 def hide_room() -> None:
     """Show this process without the argument ROOM, which is 4096 blanks to a reader."""
-    take([argument for argument in sys.orig_argv if argument != ROOM])
+    with contextlib.suppress(OSError):
+        shown = Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        take([os.fsdecode(argument) for argument in shown if argument != ROOM.encode()])
 
 
 def mark(entries: list[str]) -> None:

@@ -142,9 +142,10 @@ def test_a_rank_in_a_long_step_is_not_awaited(tmp_path, reference):
 
 
 def test_what_cannot_be_saved_is_said_at_the_start(tmp_path):
-    (tmp_path / "file").touch()
-    place = {"TASKD_DUMP_PATH": str(tmp_path / "file" / "dumps"), "TASKD_GRACE_PERIOD": "1"}
+    dumps = tmp_path / "dumps"
+    place = {"TASKD_DUMP_PATH": str(dumps), "TASKD_GRACE_PERIOD": "1"}
     with begin(tmp_path, 2, "steered.py", STEPS, **place) as job:
+        dumps.touch()  # no directory any more, after the setting was checked
         job.trains()
         job.until("it was said", lambda: "the job's state cannot be saved" in job.result().output)
         job.signal(signal.SIGTERM)
