@@ -20,7 +20,7 @@ from figures import Figures, publish
 from taskd.core.incident.times import EVENTS, RankTimes
 from taskd.core.progress import Progress
 from taskd.manager.history.journal import Journal
-from taskd.messages.from_agent import NodeProgress
+from taskd.messages.node_progress import NodeProgress
 
 LINES = 2000
 PHASE = {"incident": 1, "round": 1, "strategy": "recover-in-place", "phase": "INTERRUPT"}

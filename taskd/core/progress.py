@@ -14,7 +14,7 @@ from heapq import nlargest
 from itertools import chain
 
 from taskd.core.events import StepsWaited
-from taskd.messages.from_agent import GONE, PHASES, SETUP, STOPPED, NodeProgress
+from taskd.messages.node_progress import GONE, PHASES, SETUP, STOPPED, NodeProgress
 from taskd.messages.to_operator import LISTED, WORST
 
 # An attempt that takes this many times as long as the median's is slow. The usual time follows

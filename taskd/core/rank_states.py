@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from taskd.core.progress import Heard, Progress, Seen, phase_name
-from taskd.messages.from_agent import GONE, STOPPED
+from taskd.messages.node_progress import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
@@ -12,6 +13,7 @@ from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
+FAULTS = 100  # of an incident
 TRACEBACK = 20_000  # characters of a traceback
 SPANS = 10  # of ranks that are named
 KINDS = 1000  # of durations of attempts
@@ -27,6 +29,11 @@ class Manager:
     host: str = ""
     pid: int = 0
     port: int = 0
+
+    @classmethod
+    def of(cls, record: Record) -> Manager:
+        """By its entry `start`."""
+        return cls(record.text("machine")[:253], record.count("pid"), record.count("port"))
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,24 @@ class Incident:
         """The replaced ranks, in order."""
         return sorted(self.replaced)
 
+    def tell(self, record: Record, read_round: Callable[[Any], Any]) -> None:
+        """It is over, and the entry describes all of it."""
+        self.number, self.began = record.count("incident"), began(record)
+        self.seconds = record.seconds("seconds")
+        self.result = record.text("result") or REPAIRED
+        self.strategy = record.text("strategy")
+        self.faults = list(_lines(record.several("faults"))) or self.faults
+        self.replaced = {rank for rank in record.several("ranks") if is_count(rank)}
+        self.step, self.reached = record.step("step"), record.step("reached")
+        self.phases = {
+            name[:40]: float(seconds)
+            for name, seconds in record.table("phases").items()
+            if type(seconds) in (int, float) and 0 <= seconds < FAR
+        }
+        self.tried = list(_lines(record.several("tried")))
+        rounds = map(read_round, record.several("rounds"))
+        self.rounds = [told for told in rounds if told is not None]
+
     def cut(self, now: float) -> None:
         """Cut the incident, which is not over, at `now`."""
         self.seconds = max(now - self.began, 0.0)
@@ -162,6 +187,12 @@ class Places:
         if self.per_node > 0:
             return rank // self.per_node, rank % self.per_node
         return -1, rank
+
+    def whole(self, ranks: Iterable[int]) -> set[int]:
+        """The nodes of which all ranks are among these."""
+        size = dict(zip(self.nodes, self.counts, strict=True))
+        found = Counter(self.of(rank)[0] for rank in ranks)
+        return {n for n, some in found.items() if n >= 0 and some == (size.get(n) or self.per_node)}
 
 
 @dataclass(frozen=True)
@@ -232,16 +263,15 @@ class Processes:
     devices: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, record: Record) -> Processes:
-        """Raises ValueError for an entry that makes no sense."""
+    def of(cls, record: Record) -> Processes | None:
+        """None for an entry that makes no sense."""
         names = ("ranks", "pids", "incarnations")
         ranks, pids, incarnations = (tuple(record.several(name)) for name in names)
-        devices = tuple(record.several("devices"))
+        devices = tuple(str(device)[:100] for device in record.several("devices"))
         if not len(ranks) == len(pids) == len(incarnations) or len(devices) not in (0, len(ranks)):
-            raise ValueError("lists of different lengths")
-        if not all(map(is_count, (*ranks, *pids, *incarnations))):
-            raise ValueError("not all are counts")
-        return cls(ranks, pids, incarnations, tuple(str(device)[:100] for device in devices))
+            return None
+        known = all(map(is_count, (*ranks, *pids, *incarnations))) and record.step("node") >= 0
+        return cls(ranks, pids, incarnations, devices) if known else None
 
 
 @dataclass(frozen=True)
@@ -342,3 +372,7 @@ def span(seconds: float) -> str:
 def is_count(value: Any) -> bool:
     """Whether it may be a rank, a node, or how many there are."""
     return type(value) is int and 0 <= value < FAR
+
+
+def _lines(values: list[Any]) -> Iterator[str]:
+    return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))

@@ -9,14 +9,12 @@ skipped.
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from taskd.history.facts import (
-    REPAIRED,
+    FAULTS,
     TEXT,
     Death,
     End,
@@ -29,7 +27,6 @@ from taskd.history.facts import (
     Sample,
     Shrunk,
     began,
-    is_count,
     sentence,
     texts,
 )
@@ -39,7 +36,7 @@ from taskd.history.slow_times import SlowTimes
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
-FAULTS, ENTERED, DEATHS = 100, 1000, 20  # of an incident
+ENTERED, DEATHS = 1000, 20  # of an incident
 SAID = {  # what is a line of its own
     "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
     "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
@@ -56,7 +53,8 @@ class Job:
 
     `began`, `last`: the first and the last entry, Unix times. `protected`: when every rank was in
     its loop, after each start; `in_loop`: they are. `paused`: from, to. `shrunk`: some ranks are
-    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks. `processes`: of each node. `preparing`: node -> the standby that prepares for it.
+    away; `shrunken`: when that has been so. `slow`: when the others waited for slow ranks.
+    `processes`: of each node. `preparing`: node -> the standby that prepares for it.
     `separated`: device -> fault code. `settings`: those that are set. `about`: of each node, what
     it runs on and with. `left`: why the last manager left. `closed`: incidents that are over, also
     those that are not kept."""
@@ -131,6 +129,7 @@ class Job:
     def until(self, time: float) -> None:
         """Account for time that passed without an entry."""
         if self.records and self.end is None:
+            self.spent.slow = self.slow.share
             self.spent.until(time, self.activity)
 
     def finish(self) -> None:
@@ -139,7 +138,7 @@ class Job:
         self._end_pause(self.last)
         if self.shrunk is not None:
             self._keep(self.shrunken, replace(self.shrunk, until=self.last))
-        self._none_slow(self.last)
+        self.slow.set({}, self.last)
 
     @property
     def ranks(self) -> int:
@@ -165,15 +164,7 @@ class Job:
     @property
     def away(self) -> set[int]:
         """The nodes of which all ranks are away."""
-        if self.shrunk is None:
-            return set()
-        places = self.places
-        found = Counter(places.of(rank)[0] for rank in self.shrunk.missing)
-        return {
-            node
-            for node, count in found.items()
-            if node >= 0 and count == (self.joined.get(node, (0, 0))[1] or self.per_node)
-        }
+        return self.places.whole(self.shrunk.missing) if self.shrunk is not None else set()
 
     def _keep(self, kept: list[T], item: T) -> None:
         kept.append(item)
@@ -190,11 +181,9 @@ class Job:
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
-            self.manager = Manager(
-                record.text("machine")[:253], record.count("pid"), record.count("port")
-            )
+            self.manager = Manager.of(record)
             self.left = ""
-            self._none_slow(record.time)  # the next manager will find them again
+            self.slow.set({}, record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one
 
     def _charge(self, record: Record) -> None:
@@ -240,7 +229,7 @@ class Job:
         self._cut(record.time)
         self._end_pause(record.time)
         self._resize(None, record.time)
-        self._none_slow(record.time)
+        self.slow.set({}, record.time)
         self.in_loop = False
         self.preparing.clear()
         self.spent.restart()
@@ -274,17 +263,11 @@ class Job:
     def _slow(self, record: Record) -> None:
         ended = max((i.ended for i in self.incidents[-1:]), default=0.0)
         before = self.slow.told(record, max((ended, *self.protected[-1:])))
-        self.spent.slow = self.slow.share
-        self.spent.slower(before)
-
-    def _none_slow(self, now: float) -> None:
-        self.slow.set({}, now)
-        self.spent.slow = 0.0
+        self.spent.slower(before, self.slow.share)
 
     def _processes(self, record: Record) -> None:
-        if (node := record.step("node")) >= 0:
-            with suppress(ValueError):
-                self.processes[node] = Processes.of(record)
+        if (found := Processes.of(record)) is not None:
+            self.processes[record.step("node")] = found
 
     def _recovery(self, record: Record) -> None:
         self.repairs = record.data.get("on") is not False
@@ -302,7 +285,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         self._resize(None, record.time)
-        self._none_slow(record.time)
+        self.slow.set({}, record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
@@ -351,23 +334,8 @@ class Job:
             incident = Incident(0, 0.0, self._usual(), self.hosts)
         elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
             self.spent.late(earlier, TRAINING)
-        incident.number = record.count("incident")
-        incident.began = began(record)
-        incident.seconds = record.seconds("seconds")
-        incident.result = record.text("result") or REPAIRED
-        incident.strategy = record.text("strategy")
-        incident.faults = list(_texts(record.several("faults"))) or incident.faults
-        incident.replaced = {rank for rank in record.several("ranks") if is_count(rank)}
+        incident.tell(record, self.read_round)
         incident.lost, self._gone = self._gone, set()
-        incident.step, incident.reached = record.step("step"), record.step("reached")
-        incident.phases = {
-            name[:40]: float(seconds)
-            for name, seconds in record.table("phases").items()
-            if type(seconds) in (int, float) and 0 <= seconds < FAR
-        }
-        incident.tried = list(_texts(record.several("tried")))
-        rounds = map(self.read_round, record.several("rounds"))
-        incident.rounds = [told for told in rounds if told is not None]
         self._keep(self.incidents, incident)
         self.closed += 1
         self.spent.repeat(incident.step, incident.reached)
@@ -402,10 +370,6 @@ def of_records(records: Iterable[Record], **made: Any) -> Job | None:
     for record in records:
         job.add(record)
     return job if job.records else None
-
-
-def _texts(values: list[Any]) -> Iterator[str]:
-    return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))
 
 
 _FOLLOW: dict[str, Callable[[Job, Record], None]] = {

@@ -15,7 +15,7 @@ from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.rank_monitor import node_progress, spent
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
-from taskd.messages.from_agent import GONE, PHASES, STOPPED
+from taskd.messages.node_progress import GONE, PHASES, STOPPED
 
 # a rank that has begun step 5, took its time for it, and ends
 ATTACHED = """

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from taskd.core.progress import WINDOW, Progress, Seen
-from taskd.messages.from_agent import GONE, PHASES, SETUP, NodeProgress
+from taskd.messages.node_progress import GONE, PHASES, SETUP, NodeProgress
 from taskd.messages.to_operator import WORST
 
 COMPUTING = PHASES.index("computing")

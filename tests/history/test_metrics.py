@@ -11,7 +11,7 @@ from taskd.core.overview import STATES
 from taskd.history.metrics.figures import KINDS, NODES, REPAIR, Figures
 from taskd.history.model import Job
 from taskd.history.reading import Record
-from taskd.messages.from_agent import PHASES
+from taskd.messages.node_progress import PHASES
 
 LADDER = ("retry", "recover-in-place", "recover", "dump", "exit")
 INCIDENT = {

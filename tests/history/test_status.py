@@ -24,7 +24,7 @@ from taskd.history.status import model as models
 from taskd.history.status.model import SHOWN, of_manager
 from taskd.history.status.rendering import printable, render
 from taskd.messages import codec
-from taskd.messages.from_agent import NodeProgress
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.to_operator import (
     AWAY,
     LISTED,

@@ -23,7 +23,7 @@ from taskd.agent.ranks.watchdog import Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 from taskd.messages import codec, from_agent, from_rank, to_rank
-from taskd.messages.from_agent import GONE, STOPPED, NodeProgress
+from taskd.messages.node_progress import GONE, STOPPED, NodeProgress
 
 log = logging.getLogger("taskd.agent")
 

@@ -25,7 +25,7 @@ from taskd.core.overview import STATES
 from taskd.history.facts import ENDED, REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job
 from taskd.history.reading import Record
-from taskd.messages.from_agent import PHASES
+from taskd.messages.node_progress import PHASES
 from taskd.messages.to_operator import WORST
 
 OTHER, NONE = "other", "none"

@@ -25,7 +25,7 @@ from taskd.core.state import JobState
 from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
 from taskd.messages import from_agent, to_agent, to_rank
-from taskd.messages.from_agent import NodeProgress
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.to_operator import WORST, Overview, Place
 from taskd.messages.values import Ranks
 from taskd.protocol.addresses import Address
