@@ -261,9 +261,8 @@ class Job:
         self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
 
     def _slow(self, record: Record) -> None:
-        ended = max((i.ended for i in self.incidents[-1:]), default=0.0)
-        before = self.slow.told(record, max((ended, *self.protected[-1:])))
-        self.spent.slower(before, self.slow.share)
+        least = max([0.0, *(i.ended for i in self.incidents[-1:]), *self.protected[-1:]])
+        self.spent.slower(self.slow.told(record, least), self.slow.share)
 
     def _processes(self, record: Record) -> None:
         if (found := Processes.of(record)) is not None:
@@ -296,7 +295,6 @@ class Job:
         if self.open is None or self.open.number != number:
             since = began(record)
             if self.open is None:
-                # one that the next manager finds may have begun in the one that it took over
                 over = self.incidents[-1].ended if self.incidents else 0.0
                 self.spent.late(record.time - max(since, over), self.activity)
             self._cut(record.time)
