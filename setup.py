@@ -121,8 +121,9 @@ bindings = [
     for path in sorted(Path("taskd/cython_api").glob("*.pyx"))
 ]
 
-# On an index a link into the tree leads nowhere, and a picture of it is not shown.
-readme = re.sub(r"!\[[^\]]*\]\([^)]*\)\n*", "", Path("README.md").read_text())
+# On an index a link into the tree leads nowhere, and its picture, up to the next heading, is not
+# shown.
+readme = re.sub(r"!\[.*?(?=^#)", "", Path("README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
 readme = re.sub(r"\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", readme)
 
 setup(

@@ -18,8 +18,9 @@ from arguments import Arguments
 from figures import Figures, publish
 
 from taskd.manager import peers
-from taskd.messages import codec, from_agent, from_rank, node_progress, to_rank
+from taskd.messages import codec, from_agent, from_rank, to_rank
 from taskd.messages.envelope import VERSION, Envelope, seal, unseal
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.values import Plan, Position, RankSet
 
 NAME = "0123456789abcdef" * 2
@@ -34,7 +35,7 @@ PLAN = Plan(
 RANKS = tuple(range(8))
 MESSAGES = {
     "heartbeat": from_agent.Heartbeat(
-        8, progress=node_progress.NodeProgress((100_000,) * 8, b"\1" * 8, (1_050_000,) * 8, 200_000)
+        8, progress=NodeProgress((100_000,) * 8, b"\1" * 8, (1_050_000,) * 8, 200_000)
     ),
     "RankInterrupted": from_rank.RankInterrupted(3, 0, 7, POSITION),
     "AgentJoined, 8 ranks": from_agent.AgentJoined(

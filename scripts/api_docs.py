@@ -71,20 +71,6 @@ Example:
         for attempt in job.batches(["a", "b", "c"]):
             with attempt as (step, batch):
                 print(epoch, step, batch)""",
-    "Attempt": """One try at one step; a context manager. An exception that a fault causes is
-swallowed, and the loop hands the step out again. Any other exception leaves the loop.
-
-Attributes:
-
-- `committed` (bool): whether this was the first commit of the step in this rank, known when the
-  `with` statement is left. Log and save where it is true. It is true at most once per step and
-  rank, over all processes of the rank: a step that is repeated after its commit is not committed
-  again. [What that leaves out](concepts.md#a-line-for-each-step).
-- `done` (bool): whether this was a commit of the step, the first or a later one. Update variables
-  that the loop carries on, such as a count or the best loss, where it is true: a repair restores
-  them with their step, and the repeated step updates them again. A variable that is updated where
-  `committed` is true would miss that update; it is named in the log before the first step.
-- `step` (int): the number of the step.""",
     "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
 before the update.
 
@@ -128,40 +114,6 @@ Example:
         pass""",
     "UnsupportedState": """`taskd.worker.state.given.UnsupportedState`: an object given to
 `protect` cannot be restored. The text names it and the remedy.""",
-    "of": """The adapter for tensors on a device.
-
-Args:
-    device: The device of a tensor.
-
-Returns:
-    A new adapter.
-
-Raises:
-    NotImplementedError: The kind of device is unknown.
-
-Example:
-    import torch
-    from taskd import devices
-
-    print(type(devices.of(torch.device("cpu"))))""",
-    "register": """Add an error pattern, or a kind of device. Call it in the script before
-`protect`; a replacement runs the script too. Registering the same again changes nothing.
-[Devices](devices.md) describes both.
-
-Args:
-    item: A `Pattern`, which is tried before taskd's own on every device, in order of registration;
-        or the name of a kind of device, as in `tensor.device.type`.
-    adapter: With a name: a subclass of `Device`. It takes precedence over taskd's adapter for that
-        name.
-
-Raises:
-    TypeError: `item` or `adapter` has the wrong type, or the class is abstract.
-    ValueError: The name is invalid, or another class is registered for it.
-
-Example:
-    from taskd.devices import FaultType, Pattern, register
-
-    register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu: uncorrectable error at",)))""",
 }
 
 

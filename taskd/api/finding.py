@@ -11,10 +11,10 @@ from taskd import settings
 from taskd.core import job_name
 from taskd.history import files, reading
 from taskd.protocol import running_jobs
-from taskd.protocol.operator_connection import ControlError
+from taskd.protocol.operator_connection import ControlError, NoManager
 
 
-class Over(ControlError):
+class Over(NoManager):
     """The job has ended."""
 
 

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from taskd import settings
 from taskd.cli import Group
 from taskd.cli.log_path import LOG_PATH
-from taskd.cli.operate import connected
+from taskd.cli.operate import connected, of_job
 from taskd.core.demand import Demand
 from taskd.core.incident import ladder
 from taskd.manager.history.continuity import DEVICE, Continuity
@@ -201,6 +201,7 @@ def done(level: Level, rungs: tuple[str, ...], sub_healthy: str) -> str:
 
 
 @command.command()
+@of_job
 @click.argument("device")
 @LOG_PATH
 @JSON

@@ -76,7 +76,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--serve",
-    "port",
+    "serve_at",
     is_flag=False,
     flag_value=9680,
     type=click.IntRange(0, 65535),
@@ -102,7 +102,7 @@ def command(
     log_path: Path | None,
     html: Path | None,
     trace: Path | None,
-    port: int | None,
+    serve_at: int | None,
     as_json: bool,
     checkpoint_every: tuple[float, bool] | None,
     restart_seconds: float | None,
@@ -126,12 +126,12 @@ def command(
         around = log_files.of_incidents(_directory(place), job) if logs else {}
         return assumed_account(job, checkpoint_every, restart_seconds, now, around), damaged
 
-    if port is not None:
+    if serve_at is not None:
         if html or trace or as_json:
             raise click.UsageError("--serve goes without --html, --trace and --json")
         from taskd.cli.serve import serve
 
-        serve(lambda: read_all(True)[0], port)
+        serve(lambda: read_all(True)[0], serve_at)
         return
     told, damaged = read_all(html is not None)
     write(told, html, trace)

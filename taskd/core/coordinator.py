@@ -69,14 +69,8 @@ class Coordinator:
         self.forming = Forming(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         self.leaving = Leaving(self.job, self.recovery, self.pause, self.finishing, self.switch)
-        self.tasks = Tasks(
-            self.job,
-            self.recovery,
-            self.faults,
-            self.pause,
-            self.finishing,
-            lambda well, text, tests: self.advisor.task_done(well, text, tests),
-        )
+        parts = self.recovery, self.faults, self.pause, self.finishing
+        self.tasks = Tasks(self.job, *parts, lambda *told: self.advisor.task_done(*told))
         self.profiling = Profiling(self.job)
         self.claims = Claims(self.job)
         self.succession = Succession(self.job, self.recovery, self.pause, self.forming, self.claims)

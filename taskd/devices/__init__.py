@@ -39,7 +39,23 @@ _from_users: set[str] = set()
 
 
 def of(device: torch.device) -> Device:
-    """The adapter for tensors on `device`. Raises NotImplementedError for an unknown type."""
+    """The adapter for tensors on a device.
+
+    Args:
+        device: The device of a tensor.
+
+    Returns:
+        A new adapter.
+
+    Raises:
+        NotImplementedError: The kind of device is unknown.
+
+    Example:
+        import torch
+        from taskd import devices
+
+        print(type(devices.of(torch.device("cpu"))))
+    """
     if device.type not in _kinds:
         known = ", ".join(sorted(_kinds))
         raise NotImplementedError(
@@ -54,20 +70,24 @@ def register(item: Pattern) -> None: ...
 @overload
 def register(item: str, adapter: type[Device]) -> None: ...
 def register(item: Pattern | str, adapter: type[Device] | None = None) -> None:
-    """Add a pattern, or a kind of device. Call it before `protect`, in the script: a replacement
-    runs the script too.
+    """Add an error pattern, or a kind of device. Call it in the script before `protect`; a
+    replacement runs the script too. Registering the same again changes nothing.
+    docs/devices.md describes both.
 
-    A pattern is tried before taskd's own, on every device; of several that match, the first one
-    registered counts:
+    Args:
+        item: A `Pattern`, which is tried before taskd's own on every device, in order of
+            registration; or the name of a kind of device, as in `tensor.device.type`.
+        adapter: With a name: a subclass of `Device`. It takes precedence over taskd's adapter for
+            that name.
+
+    Raises:
+        TypeError: `item` or `adapter` has the wrong type, or the class is abstract.
+        ValueError: The name is invalid, or another class is registered for it.
+
+    Example:
+        from taskd.devices import FaultType, Pattern, register
 
         register(Pattern("XPU ECC", FaultType.MEMORY, texts=("xpu: uncorrectable error at",)))
-
-    A kind of device is a name, as in `tensor.device.type`, and a subclass of Device:
-
-        register("xpu", Xpu)
-
-    It takes precedence over taskd's adapter for the same name. Registering the same class again
-    changes nothing; a different class for a registered name raises ValueError.
     """
     if isinstance(item, Pattern):
         if adapter is not None:

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
 
@@ -320,7 +321,13 @@ def _times(record: Record) -> Iterator[tuple[float, int]]:
         if isinstance(row, list | tuple) and len(row) == 2 and is_count(row[1]):
             seconds, count = row
             if type(seconds) in (int, float) and 0 < seconds < FAR:
-                yield float(seconds), count
+                yield _pair(float(seconds), count)
+
+
+@lru_cache(1 << 16)
+def _pair(seconds: float, count: int) -> tuple[float, int]:
+    """One for all samples: a journal has millions."""
+    return seconds, count
 
 
 def _spans(told: list[Any]) -> Iterator[Span]:

@@ -13,7 +13,7 @@ from typing import Any
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
-from taskd.manager import absent
+from taskd.manager import gathering
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.outgoing import Outgoing
@@ -309,6 +309,11 @@ class Membership:
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
         peer.ranks, peer.records, peer.about = event.ranks, event.records, event.about
+        others = {n: p.about for n, p in self.agents.items()}
+        if event.node not in self.seen and (
+            text := gathering.differs(event.node, peer.about, others)
+        ):
+            log.warning("%s", text)
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
 
@@ -321,7 +326,7 @@ class Membership:
                 " job's agents must reach it at %s",
                 addresses.text(place),
             )
-        elif why := absent.why(
+        elif why := gathering.missing(
             self._settings.nodes, self.seen, self.arrived, addresses.text(place)
         ):
             log.warning("%s", why)

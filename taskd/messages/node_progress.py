@@ -1,4 +1,4 @@
-"""Where the ranks of a node are: the part of a heartbeat that people see."""
+"""Where the ranks of a node are: part of an agent's heartbeats."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Answer(Message, frozen=True):
 
 
 class RankSeen(Struct, frozen=True, forbid_unknown_fields=True):
-    """A rank according to its node's last heartbeat: its `phase`, one of node_progress.PHASES, ""
+    """A rank according to its node's last heartbeat: its `phase`, one of PHASES (node_progress), ""
     if nothing is known; the seconds that an attempt usually takes it, 0 if not known; whether it is
     slow. `state`: one of RANK_STATES, and `why`. `host`: its node's; `pid`: of its process, 0 for
     none; `incarnation`: the number of that process; `device`: as torch names it, "" for a CPU."""

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from taskd.agent.ranks import process_limits
 from taskd.agent.ranks.processes import describe, exit_code, noted_code, orphan_code
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
@@ -157,3 +158,44 @@ reap_orphans([rank.pid], []); print(os.path.exists(f"/proc/{left}"))
 
 def test_the_end_of_nobody_is_taken_for_a_kill():
     assert orphan_code(os.getpid()) == -signal.SIGKILL
+
+
+TWO, NONE = str(1 << 31), str(2**63 - 4096)  # bytes; cgroup 1 has a number for no limit
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "count", "limit"),
+    [
+        ("0::/pod", "pod/memory.events", ("pod/memory.max", TWO)),
+        (
+            "4:memory:/host/pod",
+            "memory/memory.oom_control",
+            ("memory/memory.limit_in_bytes", "2147483648"),
+        ),
+        (
+            "4:memory:/pod",
+            "memory/pod/memory.oom_control",
+            ("memory/pod/memory.limit_in_bytes", str(2**63)),
+        ),
+    ],
+)
+def test_a_kill_for_want_of_memory_is_told_once(tmp_path, monkeypatch, cgroup, count, limit):
+    """By the cgroup's count, for each process that the kernel has killed since the agent began."""
+    own = tmp_path / "cgroup"
+    own.write_text(f"9:pids:/\n{cgroup}\n")
+    (tmp_path / count).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / count).write_text("oom 7\noom_kill 3\n")
+    (tmp_path / limit[0]).write_text(limit[1])
+    monkeypatch.setattr(process_limits, "CGROUPS", tmp_path)
+    monkeypatch.setattr(process_limits, "OWN", own)
+    memory = process_limits.OutOfMemory()
+    assert describe(-9, [], memory=memory.took_one) == SIGKILL
+    (tmp_path / count).write_text("oom 7\noom_kill 4\n")
+    told = "killed by SIGKILL (by the kernel, because memory ran out in its container"
+    more = ", which may have 2.0 GiB)" if limit[1] == TWO else ")"
+    assert describe(-9, [], memory=memory.took_one) == told + more
+    assert describe(-9, [], memory=memory.took_one) == SIGKILL
+    assert (
+        describe(-9, [], "it hangs", memory.took_one)
+        == "killed by SIGKILL (by its agent: it hangs)"
+    )

@@ -16,7 +16,7 @@ import torch.distributed.distributed_c10d as c10d
 from taskd.devices import faults
 
 ROOT = Path(__file__).parents[2]
-NAMED = os.environ.get("TASKD_TEST_TORCH_NPU")
+NAMED = os.environ.get("TEST_TORCH_NPU")
 PLACES = [Path(NAMED)] if NAMED else [ROOT / ".venv" / "torch_npu", Path(sys.prefix) / "torch_npu"]
 FOUND = next((p for p in PLACES if (p / "torch_npu" / "version.py").is_file()), None)
 
@@ -25,12 +25,12 @@ FOUND = next((p for p in PLACES if (p / "torch_npu" / "version.py").is_file()), 
 def wheel():
     """torch_npu cannot be imported without an NPU's software, so its files are read: in
     .venv/torch_npu, where `make test` puts what is needed of the wheel, or in the folder that
-    TASKD_TEST_TORCH_NPU names (one that has torch_npu/ in it)."""
+    TEST_TORCH_NPU names (one that has torch_npu/ in it)."""
     if FOUND is None and NAMED:
-        pytest.fail(f"TASKD_TEST_TORCH_NPU={NAMED}: there is no torch_npu/version.py in it")
+        pytest.fail(f"TEST_TORCH_NPU={NAMED}: there is no torch_npu/version.py in it")
     if FOUND is None:
         pytest.skip(
-            "torch_npu's files are not here: make test fetches them, or TASKD_TEST_TORCH_NPU names"
+            "torch_npu's files are not here: make test fetches them, or TEST_TORCH_NPU names"
             " the folder they are in"
         )
     return FOUND

@@ -100,7 +100,7 @@ def environment(wheel, tmp_path_factory):
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_files_of_the_wheel(release, processor):
     with zipfile.ZipFile(wheel_for(release, processor)) as archive:
-        names = set(archive.namelist())
+        names = {name for name in archive.namelist() if not name.endswith("/")}
         [about] = (n for n in names if n.endswith(".dist-info/METADATA"))
         metadata = email.message_from_bytes(archive.read(about))
         native = {n: archive.read(n) for n in names if n.endswith(".so")}

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
-NUMBER = r"[\d.]+"
+PLACES = {"N": r"[\d.]+", "N ms": r"[\d.]+ (?:ms|s|min \d+ s|min)"}
 
 
 @cache
@@ -18,8 +18,9 @@ def lines() -> dict[str, re.Pattern[str]]:
         cell = row.split(" | ")[0]
         if row.startswith("| "):
             for quoted in re.findall(r"`([^`]+)`", cell):
-                pattern = re.escape(quoted).replace(r"N\ ms", rf"{NUMBER} (?:ms|s|min \d+ s|min)")
-                found[quoted] = re.compile(re.sub(r"\bN\b", NUMBER, pattern))
+                parts = re.split(r"\b(N ms|N)\b", quoted)
+                pattern = "".join(PLACES.get(part, re.escape(part)) for part in parts)
+                found[quoted] = re.compile(pattern)
     return found
 
 

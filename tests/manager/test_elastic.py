@@ -13,22 +13,15 @@ from taskd.history.reading import Reader
 from taskd.history.status.model import of_journal, of_manager
 from taskd.manager.history.observers import Observers
 from taskd.manager.limits import ManagerLimits
-from taskd.messages import (
-    from_agent,
-    from_operator,
-    from_rank,
-    node_progress,
-    to_agent,
-    to_operator,
-    to_rank,
-)
+from taskd.messages import from_agent, from_operator, from_rank, to_agent, to_operator, to_rank
 from taskd.messages.envelope import OPERATOR
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.to_operator import AWAY
 from taskd.messages.values import Position
 
 STEP = 7
 AT = Position(STEP, STEP, final=frozenset({STEP}), stripes=frozenset({STEP}))
-BEAT = node_progress.NodeProgress((8, 8), bytes((1, 1)), (20_000, 20_000), 100)
+BEAT = NodeProgress((8, 8), bytes((1, 1)), (20_000, 20_000), 100)
 SILENCE = 3.0
 
 

@@ -18,12 +18,12 @@ from taskd.messages import (
     from_agent,
     from_operator,
     from_rank,
-    node_progress,
     to_agent,
     to_operator,
     to_rank,
 )
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.values import Position
 
 AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
@@ -61,7 +61,7 @@ def synchronize(agent, ahead):
     return asked
 
 
-PROGRESS = node_progress.NodeProgress((7, 6), bytes((1, 2)), (20_000, 20_000), 100)
+PROGRESS = NodeProgress((7, 6), bytes((1, 2)), (20_000, 20_000), 100)
 
 
 def test_an_operator_sees_the_steps_that_heartbeats_tell(start):
@@ -72,7 +72,7 @@ def test_an_operator_sees_the_steps_that_heartbeats_tell(start):
     assert (seen.step, seen.total) == (-1, 0)
     assert {(r.phase, r.pid, r.state) for r in seen.listed} == {("", 0, "well")}
     beat(a, progress=PROGRESS)
-    beat(b, progress=node_progress.NodeProgress((7, 7), bytes((1, 1)), (90_000, 0), 100))
+    beat(b, progress=NodeProgress((7, 7), bytes((1, 1)), (90_000, 0), 100))
     manager.serves(b)
     seen = overview(manager)
     assert (seen.step, seen.highest, seen.total, seen.usual) == (6, 7, 100, 0.02)
@@ -104,8 +104,8 @@ def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
 
     def beats(away):
         state.topology.away = frozenset(away)
-        writer.heard(0, (0, 1), node_progress.NodeProgress((5, 9), b"\x08\x01", (90, 20), 100), 1.0)
-        writer.heard(1, (2, 3), node_progress.NodeProgress((9, 9), b"\x01\x01", (20, 20), 100), 1.0)
+        writer.heard(0, (0, 1), NodeProgress((5, 9), b"\x08\x01", (90, 20), 100), 1.0)
+        writer.heard(1, (2, 3), NodeProgress((9, 9), b"\x01\x01", (20, 20), 100), 1.0)
         return writer.progress.seen()
 
     assert (seen := beats(())).step == 5 and seen.phases == {"computing": 3, "gone": 1}
@@ -140,7 +140,7 @@ def test_a_heartbeat_that_does_not_fit_its_ranks_says_nothing(start, progress):
     manager = start(1)
     (agent,) = manager.protected(1)
     some = len(progress)
-    beat(agent, progress=node_progress.NodeProgress(progress, bytes(some), (0,) * some))
+    beat(agent, progress=NodeProgress(progress, bytes(some), (0,) * some))
     manager.serves(agent)
     assert overview(manager).step == -1
 

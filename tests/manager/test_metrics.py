@@ -18,7 +18,8 @@ from taskd.history.metrics import endpoint
 from taskd.manager.history import observers
 from taskd.manager.history.observers import Observers
 from taskd.manager.limits import ManagerLimits
-from taskd.messages import from_agent, from_rank, node_progress
+from taskd.messages import from_agent, from_rank
+from taskd.messages.node_progress import NodeProgress
 
 LOOPBACK = ("127.0.0.1", 0)
 PATIENCE = 20.0
@@ -72,9 +73,7 @@ def answer(manager, data, wait=True):
 def test_a_scrape(manager):
     agents = manager.protected(2)
     agents[0].send(
-        from_agent.Heartbeat(
-            2, progress=node_progress.NodeProgress((7, 6), bytes((1, 2)), (20_000, 20_000), 100)
-        )
+        from_agent.Heartbeat(2, progress=NodeProgress((7, 6), bytes((1, 2)), (20_000, 20_000), 100))
     )
     found = until(
         manager, lambda f: f.get(("taskd_job_state", "training")) == 1 and ("taskd_step",) in f

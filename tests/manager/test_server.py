@@ -9,13 +9,14 @@ import pytest
 
 from taskd.core.coordinator import Coordinator
 from taskd.history.reading import repaired
-from taskd.manager import absent, peers
+from taskd.manager import gathering, peers
 from taskd.manager.limits import ManagerLimits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
-from taskd.messages.values import Position
+from taskd.messages.values import About, Position
 from taskd.protocol.keys import derive
 from taskd.protocol.link import Link
+from tests.lab.troubleshooting import told
 
 
 def test_a_job_from_the_first_agent_to_its_end(start, tmp_path):
@@ -261,8 +262,20 @@ def test_nobody_comes_and_the_user_is_told_what_to_do(start, caplog):
     ],
 )
 def test_which_nodes_are_waited_for(joined, arrived, said):
-    text = absent.why(2, joined, arrived, "h:1")
+    text = gathering.missing(2, joined, arrived, "h:1")
     assert text.startswith(said) and bool(text) == bool(said)
+
+
+def test_nodes_with_other_versions_are_named():
+    """A container of last month on one node."""
+    ours = About(host="gpu-01", torch="2.13.0", python="3.11.7", taskd="0.1.0")
+    theirs = About(host="gpu-02", torch="2.9.1", python="3.11.7", taskd="0.1.0")
+    assert gathering.differs(0, ours, {}) == gathering.differs(0, ours, {0: ours}) == ""
+    assert gathering.differs(1, ours, {0: ours}) == ""
+    assert gathering.differs(1, About(), {0: ours}) == ""
+    text = gathering.differs(1, theirs, {0: ours, 1: theirs})
+    assert told(text, "nodes run different versions: torch")
+    assert "2.9.1 on node 1 (gpu-02), 2.13.0 on node 0 (gpu-01)" in text and "python" not in text
 
 
 def test_whoever_has_another_key_is_told_of(start, caplog):

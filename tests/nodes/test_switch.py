@@ -107,7 +107,7 @@ def test_moves_that_fail_and_one_that_does_not(hosts, tmp_path, tmp_path_factory
     reference = training.References(tmp_path_factory.getbasetemp())(4, *arguments)
     # of the ranks that are prepared: one ends, once, while the other one waits
     faults = "3:1:protected:exit3,2:1:protected:nap:3"
-    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TASKD_TEST_FAULTS": faults}
+    environment = {"TASKD_SUBHEALTHY_STRATEGY": "hotSwitch", "TEST_FAULTS": faults}
     enough = tmp_path / "job" / "enough-1"
     with Cluster(
         hosts(3), tmp_path / "job", 2, 2, *arguments, strategy=STRATEGY, **environment

@@ -47,7 +47,7 @@ class Trains(Cluster):
     def __init__(self, machines, directory: Path, script: str, kind: str, faults: str, **env: str):
         super().__init__(
             machines, directory, 2, 1, script, kind, strategy=STRATEGY,
-            TASKD_TEST_FAULTS=faults, **env,
+            TEST_FAULTS=faults, **env,
         )  # fmt: skip
 
     def goes_on(self, point: str) -> None:

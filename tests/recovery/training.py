@@ -69,7 +69,7 @@ def environment(directory: Path, faults: str = "", **more: str | None) -> dict[s
         "TASKD_FAULT_REPORTS": "on",
         "TASKD_LOG_PATH": str(directory / "log"),
         "MINDX_TASK_ID": directory.name,
-        "TASKD_TEST_FAULTS": faults,
+        "TEST_FAULTS": faults,
         "PYTHONWARNINGS": "ignore",
         **_rendezvous(),
         **more,

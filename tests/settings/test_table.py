@@ -17,7 +17,7 @@ from taskd.settings import Where, unknown
 ROOT = Path(__file__).resolve().parents[2]
 # of the documents' shell lines, and of the tests: taskd reads none of them
 OTHERS = {
-    *unknown.OTHERS, "TASKD_TEST_FAULTS", "TASKD_TEST_TORCH_NPU",
+    *unknown.OTHERS,
 }  # fmt: skip
 # Table 1 of the guide
 TABLE_1 = {

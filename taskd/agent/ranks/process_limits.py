@@ -14,6 +14,7 @@ from pathlib import Path
 PASSING = (errno.EAGAIN, errno.ENOMEM)
 NEAR = 2  # what has ended since may be as many
 CGROUPS = Path("/sys/fs/cgroup")
+OWN = Path("/proc/self/cgroup")
 MEMORY = (("memory.events", "memory.max"), ("memory.oom_control", "memory.limit_in_bytes"))
 UNLIMITED = 1 << 60  # bytes; cgroup 1 writes a number for no limit
 
@@ -74,7 +75,7 @@ class OutOfMemory:
 def _cgroups(kind: str) -> Iterator[Path]:
     """Where this process's limits of that kind may be."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in OWN.read_text().splitlines():
             _, kinds, path = line.split(":", 2)
             if kinds in ("", kind):
                 # in a container the path may be that of the host

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from collections.abc import Mapping
 
@@ -27,12 +26,9 @@ def port(environ: Mapping[str, str], nodes: int = 1) -> Finding:
     where, own = f"{number} on {host}", "set POD_IP to this machine's own address"
     unset = f"{own}, or unset it"
     try:
-        ipaddress.ip_address(host)
         with socket.socket(addresses.family(host), socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ does
             probe.bind((host, number))
-    except ValueError:
-        return error(name, f"POD_IP={host!r} is not an IP address", unset)
     except OSError as problem:
         if problem.errno in (errno.EACCES, errno.EPERM):
             return error(name, f"this user may not open {where}", "set TASKD_PORT above 1023")

@@ -109,11 +109,10 @@ class Recovery(Part):
     def alone(self, why: str, now: float) -> None:
         """Continue without the advisor's strategy, if the incident waits for it. `why`: "" if it
         has come."""
-        incident = self.incident
-        if incident is not None and incident.consults:
-            incident.consults = False
+        if self.incident is not None and self.incident.consults:
+            self.incident.consults = False
             if why:
-                own = f"continuing with this manager's own choice, {incident.strategy}"
+                own = f"continuing with this manager's own choice, {self.incident.strategy}"
                 self._job.note(f"{why}: {own}")
             self.advance(now)
 
@@ -132,16 +131,15 @@ class Recovery(Part):
         the report of a rank that gave the type of its fault. `since`: when it made the job stand
         still, if that was earlier."""
         if self.incident is None:
-            self._open(now, min(since, now))
-        incident = self.incident
-        assert incident is not None
+            self._open(min(since, now))
+        assert self.incident is not None
         if kind is not None:
-            incident.kinds[kind.rank] = kind.fault
-        self._job.note(incident.add(text, explains), journaled=True)
-        incident.tell_fault(self._job, text)
-        return incident
+            self.incident.kinds[kind.rank] = kind.fault
+        self._job.note(self.incident.add(text, explains), journaled=True)
+        self.incident.tell_fault(self._job, text)
+        return self.incident
 
-    def _open(self, now: float, since: float) -> None:
+    def _open(self, since: float) -> None:
         self.incidents += 1
         incident = self.incident = Incident(self.incidents, since)
         incident.rungs, incident.leaving = self._job.rungs, self._job.leaves
@@ -233,20 +231,16 @@ class Recovery(Part):
 
     def interrupted(self, event: from_rank.RankInterrupted, now: float) -> None:
         incident = self._in(Phase.INTERRUPT)
-        if (
-            incident is None
-            or event.interruption != self._job.interruption
-            or event.rank in incident.killed
-        ):
+        if incident is None or event.interruption != self._job.interruption:
             return
-        if event.unfit:
-            why = {event.rank: event.unfit}
-            self.fault(f"rank {event.rank} cannot be kept: {event.unfit}", now, evicted=why)
+        if event.rank in incident.killed:
+            return
+        if why := event.unfit:
+            text = f"rank {event.rank} cannot be kept: {why}"
+            self.fault(text, now, evicted={event.rank: why})
         elif event.rank not in incident.new:
             incident.round.reports[event.rank] = event.position
-            if event.idle is not None:
-                asked = incident.timeline.entered[-1][1]
-                incident.progress = max(incident.progress, asked - event.idle)
+            incident.idled(event.idle)
             incident.round.times.note(times.INTERRUPTED, event.rank, self._job.at)
             self.advance(now)
 

@@ -177,6 +177,11 @@ class Incident:
             self.began = since
             self.timeline.entered[0] = (Phase.DETECT.value, since)
 
+    def idled(self, seconds: float | None) -> None:
+        """An interrupted rank had made no progress for so long, see RankInterrupted.idle."""
+        if seconds is not None:
+            self.progress = max(self.progress, self.timeline.entered[-1][1] - seconds)
+
     @property
     def place(self) -> str:
         return f"incident {self.number}, {self.phase.value}"

@@ -30,7 +30,7 @@ from taskd.messages.to_operator import WORST, Overview, Place
 from taskd.messages.values import Ranks
 from taskd.protocol.addresses import Address
 
-EVERY = 10.0  # seconds between two entries about progress: 2 MB a day
+EVERY = 10.0  # seconds between two entries about progress: 5 MB a day
 CLOCKS = 60.0  # seconds between two entries about clocks
 NEWS = 0.005  # seconds by which a clock must move to be written again: far below any phase
 

@@ -1,4 +1,4 @@
-"""Faults on purpose: TASKD_TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas.
+"""Faults on purpose: TEST_FAULTS is a list "rank:step:point:kind[:times]", joined by commas.
 Each happens `times` times (1) per job. A test can ask for one more while the job runs: a file
 "asked-RANK-POINT" with the kind in it."""
 
@@ -22,7 +22,7 @@ class Injector:
     def __init__(self, out: Path, rank: int) -> None:
         self._out, self._rank, self._step = out, rank, -1
         due: dict[tuple[int, str], tuple[str, int]] = {}
-        for text in filter(None, os.environ.get("TASKD_TEST_FAULTS", "").split(",")):
+        for text in filter(None, os.environ.get("TEST_FAULTS", "").split(",")):
             who, step, point, kind, *times = text.split(":")
             if int(who) == rank:
                 due[int(step), point] = (kind, int(times[0]) if times else 1)
