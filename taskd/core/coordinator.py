@@ -184,9 +184,8 @@ class Coordinator:
 
     def step(self, event: e.Event, now: float, at: float | None = None) -> list[c.Command]:
         """Handle one event; return the commands to carry out, in order. Late and repeated events
-        return none, nor do events that arrive before this manager is in charge: agents register
-        again once it is. `at`: when the event happened, if known to be before `now`; only the
-        journal uses it."""
+        return none, nor do events before this manager is in charge: agents register again once it
+        is. `at`: when the event happened, if known to be before `now`; for the journal alone."""
         job = self.job
         job.out, job.at = [], now if at is None else at
         if job.over:

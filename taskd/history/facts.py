@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
@@ -13,15 +14,11 @@ from taskd.history.reading import FAR, Record
 
 REPAIRED, RESTARTED, ENDED, OPEN = "repaired", "restarted", "ended", "not over"
 TEXT = 1000  # characters of a line
+FAULTS = 100  # of an incident
+TRACEBACK = 20_000  # characters of a traceback
 SPANS = 10  # of ranks that are named
 KINDS = 1000  # of durations of attempts
 RANKS = 1_000_000  # more, or more shares of a step, is a journal that is wrong
-
-SAID = {  # what is a line of its own
-    "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
-    "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
-    "leave", "join", "pause", "continue", "gap", "fault", "end", "elastic",
-}  # fmt: skip
 
 Span = tuple[int, int, int]  # ranks: the first, the last, the distance between two
 
@@ -34,6 +31,11 @@ class Manager:
     pid: int = 0
     port: int = 0
 
+    @classmethod
+    def of(cls, record: Record) -> Manager:
+        """By its entry `start`."""
+        return cls(record.text("machine")[:253], record.count("pid"), record.count("port"))
+
 
 @dataclass(frozen=True)
 class Line:
@@ -42,6 +44,97 @@ class Line:
     at: float
     kind: str
     text: str
+
+
+@dataclass(frozen=True)
+class Death:
+    """How a rank's process ended: a `death` entry. `at`: Unix time; `traceback`: of the exception
+    `raised`, or where its threads were when it hung; "" for none."""
+
+    at: float
+    rank: int
+    node: int
+    pid: int
+    cause: str
+    raised: str
+    traceback: str
+
+    @classmethod
+    def of(cls, record: Record) -> Death:
+        return cls(
+            record.time,
+            record.step("rank"),
+            record.step("node"),
+            record.count("pid"),
+            record.text("cause")[:TEXT],
+            record.text("raised")[:TEXT],
+            record.text("traceback")[:TRACEBACK],
+        )
+
+
+@dataclass
+class Incident:
+    """A fault and all that was done about it. `began`: Unix time; `seconds` and `phases`: seconds;
+    for an unfinished incident, up to when it was cut. `entered`: the phases in order, as (round,
+    phase, Unix time). `replaced`: ranks; `lost`: nodes. `usual`: seconds of a step before it, 0 if
+    not known. `hosts`: the addresses of the nodes' machines when it began. `rounds`: the results of
+    Job.read_round."""
+
+    number: int
+    began: float
+    usual: float = 0.0
+    hosts: dict[int, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    result: str = OPEN
+    strategy: str = ""
+    faults: list[str] = field(default_factory=list)
+    replaced: set[int] = field(default_factory=set)
+    lost: set[int] = field(default_factory=set)
+    step: int = -1
+    reached: int = -1
+    phases: dict[str, float] = field(default_factory=dict)
+    tried: list[str] = field(default_factory=list)
+    rounds: list[Any] = field(default_factory=list)
+    entered: list[tuple[int, str, float]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    deaths: list[Death] = field(default_factory=list)
+    unsaid: int = 0  # lines that are left out
+
+    @property
+    def ended(self) -> float:
+        return self.began + self.seconds
+
+    @property
+    def ranks(self) -> list[int]:
+        """The replaced ranks, in order."""
+        return sorted(self.replaced)
+
+    def tell(self, record: Record, read_round: Callable[[Any], Any]) -> None:
+        """It is over, and the entry describes all of it."""
+        self.number, self.began = record.count("incident"), began(record)
+        self.seconds = record.seconds("seconds")
+        self.result = record.text("result") or REPAIRED
+        self.strategy = record.text("strategy")
+        self.faults = list(_lines(record.several("faults"))) or self.faults
+        self.replaced = {rank for rank in record.several("ranks") if is_count(rank)}
+        self.step, self.reached = record.step("step"), record.step("reached")
+        self.phases = {
+            name[:40]: float(seconds)
+            for name, seconds in record.table("phases").items()
+            if type(seconds) in (int, float) and 0 <= seconds < FAR
+        }
+        self.tried = list(_lines(record.several("tried")))
+        rounds = map(read_round, record.several("rounds"))
+        self.rounds = [told for told in rounds if told is not None]
+
+    def cut(self, now: float) -> None:
+        """Cut the incident, which is not over, at `now`."""
+        self.seconds = max(now - self.began, 0.0)
+        noticed = self.entered[0][2] if self.entered else now
+        self.phases = {"DETECT": max(noticed - self.began, 0.0)}
+        ends = [*(at for _, _, at in self.entered[1:]), now]
+        for (_, phase, begin), end in zip(self.entered, ends, strict=False):
+            self.phases[phase] = self.phases.get(phase, 0.0) + max(end - begin, 0.0)
 
 
 @dataclass(frozen=True)
@@ -95,6 +188,12 @@ class Places:
         if self.per_node > 0:
             return rank // self.per_node, rank % self.per_node
         return -1, rank
+
+    def whole(self, ranks: Iterable[int]) -> set[int]:
+        """The nodes of which all ranks are among these."""
+        size = dict(zip(self.nodes, self.counts, strict=True))
+        found = Counter(self.of(rank)[0] for rank in ranks)
+        return {n for n, some in found.items() if n >= 0 and some == (size.get(n) or self.per_node)}
 
 
 @dataclass(frozen=True)
@@ -165,16 +264,15 @@ class Processes:
     devices: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, record: Record) -> Processes:
-        """Raises ValueError for an entry that makes no sense."""
+    def of(cls, record: Record) -> Processes | None:
+        """None for an entry that makes no sense."""
         names = ("ranks", "pids", "incarnations")
         ranks, pids, incarnations = (tuple(record.several(name)) for name in names)
-        devices = tuple(record.several("devices"))
+        devices = tuple(str(device)[:100] for device in record.several("devices"))
         if not len(ranks) == len(pids) == len(incarnations) or len(devices) not in (0, len(ranks)):
-            raise ValueError("lists of different lengths")
-        if not all(map(is_count, (*ranks, *pids, *incarnations))):
-            raise ValueError("not all are counts")
-        return cls(ranks, pids, incarnations, tuple(str(device)[:100] for device in devices))
+            return None
+        known = all(map(is_count, (*ranks, *pids, *incarnations))) and record.step("node") >= 0
+        return cls(ranks, pids, incarnations, devices) if known else None
 
 
 @dataclass(frozen=True)
@@ -186,16 +284,6 @@ class End:
     reason: str
     time: float
     ending: str = ""
-
-
-def usual(samples: Sequence[Sample]) -> float:
-    """Seconds of a step, according to the last report."""
-    for sample in reversed(samples[-20:]):
-        if sample.rate > 0:
-            return 60.0 / sample.rate
-        if sample.usual > 0:
-            return sample.usual
-    return 0.0
 
 
 def sentence(record: Record) -> str:
@@ -291,3 +379,7 @@ def span(seconds: float) -> str:
 def is_count(value: Any) -> bool:
     """Whether it may be a rank, a node, or how many there are."""
     return type(value) is int and 0 <= value < FAR
+
+
+def _lines(values: list[Any]) -> Iterator[str]:
+    return (value[:TEXT] for value in values[: FAULTS + 1] if isinstance(value, str))

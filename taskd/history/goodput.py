@@ -98,9 +98,9 @@ class Spent:
         elif kind != STARTING:
             self._move(kind, seconds, INCIDENT)
 
-    def slower(self, seconds: float) -> None:
+    def slower(self, seconds: float, share: float) -> None:
         """A rank is named as slow that has been so for `seconds` of training."""
-        self._move(TRAINING, max(seconds, 0.0) * self.slow, SLOW)
+        self._move(TRAINING, max(seconds, 0.0) * share, SLOW)
 
     def _move(self, kind: str, seconds: float, to: str) -> None:
         seconds = min(seconds, self.seconds[kind])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from taskd.history.incident import Incident
+from taskd.history.facts import Incident
 from taskd.history.model import Job
 
 OLDER = 5  # files of one log besides the newest, see logs.py

@@ -9,16 +9,16 @@ skipped.
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from taskd.history.facts import (
-    SAID,
+    FAULTS,
     TEXT,
+    Death,
     End,
+    Incident,
     Line,
     Manager,
     Pause,
@@ -29,15 +29,19 @@ from taskd.history.facts import (
     began,
     sentence,
     texts,
-    usual,
 )
 from taskd.history.goodput import INCIDENT, PAUSED, STARTING, TRAINING, Spent
-from taskd.history.incident import DEATHS, Death, Incident
 from taskd.history.reading import FAR, Record
 from taskd.history.slow_times import SlowTimes
 
 T = TypeVar("T")
 LINES = 200  # of an incident, and of the job outside of incidents
+ENTERED, DEATHS = 1000, 20  # of an incident
+SAID = {  # what is a line of its own
+    "note", "decision", "replace", "kill", "refused", "lost", "fenced", "takeover", "prepare",
+    "stand-down", "move", "separated", "released", "restart", "recovery", "charge", "start",
+    "leave", "join", "pause", "continue", "gap", "fault", "end", "elastic",
+}  # fmt: skip
 
 
 @dataclass
@@ -125,6 +129,7 @@ class Job:
     def until(self, time: float) -> None:
         """Account for time that passed without an entry."""
         if self.records and self.end is None:
+            self.spent.slow = self.slow.share
             self.spent.until(time, self.activity)
 
     def finish(self) -> None:
@@ -133,7 +138,7 @@ class Job:
         self._end_pause(self.last)
         if self.shrunk is not None:
             self._keep(self.shrunken, replace(self.shrunk, until=self.last))
-        self._none_slow(self.last)
+        self.slow.set({}, self.last)
 
     @property
     def ranks(self) -> int:
@@ -159,15 +164,7 @@ class Job:
     @property
     def away(self) -> set[int]:
         """The nodes of which all ranks are away."""
-        if self.shrunk is None:
-            return set()
-        places = self.places
-        found = Counter(places.of(rank)[0] for rank in self.shrunk.missing)
-        return {
-            node
-            for node, count in found.items()
-            if node >= 0 and count == (self.joined.get(node, (0, 0))[1] or self.per_node)
-        }
+        return self.places.whole(self.shrunk.missing) if self.shrunk is not None else set()
 
     def _keep(self, kept: list[T], item: T) -> None:
         kept.append(item)
@@ -184,11 +181,9 @@ class Job:
         self._places = None
         if record.data.get("repeated") is not True:
             self.managers += 1
-            self.manager = Manager(
-                record.text("machine")[:253], record.count("pid"), record.count("port")
-            )
+            self.manager = Manager.of(record)
             self.left = ""
-            self._none_slow(record.time)  # the next manager will find them again
+            self.slow.set({}, record.time)  # the next manager will find them again
             self._cut(record.time)  # the next manager opens another one
 
     def _charge(self, record: Record) -> None:
@@ -234,7 +229,7 @@ class Job:
         self._cut(record.time)
         self._end_pause(record.time)
         self._resize(None, record.time)
-        self._none_slow(record.time)
+        self.slow.set({}, record.time)
         self.in_loop = False
         self.preparing.clear()
         self.spent.restart()
@@ -266,19 +261,12 @@ class Job:
         self.spent.shares = 1 if self.shrunk is None else self.shrunk.shares
 
     def _slow(self, record: Record) -> None:
-        ended = max((i.ended for i in self.incidents[-1:]), default=0.0)
-        before = self.slow.told(record, max((ended, *self.protected[-1:])))
-        self.spent.slow = self.slow.share
-        self.spent.slower(before)
-
-    def _none_slow(self, now: float) -> None:
-        self.slow.set({}, now)
-        self.spent.slow = 0.0
+        least = max([0.0, *(i.ended for i in self.incidents[-1:]), *self.protected[-1:]])
+        self.spent.slower(self.slow.told(record, least), self.slow.share)
 
     def _processes(self, record: Record) -> None:
-        if (node := record.step("node")) >= 0:
-            with suppress(ValueError):
-                self.processes[node] = Processes.of(record)
+        if (found := Processes.of(record)) is not None:
+            self.processes[record.step("node")] = found
 
     def _recovery(self, record: Record) -> None:
         self.repairs = record.data.get("on") is not False
@@ -296,7 +284,7 @@ class Job:
     def _finish(self, record: Record) -> None:
         self._cut(record.time)
         self._resize(None, record.time)
-        self._none_slow(record.time)
+        self.slow.set({}, record.time)
         ok, reason = record.data.get("ok") is True, record.text("reason")[:4000]
         self.end = End(ok, reason, record.time, record.text("ending")[:100])
 
@@ -307,24 +295,27 @@ class Job:
         if self.open is None or self.open.number != number:
             since = began(record)
             if self.open is None:
-                # one that the next manager finds may have begun in the one that it took over
                 over = self.incidents[-1].ended if self.incidents else 0.0
                 self.spent.late(record.time - max(since, over), self.activity)
             self._cut(record.time)
-            self.open = Incident(number, since, usual(self.samples), self.hosts)
+            self.open = Incident(number, since, self._usual(), self.hosts)
             self.open.deaths = [death for death in self.deaths if death.at >= since]
             self.deaths = [death for death in self.deaths if death.at < since]
-        self.open.fault(record)
+        if len(self.open.faults) < FAULTS:
+            self.open.faults.append(record.text("text")[:TEXT])
 
     def _death(self, record: Record) -> None:
         if self.open is None:
             self.deaths = [*self.deaths[1 - DEATHS :], Death.of(record)]
-        else:
-            self.open.death(record)
+        elif len(self.open.deaths) < DEATHS:
+            self.open.deaths.append(Death.of(record))
 
     def _phase(self, record: Record) -> None:
         if self.open is not None:
-            self.open.phase(record)
+            self.open.strategy = record.text("strategy")
+            if len(self.open.entered) < ENTERED:
+                entry = record.count("round"), record.text("phase"), record.time
+                self.open.entered.append(entry)
 
     def _decision(self, record: Record) -> None:
         if self.open is not None:
@@ -338,10 +329,10 @@ class Job:
         """The incident is over, and the entry describes all of it."""
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
-            incident = Incident(0, 0.0, usual(self.samples), self.hosts)
+            incident = Incident(0, 0.0, self._usual(), self.hosts)
         elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
             self.spent.late(earlier, TRAINING)
-        incident.end(record, self.read_round)
+        incident.tell(record, self.read_round)
         incident.lost, self._gone = self._gone, set()
         self._keep(self.incidents, incident)
         self.closed += 1
@@ -353,6 +344,15 @@ class Job:
             self.open.cut(now)
             self._keep(self.incidents, self.open)
             self.open = None
+
+    def _usual(self) -> float:
+        """Seconds of a step, according to the last report."""
+        for sample in reversed(self.samples[-20:]):
+            if sample.rate > 0:
+                return 60.0 / sample.rate
+            if sample.usual > 0:
+                return sample.usual
+        return 0.0
 
     def _say(self, record: Record) -> None:
         to = self.open or self

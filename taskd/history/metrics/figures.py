@@ -22,8 +22,7 @@ from prometheus_client.exposition import choose_encoder
 from taskd.core.incident.ladder import ENDING, MOVES, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.overview import STATES
-from taskd.history.facts import ENDED, REPAIRED, RESTARTED, Sample
-from taskd.history.incident import Incident
+from taskd.history.facts import ENDED, REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job
 from taskd.history.reading import Record
 from taskd.messages.node_progress import PHASES

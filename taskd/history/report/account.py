@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from taskd.history.incident import Incident
+from taskd.history.facts import Incident
 from taskd.history.log_files import Told
 from taskd.history.model import Job, of_records
 from taskd.history.reading import Record

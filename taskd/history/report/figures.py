@@ -12,8 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taskd.core.incident.ladder import GROW
-from taskd.history.facts import REPAIRED, RESTARTED, Sample
-from taskd.history.incident import Incident
+from taskd.history.facts import REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job
 
 Interval = tuple[float, float]

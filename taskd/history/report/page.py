@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from taskd.history.facts import Line
-from taskd.history.incident import Death, Incident
+from taskd.history.facts import Death, Incident, Line
 from taskd.history.report import words
 from taskd.history.report.account import Account, Slow, node_of
 from taskd.history.report.causes import Fault, to_blame

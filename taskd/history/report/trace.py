@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from taskd.history.incident import Incident
+from taskd.history.facts import Incident
 from taskd.history.report.account import Account
 from taskd.history.report.rounds import EVENTS, Round, latest
 

@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from taskd.history.facts import OPEN, End, Sample
-from taskd.history.incident import Incident
+from taskd.history.facts import OPEN, End, Incident, Sample
 from taskd.history.model import Job
 from taskd.messages.to_operator import (
     AWAY,
