@@ -86,7 +86,7 @@ class Reader:
 
     def __init__(self, page: str, folder: Path) -> None:
         self.folder = folder
-        absent = ("TASKD_SECRET", "TASKD_LOG_PATH", "TASKD_TEST_FAULTS", "MINDX_TASK_ID", *ALLOWED)
+        absent = ("TASKD_SECRET", "TASKD_LOG_PATH", "TEST_FAULTS", "MINDX_TASK_ID", *ALLOWED)
         self.env = training.environment(folder, **dict.fromkeys(absent))
         self.env |= {"PATH": f"{training.BIN}:{self.env['PATH']}", "HOME": str(folder)}
         self.blocks = pages.blocks(page)
