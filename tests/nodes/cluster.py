@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from hosts import Hosts
 from launchers import Launchers
 from training import LIMIT, SCRIPTS, Result, environment
 
-from taskd.core.commands import Closed
+from taskd.history.reading import repaired
 from tests.lab import warm
 
 # of steered.py in these tests: 38 s at least, in which processes import torch on a busy machine
@@ -32,12 +30,8 @@ class Forked(Launchers):
 
 
 def incidents(directory: Path) -> list[dict]:
-    """Those that were repaired, by the managers' logs: a manager's journal waits while the manager
-    before it stands still and holds the lock."""
-    logs = (path.read_text(errors="replace") for path in (directory / "log").glob("manager*.log"))
-    found = re.findall(r" taskd\.manager: (Closed\(.+\))$", "".join(logs), re.MULTILINE)
-    closed = (asdict(eval(text, {"Closed": Closed})) for text in found)
-    return [{**of, "faults": list(of["faults"]), "ranks": list(of["ranks"])} for of in closed]
+    """Those that were repaired."""
+    return repaired(directory / "log")
 
 
 class Cluster(Forked):

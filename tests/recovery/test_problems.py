@@ -45,7 +45,7 @@ def assert_told(output: str, *wanted: str) -> None:
             "loader",
             0,
             [
-                "DataLoader worker (pid N) is killed by signal",
+                "RuntimeError: DataLoader worker",
                 "rank N replaced in N ms, step N repeated, N ms lost so far",
             ],
         ),

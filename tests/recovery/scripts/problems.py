@@ -28,14 +28,16 @@ class Samples(torch.utils.data.Dataset):
         first = int(os.environ["TASKD_INCARNATION"]) == 0
         if problem == "loader" and rank == 1 and number == 80 and first:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return torch.full((8,), float(number))
+        return [float(number)] * 8
 
 
-loader = torch.utils.data.DataLoader(Samples(), batch_size=8, num_workers=problem == "loader")
+loader = torch.utils.data.DataLoader(
+    Samples(), batch_size=8, num_workers=problem == "loader", collate_fn=list
+)
 job = taskd.protect(model=model, optimizer=optimizer)
 for attempt in job.batches(loader):
     with attempt as (step, batch):
-        loss = model(batch + torch.randn(8, 8)).square().mean()
+        loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
         loss.backward()
         if problem == "nan" and step == 10:
             job.check(loss * float("nan"))
