@@ -20,7 +20,7 @@ ASSIGNED = r"""(?:\w+=(?:"[^"]*"|'[^']*'|\S)*\s+)*"""
 # the beginning of a command of a shell; everything else that is no Python is output
 PROGRAMS = re.compile(
     r"(?:taskd|pip3?|python3?|make|git|torchrun|export|source|unset|cd|mkdir|mv|cp|rm|cat|cmp|diff|ls"
-    r"|echo|tail|head|grep|sleep|kill|pkill|openssl|sbatch|srun|scontrol|scancel|kubectl|curl"
+    r"|echo|tail|head|grep|sleep|kill|openssl|sbatch|srun|scontrol|scancel|kubectl|curl"
     r"|promtool|jq)(?=\s|$)(?! is )"
 )
 DOES = ast.Call, ast.Assign, ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef

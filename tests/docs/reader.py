@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import re
 import shlex
 import shutil
@@ -18,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import psutil
 import pytest
 from torch.distributed.run import get_args_parser
 
@@ -149,8 +147,6 @@ class Reader:
 
     def steers(self, command: str) -> None:
         before = len(repaired(self.folder / "taskd_log"))
-        if command.startswith("pkill"):  # of this job alone
-            command = re.sub("^pkill", f"pkill --session {','.join(self.sessions())}", command)
         self.types(command)
         if undo := re.search(r"#.*undo with: (.+)", command):
             self.types(undo[1])
@@ -159,12 +155,6 @@ class Reader:
             self.job.until(
                 "that was repaired", lambda: len(repaired(self.folder / "taskd_log")) > before
             )
-
-    def sessions(self) -> list[str]:
-        assert self.job is not None
-        launcher = psutil.Process(self.job._process.pid)
-        below = [launcher, *launcher.children(recursive=True)]
-        return sorted({str(os.getsid(p.pid)) for p in below})
 
     def exports(self, command: str) -> None:
         before = set(self.env.items())
@@ -198,9 +188,8 @@ class Reader:
             (self.folder / "hurry").touch()
         command_line = [str(training.BIN / "taskd"), *arguments]
         before = self.protected()
-        # one that was forked shows other command lines
-        fork = "" if any(c.startswith("pkill") for c in self.commands) else "launcher"
-        self.job = training.Running(command_line, self.folder, {**self.env, **variables}, fork=fork)
+        env = {**self.env, **variables}
+        self.job = training.Running(command_line, self.folder, env, fork="launcher")
         self.job.until("all ranks were protected", lambda: self.protected() > before)
 
     def protected(self) -> int:
