@@ -125,6 +125,13 @@ def test_a_repair_is_one_line_when_it_is_over():
     assert lines.add("incident", **nobody)[0].startswith("repaired without a new process in 80 ms")
 
 
+def test_a_dump_is_no_repair():
+    asked = {"faults": ["the state is saved: requested by an operator"], "ranks": ()}
+    tried = ["dump: done, the state at the start of step 35 is at /dumps/step-35", "retry: done"]
+    (saved,) = Lines().add("incident", **{**INCIDENT, **asked, "tried": tried})
+    assert saved == f"{tried[0]}; training goes on after 250 ms"
+
+
 def test_what_is_not_repaired_has_its_reason_from_others_and_a_restart_is_a_line():
     lines = Lines()
     assert lines.add("incident", **{**INCIDENT, "result": "ended"}) == []

@@ -141,11 +141,12 @@ def test_the_disk_of_dumps_is_full(tmp_path):
     with run_in_small(
         tmp_path, str(dumps), "4k", "100000", "none", TASKD_DUMP_PATH=str(dumps)
     ) as job:
-        job.until("it trained", lambda: "step" in job.taskd("status", "--json").stdout)
+        job.until("it trained", lambda: "state cannot be saved in" in job.result().output)
         refused = job.taskd("dump")
         job.signal(signal.SIGKILL)
-    assert refused.returncode != 0
-    assert_told(refused.stderr + refused.stdout, "No space left on device")
+        output = job.result().output
+    assert refused.returncode != 0 and "No space left on device" in refused.stderr
+    assert_told(output, "cannot be saved: [Errno N] No space left on device")
 
 
 # -- nodes -----------------------------------------------------------------------------------------

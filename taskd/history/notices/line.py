@@ -32,6 +32,8 @@ def _over(notice: Notice, job: Job) -> str:
     cause = "; ".join(notice["faults"][:2])
     if notice["result"] != REPAIRED:
         return f"incident {notice['incident']}: all ranks are restarted; cause: {cause}"
+    if dump := next((text for text in incident.tried if text.startswith("dump: ")), ""):
+        return f"{dump}; training goes on after {span(notice['seconds'])}"  # nothing had failed
     spent = job.spent.seconds
     lost = sum(spent[kind] for kind in (INCIDENT, REPEATED, SLOW, SHRUNK))
     repeated = _repeated(incident.step, incident.reached)
