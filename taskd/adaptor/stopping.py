@@ -23,6 +23,11 @@ VARIABLE, SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIG
 # seconds; what sends a signal to the launcher and to its process group, as `timeout` does, sends
 # two within microseconds, and a person's second Ctrl-C comes after 0.15
 ONE = 0.1
+SUSPENDED = (
+    b"taskd: Ctrl-Z is ignored: the ranks would train on without their launcher, which the manager"
+    b" takes for lost after 10 s. `taskd pause` stops the ranks between two steps, `taskd continue`"
+    b" lets them go on; to have the terminal back, start the job with & or nohup\n"
+)
 
 _starting = False
 _leaving = False
@@ -100,6 +105,10 @@ def _signaled(number: int, frame: FrameType | None) -> None:
         _leave(signal.Signals(number))
 
 
+def _suspended(number: int, frame: FrameType | None) -> None:
+    os.write(2, SUSPENDED)
+
+
 def _leave(number: signal.Signals) -> None:
     """A signal asks the launcher to leave: its ranks get the same signal, and it ends."""
     global _leaving, _asked
@@ -120,6 +129,8 @@ def _listen() -> None:
         number = getattr(signal, name.strip(), None)
         if isinstance(number, signal.Signals) and not _ignored(number):
             signal.signal(number, _signaled)
+    if signal.getsignal(signal.SIGTSTP) is signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, _suspended)
     # what ends a launcher that is PID 1 until here (cli/first_signals.py)
     if (early := signal.set_wakeup_fd(-1)) >= 0:
         os.close(early)

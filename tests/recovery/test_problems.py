@@ -77,6 +77,12 @@ def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):
         job.trains()
         job.kill(1)
         job.repaired()
+        job.signal(
+            signal.SIGTSTP
+        )  # from a terminal it comes to the launcher, and not to the manager
+        job.until(
+            "Ctrl-Z was ignored", lambda: bool(told(job.result().output, "Ctrl-Z is ignored"))
+        )
         manager = job.manager()
         os.kill(manager, signal.SIGSTOP)
         time.sleep(1.5)  # more than ManagerLimits.stall
