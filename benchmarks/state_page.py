@@ -12,7 +12,7 @@ from taskd.cython_api import library, library_path
 
 
 class View(ctypes.Structure):
-    """struct taskd_view of csrc/libtaskd.h."""
+    """struct taskd_view of csrc/libtaskd.h, all of it: libtaskd writes all of it."""
 
     _fields_ = [
         *((name, ctypes.c_uint32) for name in ("rank", "phase", "incarnation", "interruption")),
@@ -22,6 +22,9 @@ class View(ctypes.Structure):
             (name, ctypes.c_uint64)
             for name in ("step", "heartbeat_ns", "started", "usual_ns", "until_ns", "damaged")
         ),
+        *((name, ctypes.c_uint64) for name in ("came_ns", "waited_ns")),
+        ("asked", ctypes.c_int32),
+        ("handles", ctypes.c_uint32),
     ]
 
 

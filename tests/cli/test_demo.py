@@ -141,7 +141,7 @@ def test_what_was_wrong_with_a_repair(capsys: pytest.CaptureFixture[str]) -> Non
     assert demo._repaired(kill, records.Recovery(7, 12, 0.1, 0, 3)) == []
     assert "rank 1 is pid 12 now" in capsys.readouterr().out
     wrong = "\n".join(demo._repaired(kill, records.Recovery(1, 12, 2.0, 2, 0)))
-    assert "2 finished steps were done again" in wrong and "only 0 others" in wrong
+    assert "2 finished steps were repeated" in wrong and "only 0 others" in wrong
 
 
 def test_too_many_kills_for_the_steps() -> None:

@@ -145,8 +145,8 @@ def test_what_cannot_be_saved_is_said_at_the_start(tmp_path):
     dumps = tmp_path / "dumps"
     place = {"TASKD_DUMP_PATH": str(dumps), "TASKD_GRACE_PERIOD": "1"}
     with begin(tmp_path, 2, "steered.py", STEPS, **place) as job:
-        log = tmp_path / "log" / "agent-0.log"  # the settings have been checked by then
-        job.until("the launcher began", log.exists)
+        # the settings have been checked by then
+        job.until("the node joined", lambda: "node 0 joined" in job.result().log("manager.log"))
         dumps.touch()
         job.trains()
         job.until("it was said", lambda: "the job's state cannot be saved" in job.result().output)

@@ -47,7 +47,7 @@ def test_what_the_set_up_found_is_named(tmp_path, kind, fork, found):
         text = refused(tmp_path / "job", kind, TASKD_FORK=fork, MEMORY=name)
     finally:
         Path("/dev/shm", name).unlink(missing_ok=True)
-    assert text.count(found) == 3, text
+    assert text.count(found) == 1 and " (3 times)" in text, text
 
 
 @pytest.mark.long
