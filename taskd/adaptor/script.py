@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 
+from taskd.settings import here
+
 
 def refusal(program: str, arguments: Sequence[str]) -> str:
     """Why a program with these arguments cannot run here; "" if it may. Nothing is imported."""
@@ -30,7 +32,7 @@ def _file(path: str) -> str:
         return f"there is no script {path} in {os.getcwd()}: correct its name"
     if os.path.isdir(path) and not os.path.isfile(os.path.join(path, "__main__.py")):
         return f"{path} is a directory without a __main__.py: name a script"
-    if not os.access(path, os.R_OK):
+    if not here.may(path, os.R_OK):
         return f"the script {path} cannot be read by this user: chmod +r {path}"
     return ""
 

@@ -46,7 +46,7 @@ def file(there: bool = True) -> Kind[str]:
             return _missing(path, never=True) if there else None
         if stat.S_ISDIR(mode):
             return Wrong(f"{path} is a directory", "name a file in it")
-        if not os.access(path, os.R_OK):
+        if not may(path, os.R_OK):
             return Wrong(f"{path} cannot be read by this user", "change its owner or its mode")
         return None
 
@@ -83,7 +83,7 @@ def program(path: str) -> Wrong | None:
     """What is wrong with a program that is to be started."""
     if (mode := _mode(path)) is None:
         return _missing(path, never=True)
-    if not stat.S_ISREG(mode) or not os.access(path, os.X_OK):
+    if not stat.S_ISREG(mode) or not may(path, os.X_OK):
         return Wrong(f"{path} is not a program that this user can run", f"chmod +x {path}")
     return None
 
@@ -140,7 +140,7 @@ def _directory(path: str) -> Wrong | None:
         return _missing(path, never=False)
     if not stat.S_ISDIR(mode):
         return Wrong(f"{path} is no directory", "name the directory that it is in")
-    if not _may(path, os.R_OK | os.X_OK):
+    if not may(path, os.R_OK | os.X_OK):
         return Wrong(f"{path} cannot be read by this user", "change its owner or its mode")
     return None
 
@@ -153,14 +153,15 @@ def _writable(path: str) -> Wrong | None:
         at = os.path.dirname(at)
     if mode is None or not stat.S_ISDIR(mode):
         return Wrong(f"{at} is no directory", "name another directory")
-    if not _may(at, os.W_OK | os.X_OK):
+    if not may(at, os.W_OK | os.X_OK):
         what = "written to" if at == os.path.abspath(path) else f"made: {at} cannot be written to"
         return Wrong(f"{path} cannot be {what}", "name another directory, or change its mode")
     return None
 
 
-def _may(path: str, mode: int) -> bool:
-    # of the real user, whom access(2) asks about, capabilities do not count
+def may(path: str, mode: int) -> bool:
+    """Whether this process may do that. Of the real user, whom access(2) asks about, capabilities
+    do not count."""
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 

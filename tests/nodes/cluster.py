@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,6 +19,11 @@ from tests.lab import warm
 # of steered.py in these tests: 38 s at least, in which processes import torch on a busy machine
 STEPS = "240"
 
+CLOSED = re.compile(
+    r" incident (\d+) closed by (\S+) after ([\d.]+) ms; step (-?\d+) is committed on all ranks"
+    r"(?:; replaced: ranks? ([\d, ]+))?"
+)
+
 
 class Forked(Launchers):
     """Launchers that are forked from a process which has imported torch, where they can be."""
@@ -30,8 +36,24 @@ class Forked(Launchers):
 
 
 def incidents(directory: Path) -> list[dict]:
-    """Those that were repaired."""
-    return repaired(directory / "log")
+    """Those that were repaired, by the managers' logs: a manager's journal waits while the manager
+    before it stands still and holds the lock. As the journal has them, where it does."""
+    told = {(i["incident"], i["strategy"], i["step"]): i for i in repaired(directory / "log")}
+    logs = [path.read_text(errors="replace") for path in (directory / "log").glob("manager*.log")]
+    lines = [text for log in logs for text in log.splitlines() if text[:2] == "20"]
+    found: list[dict] = []
+    faults: list[str] = []
+    for text in sorted(lines, key=lambda text: text[:23]):
+        if fault := re.search(r" taskd\.manager: incident \d+(?:, [A-Z]+)?: (.*)", text):
+            faults.append(fault[1])
+        elif closed := CLOSED.search(text):
+            number, strategy, ms, step = closed[1], closed[2], closed[3], int(closed[4])
+            ranks = [int(rank) for rank in (closed[5] or "").split(", ") if rank]
+            of = {"incident": int(number), "strategy": strategy, "step": step, "ranks": ranks}
+            of |= {"seconds": float(ms) / 1e3, "faults": faults}
+            found.append(told.get((int(number), strategy, step), of))
+            faults = []
+    return found
 
 
 class Cluster(Forked):

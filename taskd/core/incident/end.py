@@ -66,7 +66,7 @@ class Close(Work):
         step, seconds = incident.round.plan.step, now - incident.began
         self._job.note(
             f"incident {incident.number} closed by {incident.strategy} after {seconds * 1e3:.0f}"
-            f" ms; step {step} is committed on all ranks",
+            f" ms; step {step} is committed on all ranks{_replaced(incident)}",
             journaled=True,
         )
         self._job.say(
@@ -189,6 +189,11 @@ class End(Work):
             tried=list(incident.tried),
             rounds=for_journal(incident.times, incident.began),
         )
+
+
+def _replaced(incident: Incident) -> str:
+    ranks = sorted(incident.replaced)
+    return f"; replaced: rank{'s' * (len(ranks) > 1)} {abbreviate(ranks)}" if ranks else ""
 
 
 def _counted(faults: list[str]) -> str:
