@@ -15,7 +15,8 @@ from taskd.settings import here
 
 def refusal(program: str, arguments: Sequence[str]) -> str:
     """Why a program with these arguments cannot run here; "" if it may. Nothing is imported."""
-    if not shutil.which(program):
+    named = bool(os.path.dirname(program))
+    if not (here.may(program, os.X_OK) if named else shutil.which(program)):
         return f"there is no program {program} that this user can run: correct its name"
     if arguments[:1] != ("-u",):  # how torchrun starts Python
         return ""
