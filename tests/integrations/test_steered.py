@@ -76,7 +76,7 @@ class Steered:
         return answers
 
     def _pauses(self) -> int:
-        return self.job.result().log("agent-0.log").count("Pause(")
+        return self.job.result().log("agent-0.log").count("pause before step")
 
 
 @pytest.mark.parametrize("trainer", [ACCELERATE, *training.long(LIGHTNING, TRANSFORMERS)], ids=name)

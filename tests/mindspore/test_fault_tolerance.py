@@ -164,7 +164,7 @@ class Operator:
             return answer.result(LIMIT)
 
     def _ordered(self) -> int:
-        return self.agent.read_text().count("Pause(step=")
+        return self.agent.read_text().count("pause before step")
 
 
 @pytest.fixture

@@ -166,11 +166,11 @@ def test_the_manager_is_killed_in_the_middle_of_moves(hosts, tmp_path, reference
     ) as job:
         job.standby(2)
         job.ready(1)
-        killed_at(job, "Prepare(agent", 2)
+        killed_at(job, " prepares to become node ", 2)
         assert job.repaired()["strategy"] == "hot-switch"
         job.trains()
         assert job.host_of(2) == job.host_of(3) == 2
-        assert job.log("manager*.log").count("Prepare(agent") == 1
+        assert job.log("manager*.log").count(" prepares to become node ") == 1
         job.emptied(1)
         job.standby(1)
         known = job.log("manager*.log").count("waits for a node")
@@ -178,7 +178,7 @@ def test_the_manager_is_killed_in_the_middle_of_moves(hosts, tmp_path, reference
             "the standby waited",
             lambda: job.log("manager*.log").count("waits for a node") > known,
         )
-        killed_at(job, "TakeOver(agent", 3)
+        killed_at(job, " becomes node ", 3)
         # whether the dead manager's order to give up arrived, or only its successor's, is chance
         job.until(
             "the node had moved",

@@ -73,7 +73,7 @@ def test_a_problem_of_the_script(tmp_path, problem, status, wanted):
 
 
 def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):
-    with training.start(tmp_path / "job", 2, "steered.py", "600") as job:
+    with training.start(tmp_path / "job", 2, "steered.py", "3000") as job:
         job.trains()
         job.kill(1)
         job.repaired()
@@ -85,7 +85,7 @@ def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):
         )
         manager = job.manager()
         os.kill(manager, signal.SIGSTOP)
-        time.sleep(1.5)  # more than ManagerLimits.stall
+        time.sleep(3)  # more than ManagerLimits.stall, and a look once a second
         os.kill(manager, signal.SIGCONT)
         job.until(
             "the manager went on",
