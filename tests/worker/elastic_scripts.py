@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from taskd.worker.training.waiting import Waiting
+
 
 class Net(nn.Module):
     """Draws random numbers, and has statistics of its own batches."""
@@ -209,3 +211,10 @@ KINDS = [
     AccumulatesOverSteps,
     BucketViews,
 ]
+
+
+def others_hooks(parameter: torch.nn.Parameter) -> list[Any]:
+    """The hooks on its gradient, without that which measures how long the rank waits."""
+    hooks = (parameter._post_accumulate_grad_hooks or {}).values()
+    owners = [getattr(getattr(hook, "func", hook), "__self__", None) for hook in hooks]
+    return [owner for owner in owners if not isinstance(owner, Waiting)]

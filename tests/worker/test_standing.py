@@ -18,7 +18,7 @@ from taskd.worker.state import entry as entries
 from taskd.worker.state import plain
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.elastic_scripts import Scales, Schedules, Script, loader
+from tests.worker.elastic_scripts import Scales, Schedules, Script, loader, others_hooks
 from tests.worker.test_shares import Notes, at_seed, by_hand, same, values
 
 AT = 5  # where ranks are lost, in the second of three passes of four steps
@@ -194,7 +194,7 @@ def test_the_job_grows_again(tmp_path: Path, page):
     assert lab.entry(12).nested == b""
     assert "_sync_buffers" not in vars(script.model)
     assert type(script.scaler).step.__qualname__ == "GradScaler.step"
-    assert not any(p._post_accumulate_grad_hooks for p in script.model.parameters())
+    assert not any(map(others_hooks, script.model.parameters()))
 
 
 def test_a_missing_record_is_named(tmp_path: Path, page):
