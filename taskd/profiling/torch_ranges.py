@@ -18,6 +18,7 @@ import torch.distributed.checkpoint as checkpoint
 from torch.distributed import distributed_c10d
 
 from taskd.messages.to_rank import RANGES
+from taskd.profiling.last_gradient import LastGradient
 from taskd.profiling.recording import Recorder
 
 STEP, LOADER, FORWARD, SAVE, COMMUNICATION = RANGES
@@ -39,7 +40,6 @@ COLLECTIVES = (
     "scatter",
     "send",
 )
-LAST = 3  # parameters whose gradients came last in the first backward: one of them is last again
 
 _now = time.perf_counter_ns
 
@@ -57,8 +57,6 @@ class TorchRanges:
         self._recorder, self._modules, self._mark = recorder, list(modules), mark
         self._undo: list[Callable[[], object]] = []
         self._inside = 0  # collectives that call others count once
-        self._gradient = 0  # when the last gradient of this backward was there
-        self._order: dict[int, int] = {}  # number of a parameter -> when its gradient was there
         self._began = 0
 
     def open(self, names: Iterable[str]) -> None:
@@ -75,7 +73,6 @@ class TorchRanges:
             for name in COLLECTIVES:
                 for owner in (dist, distributed_c10d):
                     self._wrap(owner, name, COMMUNICATION, name)
-            self._watch_gradients()
         if wanted & {FORWARD, COMMUNICATION}:
             self._backward(FORWARD in wanted, COMMUNICATION in wanted)
 
@@ -135,43 +132,26 @@ class TorchRanges:
 
     def _backward(self, shown: bool, waits: bool) -> None:
         original = torch.autograd.backward
+        averaged = [
+            m for m in self._modules if isinstance(m, torch.nn.parallel.DistributedDataParallel)
+        ]
+        gradient = LastGradient(averaged if waits else ())
+        self._undo.append(gradient.close)
 
         @functools.wraps(original)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            self._gradient, begin = 0, _now()
+            gradient.begin()
+            begin = _now()
             try:
                 return original(*args, **kwargs)
             finally:
                 end = _now()
                 if shown:
                     self._recorder.add(FORWARD, "backward", begin, end)
-                if waits and self._gradient:
-                    self._recorder.add(COMMUNICATION, "gradients", self._gradient, end)
-                    self._recorder.wait(self._gradient, end)
+                if gradient.at:
+                    self._recorder.add(COMMUNICATION, "gradients", gradient.at, end)
+                    self._recorder.wait(gradient.at, end)
+                if gradient.complete:
+                    gradient.settle()
 
         self._replace(torch.autograd, "backward", timed, original)
-
-    # -- gradients that DDP adds up ----------------------------------------------------------------
-
-    def _watch_gradients(self) -> None:
-        """Note when the last gradient of each backward is there: of all parameters of DDP's modules
-        in the first backward, and then of those that were last."""
-        wrappers = [
-            m for m in self._modules if isinstance(m, torch.nn.parallel.DistributedDataParallel)
-        ]
-        parameters = [p for m in wrappers for p in m.parameters() if p.requires_grad]
-        hooks: dict[int, Any] = {}
-
-        def there(number: int, _: torch.Tensor) -> None:
-            self._gradient = _now()
-            if len(hooks) > LAST:
-                self._order[number] = self._gradient
-                if len(self._order) == len(parameters):
-                    last = sorted(self._order, key=lambda n: self._order[n])[-LAST:]
-                    for other in [n for n in hooks if n not in last]:
-                        hooks.pop(other).remove()
-
-        for number, parameter in enumerate(parameters):
-            hook = functools.partial(there, number)
-            hooks[number] = parameter.register_post_accumulate_grad_hook(hook)
-        self._undo.append(lambda: [hook.remove() for hook in hooks.values()])

@@ -9,7 +9,8 @@ import torch
 
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
-from taskd.worker.training.waiting import LAST, Waiting
+from taskd.profiling.last_gradient import LAST
+from taskd.worker.training.waiting import Waiting
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""When the last gradient of a backward was there, by hooks on a model's parameters.
+
+From then on a rank waits: what DDP has left to do is to sum up the others' gradients.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+LAST = 3  # parameters whose gradients came last in the first backward: one of them is last again
+
+
+class LastGradient:
+    """`at`: by perf_counter_ns, 0 while there is no gradient since `begin`. All parameters have
+    hooks until `settle`, and then those that were last."""
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        self.at = 0
+        self._when: dict[int, int] = {}  # number of a parameter -> when its gradient was there
+        self._hooks: dict[int, Any] = {}
+        for module in modules:
+            for parameter in filter(lambda p: p.requires_grad, module.parameters()):
+                number = len(self._hooks)
+                ready = functools.partial(self._ready, number)
+                self._hooks[number] = parameter.register_post_accumulate_grad_hook(ready)
+
+    def _ready(self, number: int, _: torch.Tensor) -> None:
+        self.at = self._when[number] = time.perf_counter_ns()
+
+    def begin(self) -> None:
+        self.at = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all parameters have had a gradient."""
+        return len(self._when) >= len(self._hooks)
+
+    def settle(self) -> None:
+        """Keep the hooks on the parameters whose gradients came last."""
+        if len(self._hooks) > LAST:
+            last = sorted(self._when, key=self._when.__getitem__)[-LAST:]
+            for number in self._hooks.keys() - set(last):
+                self._hooks.pop(number).remove()
+
+    def close(self) -> None:
+        for hook in self._hooks.values():
+            hook.remove()
