@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from taskd.protocol import running_jobs
 
 STARTS = 30.0  # seconds; a manager needs some two to come up
-AGAIN = 0.2  # seconds between two looks for it: nothing tells when it answers
+AGAIN = 0.2  # seconds between two looks for it
 ANSWER = 2.0  # seconds; a manager answers in milliseconds, on a busy machine later
 # exit statuses, besides 2 for bad arguments
 WELL, NOTHING, FAILED, SILENT = 0, 1, 3, 4
@@ -122,6 +122,7 @@ class _Sight:
             if not said:
                 said = True
                 click.echo(self.awaited(), err=True)
+            # nothing tells when a manager answers for the first time
             time.sleep(AGAIN)
 
     def awaited(self) -> str:

@@ -5,13 +5,8 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
-import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -21,48 +16,21 @@ from taskd.cli.live import pressed
 sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
 import training
 
+from tests.lab.terminal import Terminal
+
 START = {"time": 1.0, "kind": "start", "job": "j", "nodes": 1, "ranks_per_node": 4}
 END = {"time": 3.0, "kind": "end", "ok": True, "reason": "every node ended well"}
-LIMIT = 60.0
 
 
-class Terminal:
-    def __init__(self, directory: Path) -> None:
-        self.ours, theirs = pty.openpty()
-        self.before, self.text = termios.tcgetattr(theirs), ""
-        env = training.environment(directory, TASKD_LOG_PATH=str(directory), MINDX_TASK_ID="j")
-        self.process = subprocess.Popen(
-            [str(training.BIN / "taskd"), "status"],
-            env={**env, "TERM": "xterm", "COLUMNS": "200", "LINES": "24"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        self._theirs = theirs
-
-    def until(self, words: str) -> None:
-        end = time.monotonic() + LIMIT
-        while words not in self.text:
-            assert select.select([self.ours], [], [], end - time.monotonic())[0], self.text
-            self.text += os.read(self.ours, 65536).decode()
-
-    def ends(self) -> int:
-        end = time.monotonic() + LIMIT
-        while select.select([self.ours], [], [], 0.1)[0] or self.process.poll() is None:
-            assert time.monotonic() < end, (
-                self.text
-            )  # read all the time: a terminal has little room
-            if select.select([self.ours], [], [], 0.1)[0]:
-                self.text += os.read(self.ours, 65536).decode(errors="replace")
-        status = self.process.wait(1.0)
-        assert termios.tcgetattr(self._theirs) == self.before
-        os.close(self._theirs)
-        os.close(self.ours)
-        return status
+@pytest.fixture
+def terminal(tmp_path):
+    env = training.environment(tmp_path, TASKD_LOG_PATH=str(tmp_path), MINDX_TASK_ID="j")
+    found = Terminal(env, 200, 24)
+    yield found
+    found.close()
 
 
-def test_it_waits_for_a_job_and_shows_how_it_has_ended(tmp_path):
-    terminal = Terminal(tmp_path)
+def test_it_waits_for_a_job_and_shows_how_it_has_ended(terminal, tmp_path):
     terminal.until("waiting for job j")
     lines = "".join(json.dumps(line) + "\n" for line in (START, END))
     (tmp_path / "journal-j.jsonl").write_text(lines)
@@ -71,8 +39,7 @@ def test_it_waits_for_a_job_and_shows_how_it_has_ended(tmp_path):
 
 
 @pytest.mark.parametrize("key", ["q", "Ctrl-C"])
-def test_the_reader_leaves(tmp_path, key):
-    terminal = Terminal(tmp_path)
+def test_the_reader_leaves(terminal, key):
     terminal.until("q quit")
     if key == "q":
         os.write(terminal.ours, b"q")

@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import select
 import signal
-import subprocess
-import time
 from pathlib import Path
 from socket import gethostname
 
@@ -17,6 +13,7 @@ import training
 
 from taskd.history import files
 from taskd.history.reading import Reader, Record
+from tests.lab.terminal import Terminal
 
 WORLD, STEPS = 3, "100"
 EVENTS = ("interrupted", "rebuilt", "restored", "committed")
@@ -47,48 +44,6 @@ def journal(directory: Path) -> list[Record]:
     return records
 
 
-class Watched:
-    """`taskd status` on a terminal."""
-
-    def __init__(self, env: dict[str, str]) -> None:
-        self._ours, theirs = pty.openpty()
-        self.process = subprocess.Popen(
-            [str(training.BIN / "taskd"), "status"],
-            env={**env, "TERM": "xterm", "COLUMNS": "120", "LINES": "50"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        os.close(theirs)
-        self.text = ""
-
-    def shows(self, words: str) -> bool:
-        """Whether it has shown that by now."""
-        while select.select([self._ours], [], [], 0)[0]:
-            try:
-                data = os.read(self._ours, 65_536)
-            except OSError:  # it has ended
-                break
-            if not data:
-                break
-            self.text += data.decode(errors="replace")
-        return words in self.text
-
-    def ends(self) -> int:
-        """Its exit status; what it writes meanwhile is read."""
-        end = time.monotonic() + training.LIMIT
-        while self.process.poll() is None and time.monotonic() < end:
-            self.shows("")
-            time.sleep(0.05)
-        return self.process.wait(1.0)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._ours)
-
-
 def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, WORLD, "steered.py", STEPS) as job:
@@ -105,7 +60,7 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
             os.kill(rank["pid"], 0)
         assert 0 < before["step"] <= max(job.committed()) + 1
 
-        watched = Watched(job.env)
+        watched = Terminal(job.env)
         job.until("it is watched", lambda: watched.shows("no incidents"))
         job.kill(1)
         job.repaired()
