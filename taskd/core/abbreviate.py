@@ -15,3 +15,10 @@ def abbreviate(items: Iterable[object], separator: str = ", ", few: int = FEW) -
     listed = [str(item) for item in items]
     more = f" and {len(listed) - few} more" if len(listed) > few else ""
     return separator.join(listed[:few]) + more
+
+
+def named(one: str, items: Iterable[object]) -> str:
+    """The same after what they are, such as "rank 3" or "ranks 1, 3 and 20 more". `one`: what one
+    of them is called."""
+    listed = tuple(items)
+    return f"{one}{'s' * (len(listed) != 1)} {abbreviate(listed)}"

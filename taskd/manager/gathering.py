@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from taskd.core.abbreviate import abbreviate
+from taskd.core.abbreviate import named
 from taskd.messages.values import About
 
 VERSIONS = ("torch", "python", "taskd")
@@ -42,7 +42,7 @@ def missing(nodes: int, joined: Set[int], arrived: Set[int], place: str) -> str:
             " others: --master_addr and --master_port (or --rdzv_endpoint) must be the same on all"
             " nodes, and reachable from all (firewall)"
         )
-    which = f"node{'s' * (len(absent) > 1)} {abbreviate(absent)}"
+    which = named("node", absent)
     return (
         f"{nodes - len(absent)} of {nodes} nodes have come, and the job waits for {which}: start"
         " the job's command there (torchrun: with TASKD_PROCESS_ENABLE=on), with the same"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
-from taskd.core.abbreviate import abbreviate
+from taskd.core.abbreviate import abbreviate, named
 from taskd.messages import to_agent, to_rank
 from taskd.protocol import addresses
 
@@ -19,7 +19,7 @@ def sentence(order: Any) -> str:
 
 
 def _rebuild(order: to_rank.Rebuild) -> str:
-    new = f", {_ranks(order.new)} new" if order.new else ""
+    new = f", {named('rank', order.new)} new" if order.new else ""
     dump = f", beginning from the dump {order.dump}" if order.dump else ""
     pairs = [f"{stand_in} for {away}" for away, stand_in in order.stand_ins]
     away = f"; stand-ins: {abbreviate(pairs)}" if pairs else ""
@@ -47,7 +47,7 @@ def _profile(order: to_rank.Profile) -> str:
 
 
 def _switch(order: to_rank.SwitchNics) -> str:
-    return f"all ranks move the links of {_ranks(order.ranks)} to another network card"
+    return f"all ranks move the links of {named('rank', order.ranks)} to another network card"
 
 
 def _keep_records(order: to_agent.KeepRecords) -> str:
@@ -57,11 +57,6 @@ def _keep_records(order: to_agent.KeepRecords) -> str:
 
 def _stand_down(order: to_agent.StandDown) -> str:
     return f"standby {order.agent[:8]} is not to become node {order.node}: {order.reason}"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    ranks = tuple(ranks)
-    return f"rank{'s' * (len(ranks) != 1)} {abbreviate(ranks)}"
 
 
 _SENTENCES: dict[type, Callable[[Any], str]] = {
@@ -76,7 +71,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     to_rank.Pause: _pause,
     to_rank.Continue: lambda x: "the pause is over: all ranks continue",
     to_rank.SwitchNics: _switch,
-    to_rank.StressTest: lambda x: f"{_ranks([r for r, _ in x.tests])} test their devices",
+    to_rank.StressTest: lambda x: f"{named('rank', [r for r, _ in x.tests])} test their devices",
     to_rank.Profile: _profile,
     to_rank.GroupsReady: lambda x: "every rank's process group exists",
     to_rank.SaveCheckpoint: lambda x: f"the framework saves a checkpoint after step {x.step}",
@@ -101,7 +96,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     to_agent.KeepRecords: _keep_records,
     to_agent.Replace: lambda x: f"rank {x.rank} gets process {x.incarnation}: {x.reason}",
     to_agent.Kill: _kill,
-    to_agent.TakeRecords: lambda x: f"node {x.node} takes the records of {_ranks(x.away)}",
+    to_agent.TakeRecords: lambda x: f"node {x.node} takes the records of {named('rank', x.away)}",
     to_agent.Prepare: lambda x: (
         f"standby {x.agent[:8]} prepares to become node {x.node}: {x.reason}"
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 from taskd.core import commands as c
-from taskd.core.abbreviate import abbreviate
+from taskd.core.abbreviate import abbreviate, named
 from taskd.core.incident import ladder
 from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
@@ -193,7 +193,7 @@ class End(Work):
 
 def _replaced(incident: Incident) -> str:
     ranks = sorted(incident.replaced)
-    return f"; replaced: rank{'s' * (len(ranks) > 1)} {abbreviate(ranks)}" if ranks else ""
+    return f"; replaced: {named('rank', ranks)}" if ranks else ""
 
 
 def _counted(faults: list[str]) -> str:

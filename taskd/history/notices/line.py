@@ -3,7 +3,7 @@ was repaired, what it cost, and what to do about what is not repaired."""
 
 from __future__ import annotations
 
-from taskd.core.abbreviate import abbreviate
+from taskd.core.abbreviate import named
 from taskd.history.facts import ENDED, REPAIRED, span
 from taskd.history.goodput import INCIDENT, REPEATED, SHRUNK, SLOW
 from taskd.history.model import Job
@@ -48,7 +48,7 @@ def _done(notice: Notice) -> str:
         return "repaired without a new process"
     others = notice["replaced"] - len(ranks)
     more = f" and {others} more" if others > 0 else ""
-    return f"rank{'s' * (len(ranks) != 1)} {abbreviate(ranks)}{more} replaced"
+    return f"{named('rank', ranks)}{more} replaced"
 
 
 def _repeated(step: int, reached: int) -> str:
@@ -63,8 +63,8 @@ def _slow(notice: Notice, job: Job) -> str:
     rank = notice["rank"]
     node = notice.get("node", job.places.of(rank)[0])
     if "late" in notice:
-        figures = f"{span(notice['late'])} later than the others of {span(notice['taken'])}"
-        figures = f"all others wait for it: it comes {figures}"
+        figures = f"{span(notice['late'])} in each step of {span(notice['taken'])}"
+        figures = f"all others wait for it: {figures}"
     else:
         usual = f"where {span(notice['usual'])} is usual"
         figures = f"a step takes it {span(notice['seconds'])} {usual}"
