@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from taskd.core import commands as c
@@ -309,11 +310,11 @@ class Membership:
             log.info("node %d joined with ranks %s, epoch %d", event.node, ranks, event.epoch)
             peer = self.agents[event.node] = _peer(applicant.origin, event.node, self._now)
         peer.ranks, peer.records, peer.about = event.ranks, event.records, event.about
-        others = {n: p.about for n, p in self.agents.items()}
-        if event.node not in self.seen and (
-            text := gathering.differs(event.node, peer.about, others)
-        ):
-            log.warning("%s", text)
+        if event.node not in self.seen:
+            # compared with one node, not with all: there may be 100,000
+            some = {n: p.about for n, p in islice(self.agents.items(), 2)}
+            if text := gathering.differs(event.node, peer.about, some):
+                log.warning("%s", text)
         self._asked.pop(applicant.origin.route, None)
         self.seen.add(event.node)
 
