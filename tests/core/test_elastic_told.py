@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 
 from taskd.core import commands as c
-from taskd.core import overview
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
 from taskd.core.incident import elastic
-from taskd.core.progress import Seen
+from taskd.core.overview import answer, overview
+from taskd.core.progress import Progress
+from taskd.core.rank_states import RankStates
 from taskd.core.settings import Settings
 from taskd.messages import codec, from_agent
-from taskd.messages.to_operator import AWAY
+from taskd.messages.to_operator import AWAY, Overview, Place
 from tests.core.scenario import take
 from tests.core.scenario_play import Play
 from tests.core.scenario_words import words
@@ -49,11 +50,15 @@ class Told(Play):
         return [x.data for x in self.said if isinstance(x, c.Entry) and x.kind == "elastic"]
 
     def seen(self):
-        found = overview.answer(
-            self.coordinator, "r", "job", Seen(), 0.0, (), self.now, 1000.0 + self.now
-        )
+        found = told(self.coordinator, self.now)
         assert codec.TO_OPERATOR.decode(codec.encode(found)) == found
         return found
+
+
+def told(job: Coordinator, now: float) -> Overview:
+    """What an operator who asks is told of the job."""
+    states = RankStates(job, Progress(), (), now, 1000.0 + now, "host-{}".format)
+    return answer("job", "r", states, Place("host-0", 1, 9601, "/logs", "/logs/journal"))
 
 
 SHRUNK = {"ranks": 3, "of": 4, "away": ((3, 3, 1),), "shares": 2, "successor": False}
@@ -91,7 +96,7 @@ def test_what_an_operator_sees():
         1,
         (),
     )
-    lines = overview.overview(job.coordinator).splitlines()
+    lines = overview(job.coordinator).splitlines()
     assert "4 ranks on 4 nodes" in lines[0]
     assert lines[1].startswith("shrunk: 3 of 4 ranks train, with the same global batch")
     assert lines[-1] == f"node 3: ranks 3-3, {AWAY}"
@@ -140,4 +145,4 @@ def test_the_entry_is_small_in_a_large_job():
     (entry,) = (x for x in job.job.out if isinstance(x, c.Entry))
     assert entry.data["ranks"] == 100_000 - len(leaving) and entry.data["shares"] == 3
     assert len(entry.data["away"]) == elastic.SPANS
-    assert len(codec.encode(overview.answer(job, "r", "j", Seen(), 0.0, (), 1.0, 9.0))) < 3000
+    assert len(codec.encode(told(job, 1.0))) < 3000
