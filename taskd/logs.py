@@ -6,6 +6,8 @@ A log that cannot be written never stops a training job: one line on stderr give
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import errno
 import io
 import logging
@@ -14,19 +16,21 @@ import os
 import re
 import stat
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taskd import settings
+from taskd import file_thread, settings
 
 FILE_BYTES = 20 * 1024 * 1024
 FILE_COUNT = 5
+WAITING = 1000  # lines, while none can be written
 SAY_EVERY = 60.0  # seconds between two lines about the same kind of dropped things
 SQUASHED = 65534  # whose a file of root is on many network file systems
 FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 
+_PLAIN = logging.Formatter()
 _CONTROL = {c: f"\\x{c:02x}" for c in (*range(0x20), 0x7F) if chr(c) not in "\n\t"}
 
 
@@ -109,6 +113,8 @@ def _foreign(found: os.stat_result) -> str:
 
 
 class _File(logging.handlers.RotatingFileHandler):
+    """Only the file thread touches the file; while that hangs, the newest lines wait."""
+
     def __init__(self, path: Path) -> None:
         super().__init__(
             path,
@@ -118,10 +124,47 @@ class _File(logging.handlers.RotatingFileHandler):
             errors="backslashreplace",
         )
         self.complained = False
+        self._waiting: deque[logging.LogRecord] = deque(maxlen=WAITING)
 
     def _open(self) -> io.TextIOWrapper:
-        file = open_to_append(self.baseFilename)
-        return os.fdopen(file, "a", encoding=self.encoding, errors=self.errors)
+        # a buffer has a lock, at which the end of the process would wait for a write that hangs
+        file = io.FileIO(open_to_append(self.baseFilename), "a")
+        return io.TextIOWrapper(file, self.encoding, self.errors, write_through=True)
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the handler's lock, for which the file thread's own lines would wait."""
+        self.emit(record)
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        record = copy.copy(record)
+        record.msg, record.args = record.getMessage(), None
+        if record.exc_info:
+            record.exc_text = (self.formatter or _PLAIN).formatException(record.exc_info)
+            record.exc_info = None
+        self._waiting.append(record)
+        try:
+            file_thread.do(self._write)
+        except OSError:
+            self.handleError(record)
+
+    def _write(self) -> None:
+        while self._waiting:
+            super().emit(self._waiting.popleft())
+
+    def flush(self) -> None:
+        """Nothing: there is no buffer."""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            file_thread.do(self._close)
+        logging.Handler.close(self)
+
+    def _close(self) -> None:
+        self._write()
+        stream, self.stream = self.stream, None
+        if stream is not None:
+            stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
         if not self.complained:

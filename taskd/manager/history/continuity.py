@@ -9,6 +9,8 @@ skipped and counted. A file with many superseded lines is rewritten and replaced
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from taskd import logs
+from taskd import file_thread, logs
 from taskd.manager.history import line_file
 from taskd.mindcluster.faults.findings import read_regular
 
@@ -113,12 +115,10 @@ class Continuity:
 
     def write(self) -> str:
         """Write pending values. Returns why that is impossible, or ""."""
+        if not self._unwritten:
+            return ""
         try:
-            while self._unwritten:
-                if not self._lock.acquire():
-                    return self._warn("another manager writes it")
-                self._write(key := min(self._unwritten), self._values.get(key))
-                self._unwritten.discard(key)
+            file_thread.do(self._write_all)
         except (OSError, ValueError) as error:
             return self._warn(getattr(error, "strerror", None) or str(error))
         return ""
@@ -131,7 +131,22 @@ class Continuity:
     def close(self) -> None:
         """Let the next manager write."""
         self.write()
-        self._lock.release()
+        with contextlib.suppress(OSError):
+            file_thread.do(self._lock.release)
+
+    # -- in the file thread ------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        if not self._lock.acquire():
+            raise BlockingIOError(errno.EAGAIN, "another manager writes it")
+        while self._unwritten:
+            # first, so that a value that is kept meanwhile is written, too
+            self._unwritten.discard(key := min(set(self._unwritten)))
+            try:
+                self._write(key, self._values.get(key))
+            except BaseException:
+                self._unwritten.add(key)
+                raise
 
     def _write(self, key: str, value: Any) -> None:
         if self._lines > SUPERSEDED + 2 * len(self._values):
@@ -147,14 +162,13 @@ class Continuity:
         self._lines += 1
 
     def _write_anew(self) -> None:
-        other = self.path.with_suffix(".new")
+        values, other = dict(self._values), self.path.with_suffix(".new")
         with open(logs.open_to_append(other, fresh=True), "wb") as file:
-            file.writelines(self._line(key, value) for key, value in self._values.items())
+            file.writelines(self._line(key, value) for key, value in values.items())
             file.flush()
             os.fsync(file.fileno())
         other.replace(self.path)
-        self._lines = len(self._values)
-        self._unwritten.clear()
+        self._lines = len(values)
 
     def _line(self, key: str, value: Any) -> bytes:
         return json.dumps({"time": self._wall(), "key": key, "value": value}).encode() + b"\n"

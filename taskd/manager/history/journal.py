@@ -1,10 +1,11 @@
 """Writes the journal of a job, `journal-JOB.jsonl`.
 
 The journal has one writer, the manager that holds its lock. A line is handed to the kernel before
-the manager continues, so it outlives the manager's process. It is not forced to disk, which can
-take as long as a repair: a power failure loses the last seconds, but agents report the state that
-the next manager needs. A failed write costs one warning; the newest lines wait in memory and are
-written, with the number of lost ones, when that is possible again.
+the manager continues, so it outlives the manager's process; a file system that hangs is waited for
+once, for a second (taskd/file_thread.py). A line is not forced to disk, which can take as long as a
+repair: a power failure loses the last seconds, but agents report the state that the next manager
+needs. A failed write costs one warning; the newest lines wait in memory and are written, with the
+number of lost ones, when that is possible again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd import logs
+from taskd import file_thread, logs
 from taskd.history import files
 from taskd.history.reading import Record
 from taskd.manager.history import line_file
@@ -52,6 +54,7 @@ class Journal:
         self._start: dict[str, Any] | None = None  # repeated at the head of each file
         self._waiting: deque[bytes] = deque()
         self._lost = 0  # lines
+        self._guard = threading.Lock()  # of these two
         self._warned = False
         self.listeners: list[Callable[[Record], None]] = []  # told each entry, in its order
 
@@ -76,10 +79,11 @@ class Journal:
         if type(began := data.get("began")) is float:
             data["began"] = self.unix(began)
         entry = Record(kind, self._now(), data)
-        self._waiting.append(_line(entry))
-        while len(self._waiting) > WAITING:
-            self._waiting.popleft()
-            self._lost += 1
+        with self._guard:
+            self._waiting.append(_line(entry))
+            while len(self._waiting) > WAITING:
+                self._waiting.popleft()
+                self._lost += 1
         self.flush()
         for listener in self.listeners:
             try:
@@ -91,34 +95,51 @@ class Journal:
 
     def flush(self) -> None:
         """Write the waiting lines, if that is possible now."""
-        if not self._waiting:
-            return
-        try:
-            if not self._ready():
-                self._warn("another manager writes it")
-                return
-            if self._lost:
-                self._append(_line(Record("gap", self._now(), {"lost": self._lost})))
-                self._lost = 0
-            while self._waiting:
-                self._append(self._waiting[0])
-                self._waiting.popleft()
-            if self._size >= self._most_bytes:
-                self._next_file()
-        except (OSError, ValueError) as error:
-            self._warn(getattr(error, "strerror", None) or str(error))
+        if self._waiting:
+            self._do(self._write)
 
     def close(self) -> None:
         """Write the waiting lines, sync them to disk, and let the next manager write."""
         self.flush()
-        if self._descriptor >= 0:
+        self._do(self._close)
+
+    def _do(self, action: Callable[[], None]) -> None:
+        try:
+            file_thread.do(action)
+        except (OSError, ValueError) as error:
+            self._warn(getattr(error, "strerror", None) or str(error))
+
+    # -- in the file thread ------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        if not self._ready():
+            self._warn("another manager writes it")
+            return
+        while self._waiting:
+            with self._guard:
+                line, lost = self._waiting.popleft(), self._lost
+                self._lost = 0
             try:
+                if lost:
+                    self._append(_line(Record("gap", self._now(), {"lost": lost})))
+                    lost = 0
+                self._append(line)
+            except BaseException:
+                with self._guard:
+                    self._waiting.appendleft(line)
+                    self._lost += lost
+                raise
+        if self._size >= self._most_bytes:
+            self._next_file()
+
+    def _close(self) -> None:
+        try:
+            if self._descriptor >= 0:
                 os.fsync(self._descriptor)
-            except OSError as error:
-                self._warn(error.strerror or str(error))
+        finally:
             self._forget()
-        if self._lock is not None:
-            self._lock.release()
+            if self._lock is not None:
+                self._lock.release()
 
     def _ready(self) -> bool:
         """Whether the file is open; False if another manager has it. Raises OSError."""

@@ -1,0 +1,81 @@
+"""The thread that writes this process's logs, journal and the like.
+
+On a network file system whose server is gone, a write takes until the server is back, and nothing
+ends it. Then this thread waits, and no other one: training and repairs go on, and what they have
+to write is kept by those who write it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+
+PATIENCE = 1.0  # seconds: a disk under load takes tens of milliseconds, a sync some hundreds
+
+
+class _Task:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action, self.over = action, threading.Event()
+        self._raised: BaseException | None = None
+
+    def carry_out(self) -> None:
+        try:
+            self._action()
+        except BaseException as error:
+            self._raised = error
+        self.over.set()
+
+    def result(self) -> None:
+        if self._raised is not None:
+            raise self._raised
+
+
+class FileThread:
+    """Started by the first call; a fork has its own."""
+
+    def __init__(self) -> None:
+        self._fresh()
+        os.register_at_fork(after_in_child=self._fresh)
+
+    def _fresh(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._slow: _Task | None = None  # the one that nobody waits for any more
+
+    def do(self, action: Callable[[], None]) -> None:
+        """Carry out `action` after those before it, and raise what it raises. One that takes longer
+        than PATIENCE goes on by itself: this raises OSError (ETIMEDOUT), and until it is over, so
+        does every other call, without doing anything."""
+        if self._here() or sys.is_finalizing():
+            return action()
+        if self._slow is not None and not self._slow.over.is_set():
+            raise _timed_out()
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="taskd-files", daemon=True)
+                self._thread.start()
+        self._tasks.put(task := _Task(action))
+        if not task.over.wait(PATIENCE):
+            self._slow = task
+            raise _timed_out()
+        task.result()
+
+    def _here(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        while True:
+            self._tasks.get().carry_out()
+
+
+def _timed_out() -> OSError:
+    why = f"its file system has not answered for {PATIENCE:g} s; what waits is written when it does"
+    return OSError(errno.ETIMEDOUT, why)
+
+
+do = FileThread().do
