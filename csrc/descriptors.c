@@ -6,17 +6,21 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
-uint64_t taskd_socket_inode(int fd)
-{
-    struct stat st;
-    return fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode) ? (uint64_t)st.st_ino : 0;
-}
-
 static int option(int fd, int name)
 {
     int value = -1;
     socklen_t size = sizeof value;
     return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+/* fstat on a file can wait for ever, for a network file system whose server is gone; on a socket it
+ * does not. */
+uint64_t taskd_socket_inode(int fd)
+{
+    struct stat st;
+    return option(fd, SO_TYPE) >= 0 && fstat(fd, &st) == 0 && S_ISSOCK(st.st_mode)
+               ? (uint64_t)st.st_ino
+               : 0;
 }
 
 /* Connected, internet, stream, not listening. */

@@ -1,4 +1,4 @@
-"""The thread that writes this process's logs, journal and the like.
+"""The thread that writes this process's logs and journal, and looks at those of others.
 
 On a network file system whose server is gone, a write takes until the server is back, and nothing
 ends it. Then this thread waits, and no other one: training and repairs go on, and what they have
@@ -7,31 +7,38 @@ to write is kept by those who write it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-PATIENCE = 1.0  # seconds: a disk under load takes tens of milliseconds, a sync some hundreds
+T = TypeVar("T")
+# seconds: a disk under load takes tens of milliseconds, a sync some hundreds; and less than what a
+# manager calls standing still (ManagerLimits.stall)
+PATIENCE = 0.7
 
 
-class _Task:
-    def __init__(self, action: Callable[[], None]) -> None:
+class _Task(Generic[T]):
+    def __init__(self, action: Callable[[], T]) -> None:
         self._action, self.over = action, threading.Event()
+        self._returned: list[T] = []
         self._raised: BaseException | None = None
 
     def carry_out(self) -> None:
         try:
-            self._action()
+            self._returned.append(self._action())
         except BaseException as error:
             self._raised = error
         self.over.set()
 
-    def result(self) -> None:
+    def result(self) -> T:
         if self._raised is not None:
             raise self._raised
+        return self._returned[0]
 
 
 class FileThread:
@@ -44,13 +51,13 @@ class FileThread:
     def _fresh(self) -> None:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        self._slow: _Task | None = None  # the one that nobody waits for any more
+        self._tasks: queue.SimpleQueue[_Task[Any]] = queue.SimpleQueue()
+        self._slow: _Task[Any] | None = None  # the one that nobody waits for any more
 
-    def do(self, action: Callable[[], None]) -> None:
-        """Carry out `action` after those before it, and raise what it raises. One that takes longer
-        than PATIENCE goes on by itself: this raises OSError (ETIMEDOUT), and until it is over, so
-        does every other call, without doing anything."""
+    def do(self, action: Callable[[], T]) -> T:
+        """Carry out `action` after those before it; returns and raises what it does. One that takes
+        longer than PATIENCE goes on by itself: this raises OSError (ETIMEDOUT), and until it is
+        over, so does every other call, without doing anything."""
         if self._here() or sys.is_finalizing():
             return action()
         if self._slow is not None and not self._slow.over.is_set():
@@ -63,7 +70,7 @@ class FileThread:
         if not task.over.wait(PATIENCE):
             self._slow = task
             raise _timed_out()
-        task.result()
+        return task.result()
 
     def _here(self) -> bool:
         return threading.current_thread() is self._thread
@@ -74,8 +81,20 @@ class FileThread:
 
 
 def _timed_out() -> OSError:
-    why = f"its file system has not answered for {PATIENCE:g} s; what waits is written when it does"
-    return OSError(errno.ETIMEDOUT, why)
+    return OSError(errno.ETIMEDOUT, f"its file system has not answered for {PATIENCE:g} s")
 
 
 do = FileThread().do
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Before `path` is read: raises OSError (ETIMEDOUT) if its file system does not answer."""
+    with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
+        do(lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)))
+
+
+def remedy(error: object, usual: str) -> str:
+    """What to do about the error of a write, where it is not one of `do`."""
+    if isinstance(error, TimeoutError):
+        return "training goes on, and what waits is written when it answers"
+    return usual

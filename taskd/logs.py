@@ -122,9 +122,21 @@ class _File(logging.handlers.RotatingFileHandler):
             backupCount=FILE_COUNT,
             encoding="utf-8",
             errors="backslashreplace",
+            delay=True,
         )
         self.complained = False
         self._waiting: deque[logging.LogRecord] = deque(maxlen=WAITING)
+
+    def begin(self) -> None:
+        """Open the file; it waits for its file system by itself. Raises OSError and ValueError."""
+        try:
+            file_thread.do(self._begin)
+        except TimeoutError as error:
+            self._complain(error)
+
+    def _begin(self) -> None:
+        Path(self.baseFilename).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.stream = self._open()
 
     def _open(self) -> io.TextIOWrapper:
         # a buffer has a lock, at which the end of the process would wait for a write that hangs
@@ -167,9 +179,12 @@ class _File(logging.handlers.RotatingFileHandler):
             stream.close()
 
     def handleError(self, record: logging.LogRecord) -> None:
+        self._complain(sys.exc_info()[1])
+
+    def _complain(self, error: BaseException | None) -> None:
         if not self.complained:
             self.complained = True
-            _complain(str(self.baseFilename), sys.exc_info()[1])
+            _complain(str(self.baseFilename), error)
 
 
 def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
@@ -211,8 +226,9 @@ def setup(name: str, environ: Mapping[str, str] = os.environ) -> logging.Logger:
 def _open(directory: Path, name: str) -> _File | None:
     file = directory / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.log"
     try:
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        return _File(file)
+        handler = _File(file)
+        handler.begin()
+        return handler
     except (OSError, ValueError) as error:
         _complain(str(file), error)
         return None
@@ -220,8 +236,6 @@ def _open(directory: Path, name: str) -> _File | None:
 
 def _complain(file: str, error: BaseException | None) -> None:
     reason = getattr(error, "strerror", None) or error
-    text = (
-        f"taskd: no log is written to {file}: {reason}; set TASKD_LOG_PATH to a directory that this"
-        " user can write to"
-    )
+    usual = "set TASKD_LOG_PATH to a directory that this user can write to"
+    text = f"taskd: no log is written to {file}: {reason}; {file_thread.remedy(error, usual)}"
     print(text, file=sys.stderr, flush=True)

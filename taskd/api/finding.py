@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from taskd import settings
+from taskd import file_thread, settings
 from taskd.core import job_name
 from taskd.history import files, reading
 from taskd.protocol import running_jobs
@@ -58,7 +58,8 @@ def runs(name: str, port: int) -> bool:
 def journal(environ: Mapping[str, str], place: Path) -> Path | None:
     """The newest file of the job's journal in the directory `place`: of the job that is named by
     its id, else the one written last; of another port than the named one, it is another job's.
-    None if there is none. Raises BadSetting."""
+    None if there is none. Raises BadSetting and OSError."""
+    file_thread.check(place)
     port = settings.port(environ) if settings.port_is_named(environ) else 0
 
     def is_it(path: Path) -> bool:

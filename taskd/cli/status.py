@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskd import settings
+from taskd import file_thread, settings
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import of_job
 from taskd.history import files
@@ -74,6 +74,8 @@ def command(journal: Path | None, log_path: Path | None, once: bool, as_json: bo
                 _print(model)
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None
+    if sight.silent:
+        click.echo(f"earlier incidents are missing: {sight.silent}", err=True)
     if sight.damaged:
         click.echo(f"{sight.damaged} lines of the journal are no entries and are skipped", err=True)
     sys.exit(status(model))
@@ -98,6 +100,7 @@ class _Sight:
     given: Path | None
     directory: Path
     damaged: int = 0
+    silent: str = ""  # why the journal cannot be read while the manager answers
     _control: Control | None = None
     _term: int = -1  # of the manager that answered last
     # what the journal knew then: incidents, and how many ranks trained
@@ -160,9 +163,7 @@ class _Sight:
             seen = self._control.overview(timeout=ANSWER)
             if seen.term != self._term:  # it knows only what has happened under it
                 self._term = seen.term
-                known = self._journal(files.path(self.directory, seen.job))
-                self._before = known.incidents if known is not None else ()
-                self._shrunk = known.seen.shrunk if known is not None else None
+                self._before, self._shrunk = self._known(files.path(self.directory, seen.job))
             where = addresses.text(self._control.address)
             model = of_manager(where, seen, self._before, self._shrunk)
             if every and len(model.ranks) < seen.ranks:
@@ -195,6 +196,7 @@ class _Sight:
         from taskd.api import finding
         from taskd.protocol import running_jobs
 
+        self._check(self.given or self.directory)
         if self.given is not None:
             return files.newest(self.given) if self.given.is_dir() else self.given
         newest = finding.journal(os.environ, self.directory)
@@ -204,6 +206,22 @@ class _Sight:
             if end is not None and any(j.port == port for j in running_jobs.found()):
                 return None
         return newest
+
+    def _known(self, newest: Path) -> tuple[tuple[IncidentSeen, ...], ShrunkSeen | None]:
+        """What its journal adds to what a manager says."""
+        try:
+            self._check(newest)
+        except click.ClickException as error:
+            self.silent = error.message
+            return (), None
+        self.silent, known = "", self._journal(newest)
+        return ((), None) if known is None else (known.incidents, known.seen.shrunk)
+
+    def _check(self, path: Path) -> None:
+        try:
+            file_thread.check(path)
+        except OSError as error:
+            raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
 
     def _journal(self, newest: Path) -> Model | None:
         from taskd.history.status.model import SHOWN, of_journal

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from taskd import file_thread
 from taskd.history import files
 
 MOST_BYTES = 8 << 20  # of a line; one of 10,000 ranks in eight rounds has 3 MB
@@ -86,6 +87,7 @@ def last_run(newest: Path) -> tuple[int, Record | None]:
     """The port of the manager that the last run in a journal began with, 0 if unknown; and how that
     run ended, None if it has not. Raises OSError."""
     port, end = 0, None
+    file_thread.check(newest)
     with open(newest, "rb") as file:
         # the others, which may have 16 MiB, are not decoded
         marked = (line for line in _whole(file) if b'"start"' in line or b'"end"' in line)

@@ -81,6 +81,7 @@ class Continuity:
 
     def load(self) -> tuple[dict[str, Any], int]:
         """`read`, and how many lines are damaged. Raises OSError."""
+        file_thread.check(self.path)
         try:
             data = read_regular(self.path, MOST_BYTES, newest=True)
         except FileNotFoundError:
@@ -120,7 +121,7 @@ class Continuity:
         try:
             file_thread.do(self._write_all)
         except (OSError, ValueError) as error:
-            return self._warn(getattr(error, "strerror", None) or str(error))
+            return self._warn(error)
         return ""
 
     def forget(self, job: str) -> None:
@@ -173,10 +174,12 @@ class Continuity:
     def _line(self, key: str, value: Any) -> bytes:
         return json.dumps({"time": self._wall(), "key": key, "value": value}).encode() + b"\n"
 
-    def _warn(self, why: str) -> str:
+    def _warn(self, error: OSError | ValueError) -> str:
+        why = getattr(error, "strerror", None) or str(error)
         if not self._warned:
             self._warned = True
-            remedy = "set TASKD_LOG_PATH to a directory that this user may write to"
+            usual = "set TASKD_LOG_PATH to a directory that this user may write to"
+            remedy = file_thread.remedy(error, usual)
             log.warning(
                 "%s cannot be written: %s; the next manager will not know whether recovery is"
                 " paused, nor the faults of devices, and launchers will not find this one; %s",

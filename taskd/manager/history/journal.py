@@ -10,6 +10,7 @@ number of lost ones, when that is possible again.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -107,13 +108,13 @@ class Journal:
         try:
             file_thread.do(action)
         except (OSError, ValueError) as error:
-            self._warn(getattr(error, "strerror", None) or str(error))
+            self._warn(error)
 
     # -- in the file thread ------------------------------------------------------------------------
 
     def _write(self) -> None:
         if not self._ready():
-            self._warn("another manager writes it")
+            self._warn(BlockingIOError(errno.EAGAIN, "another manager writes it"))
             return
         while self._waiting:
             with self._guard:
@@ -183,10 +184,12 @@ class Journal:
     def _now(self) -> float:
         return self.unix(self._clock())
 
-    def _warn(self, why: str) -> None:
+    def _warn(self, error: OSError | ValueError) -> None:
         if not self._warned:
             self._warned = True
-            remedy = "set TASKD_LOG_PATH to a directory with room that this user may write to"
+            why = getattr(error, "strerror", None) or str(error)
+            usual = "set TASKD_LOG_PATH to a directory with room that this user may write to"
+            remedy = file_thread.remedy(error, usual)
             log.warning("%s cannot be written: %s; %s", self.path, why, remedy)
 
 

@@ -14,7 +14,6 @@ import ctypes
 import os
 import platform
 import re
-import stat
 
 EVENTPOLL = "anon_inode:[eventpoll]"
 # of <sys/epoll.h>; Python's select.epoll would put its own data into an entry
@@ -29,24 +28,28 @@ class _Event(ctypes.Structure):
     _fields_ = (("events", ctypes.c_uint32), ("data", ctypes.c_uint64))
 
 
-def note(descriptors: list[int]) -> dict[int, int]:
-    """Descriptor -> inode of the connections that are about to be left."""
+def note(descriptors: list[int]) -> dict[int, str]:
+    """Descriptor -> inode, as in "socket:[4711]", of the connections that are about to be left."""
     found = {}
     for fd in descriptors:
         with contextlib.suppress(OSError):
-            found[fd] = os.fstat(fd).st_ino
+            found[fd] = _what(fd)
     return found
 
 
-def release(left: dict[int, int]) -> int:
+def _what(fd: int) -> str:
+    # fstat would wait for the server of a file that has got this descriptor meanwhile
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def release(left: dict[int, str]) -> int:
     """Stop the connections in `left` that are still open from waking this process; returns their
     number. Call it when the next generation is connected, and before a backend of the last one is
     destroyed: whatever gloo closes by itself has been closed by then."""
     stale = set()
-    for fd, inode in left.items():
+    for fd, what in left.items():
         with contextlib.suppress(OSError):
-            status = os.fstat(fd)
-            if status.st_ino == inode and stat.S_ISSOCK(status.st_mode):
+            if what.startswith("socket:") and _what(fd) == what:
                 stale.add(fd)
     for poll, entries in _polls() if stale else ():
         for fd, data in entries:
@@ -61,7 +64,7 @@ def _polls() -> list[tuple[int, list[tuple[int, int]]]]:
     found = []
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/self/fd/{name}") == EVENTPOLL:
+            if _what(int(name)) == EVENTPOLL:
                 with open(f"/proc/self/fdinfo/{name}") as file:
                     entries = _ENTRY.findall(file.read())
                 found.append((int(name), [(int(fd), int(data, 16)) for fd, data in entries]))
