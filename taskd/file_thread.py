@@ -84,13 +84,14 @@ def _timed_out() -> OSError:
     return OSError(errno.ETIMEDOUT, f"its file system has not answered for {PATIENCE:g} s")
 
 
-do = FileThread().do
+_ours = FileThread()
+do = _ours.do
 
 
-def check(path: str | os.PathLike[str]) -> None:
-    """Before `path` is read: raises OSError (ETIMEDOUT) if its file system does not answer."""
+def check(path: str | os.PathLike[str], thread: FileThread = _ours) -> None:
+    """Before `path` is used: raises OSError (ETIMEDOUT) if its file system does not answer."""
     with contextlib.suppress(FileNotFoundError, PermissionError, NotADirectoryError):
-        do(lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)))
+        thread.do(lambda: os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)))
 
 
 def remedy(error: object, usual: str) -> str:

@@ -100,4 +100,8 @@ def state(pid: int) -> str:
         letter = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except (OSError, IndexError):
         return "gone"
-    return {b"T": STOPPED[0], b"t": STOPPED[1], b"D": "in an uninterruptible wait"}.get(letter, "")
+    return {
+        b"T": STOPPED[0],
+        b"t": STOPPED[1],
+        b"D": "waiting for a disk or a network file system",
+    }.get(letter, "")

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from taskd import raised, settings, stacks, trainers
@@ -27,7 +28,7 @@ from taskd.messages import from_agent
 from taskd.messages.envelope import STANDBY
 from taskd.protocol import running_jobs
 from taskd.protocol.keys import Keys
-from taskd.records import sealed, store
+from taskd.records import dumps, sealed, store
 from taskd.settings import pod_info
 
 log = logging.getLogger("taskd.agent")
@@ -221,7 +222,9 @@ class Supervisor:
             return decided
         if agent.leaving.too_late:
             cause = f"The job ends: its time to leave is over ({agent.leaving.cause})"
-            return Verdict("give up", f"{cause}, and its state is not saved")
+            why = dumps.silent(Path(place := settings.dump_path(os.environ)))
+            why = why and f" in {place}: {why}"
+            return Verdict("give up", f"{cause}, and its state is not saved{why}")
         if agent.preparing:
             return Verdict("wait")
         if epoch is not None and any(

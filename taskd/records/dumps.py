@@ -27,6 +27,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from taskd import file_thread
 from taskd.records.sealed import Seal
 
 MANIFEST = "manifest.json"
@@ -40,8 +41,21 @@ PUBLIC = b"taskd dump without a secret"
 File = tuple[str, int, str]  # name, bytes, checksum
 
 
+_where = file_thread.FileThread()  # logs may be on a disk that answers
+
+
 class BadDump(ValueError):
     """Not a complete dump; the text says what is wrong and what to do."""
+
+
+def silent(place: Path) -> str:
+    """Why `place`, where dumps are, cannot be used now: its file system does not answer; else
+    ""."""
+    try:
+        file_thread.check(place, _where)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def key(environ: Mapping[str, str] = os.environ) -> tuple[bytes, bool]:

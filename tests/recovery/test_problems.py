@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -153,6 +154,38 @@ def test_the_disk_of_dumps_is_full(tmp_path):
         output = job.result().output
     assert refused.returncode != 0 and "No space left on device" in refused.stderr
     assert_told(output, "cannot be saved: [Errno N] No space left on device")
+
+
+@pytest.mark.long
+def test_the_file_system_of_logs_and_dumps_is_gone(tmp_path):
+    """A rank is replaced while no file there can be opened, read or written, as with NFS."""
+    if os.geteuid() != 0 or shutil.which("bindfs") is None:
+        pytest.skip("takes root and bindfs")
+    for name in ("server", "nfs"):
+        (tmp_path / name).mkdir()
+    served = subprocess.Popen(["bindfs", "-f", tmp_path / "server", tmp_path / "nfs"])
+    try:
+        while not os.path.ismount(tmp_path / "nfs"):
+            time.sleep(0.05)
+        there = {
+            "TASKD_LOG_PATH": str(tmp_path / "nfs/log"),
+            "TASKD_DUMP_PATH": str(tmp_path / "nfs/dumps"),
+        }
+        with training.start(tmp_path / "job", 2, "steered.py", "3000", **there) as job:
+            job.trains()
+            served.send_signal(signal.SIGSTOP)
+            job.kill(1)
+            replaced = "rank N replaced in N ms, step N repeated, N ms lost so far"
+            job.until(replaced, lambda: told(job.result().output, replaced))
+            job.signal(signal.SIGTERM)
+            result = job.end()
+        assert result.status == 1, result.output[-3000:]
+        assert_told(result.output, "its file system has not answered for N s")
+        assert f"is not saved in {tmp_path / 'nfs/dumps'}: its" in training.paragraph(result)
+    finally:
+        served.kill()
+        subprocess.run(["umount", "-l", tmp_path / "nfs"])
+        served.wait()
 
 
 # -- nodes -----------------------------------------------------------------------------------------

@@ -57,6 +57,8 @@ def save_records(
                     found.setdefault(keep.rank, (keep.kind, keep.payload))
 
     def write() -> None:
+        if why := dumps.silent(work.parent):
+            log.warning("%s: %s; saving the state waits for it", work.parent, why)
         try:
             # the job's seal is valid only within the job
             renewed = [

@@ -35,6 +35,8 @@ def begin(state: TrainingState, ranks: int, agent: AgentClient) -> None:
 
 def _estimate(size: int, agent: AgentClient) -> None:
     place, grace = Path(settings.dump_path(os.environ)), settings.grace_period(os.environ)
+    if why := dumps.silent(place):
+        _say(f"the job's state cannot be saved in {place} now: {why}")
     try:
         speed = measure(place, min(size, SAMPLE))
     except OSError as error:
@@ -50,6 +52,10 @@ def _estimate(size: int, agent: AgentClient) -> None:
                 f" {speed / 1e6:.0f} MB/s. Set --grace-period (TASKD_GRACE_PERIOD) to what the"
                 " scheduler gives, or --dump-dir to a faster disk"
             )
+    _say(why)
+
+
+def _say(why: str) -> None:
     if why and settings.preemption_signal(os.environ) is not None:
         log.warning("%s", why)
         print(f"taskd: {why}", file=sys.stderr, flush=True)
