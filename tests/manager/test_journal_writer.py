@@ -97,6 +97,24 @@ def test_a_job_that_has_not_formed_says_who_is_missing(start):
     ]
 
 
+@pytest.mark.parametrize(
+    ("by", "said"), [(3600.0, "ahead by 3600.0 s"), (-2.5, "back by 2.5 s"), (0.9, "")]
+)
+def test_a_clock_that_was_set_is_said_once(tmp_path, caplog, by, said):
+    """As "this machine's clock was set ahead by N s" in docs/troubleshooting.md."""
+    ahead, now = [1000.0], [5.0]
+    journal = Journal(str(tmp_path), "job", lambda: now[0] + ahead[0], lambda: now[0])
+    writer = JournalWriter(journal, Coordinator(Settings(1, 1)).job)
+    writer.write_due(5.0)
+    ahead[0] += by
+    for now[0] in (6.0, 7.0):
+        writer.write_due(now[0])
+    entries = list(Reader().files([journal.path] if said else []))
+    expected = [f"this machine's clock was set {said}"] if said else []
+    assert [r.text("text") for r in entries] == expected
+    assert caplog.text.count("clock was set") == bool(said)
+
+
 def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
     """Their processes have ended, and their nodes may live."""
     state = Coordinator(Settings(2, 2)).job

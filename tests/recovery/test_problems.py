@@ -20,6 +20,7 @@ from tests.lab.troubleshooting import lines, told
 
 CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "nodes run different versions: torch": "tests/manager/test_server.py",
+    "this machine's clock was set ahead by N s": "tests/manager/test_journal_writer.py",
     # its kill takes a cgroup of the test's own
     "killed by SIGKILL (by the kernel, because memory ran out in its container": (
         "tests/agent/test_processes.py"

@@ -25,7 +25,11 @@ def state(account: Account) -> str:
     if account.now is not None:
         now = account.now
         at = f" at step {now.step:,}" if now.step >= 0 else ""
-        rate = f", {now.rate:.3g} steps/min" if now.rate and now.state == "training" else ""
+        rate = (
+            f", {now.rate:,.{0 if now.rate >= 100 else 1}f} steps/min"
+            if now.rate and now.state == "training"
+            else ""
+        )
         word = "Training now" if now.state == "training" else f"Now {now.state}"
         detail = f" ({now.detail})" if now.state != "training" and now.detail else ""
         return f"{word}{at}{rate}{detail}."

@@ -29,6 +29,7 @@ from taskd.manager.history import line_file
 WAITING = 1000  # lines that wait in memory while none can be written
 TEXT = 4000  # characters of a text; a message that names every rank is much longer
 TRACEBACK = 20_000  # of a traceback, which the agent cuts at 16 KiB
+JUMP = 1.0  # seconds; a clock that is disciplined moves by half a millisecond a second
 LISTED = 100  # texts in a list
 
 log = logging.getLogger("taskd.manager.journal")
@@ -47,8 +48,8 @@ class Journal:
         most_bytes: int = files.BYTES,
     ) -> None:
         self.directory, self.job = Path(directory), job
-        self._ahead = wall() - clock()
-        self._clock, self._most_bytes = clock, most_bytes
+        self._ahead = self._known = wall() - clock()
+        self._wall, self._clock, self._most_bytes = wall, clock, most_bytes
         self._descriptor = -1
         self._whole, self._size = False, 0  # the last line of the file, and its bytes
         self._lock: line_file.Lock | None = None
@@ -66,6 +67,17 @@ class Journal:
     def unix(self, moment: float) -> float:
         """A moment of the monotonic clock as Unix time."""
         return round(moment + self._ahead, 6)
+
+    def jump(self) -> float:
+        """Seconds by which somebody has set the wall clock ahead since the last call; 0 if nobody
+        has. Of a machine that slept, its sleep."""
+        before = self._clock()
+        ahead = self._wall() - before
+        # a process that stood still between the two readings has not read the same moment
+        if self._clock() - before > JUMP / 2 or abs(by := ahead - self._known) < JUMP:
+            return 0.0
+        self._known = ahead
+        return by
 
     # -- what is written ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@ ranks' progress."""
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections import deque
@@ -33,6 +34,8 @@ from taskd.protocol.addresses import Address
 EVERY = 10.0  # seconds between two entries about progress: 5 MB a day
 CLOCKS = 60.0  # seconds between two entries about clocks
 NEWS = 0.005  # seconds by which a clock must move to be written again: far below any phase
+
+log = logging.getLogger("taskd.manager")
 
 Entry = tuple[str, dict[str, Any]]
 _ENTRIES: dict[type, Callable[[Any], Entry]] = {
@@ -240,6 +243,12 @@ class JournalWriter:
     def write_due(self, now: float) -> None:
         """Called about once a second."""
         self._journal.flush()
+        if by := self._journal.jump():
+            text = (
+                f"this machine's clock was set {'ahead' if by > 0 else 'back'} by {abs(by):.1f} s"
+            )
+            log.warning("%s; no limit is measured by it; times in the journal do not jump", text)
+            self._journal.write("note", {"text": text})
         if now >= self._next and self.write_progress(now):
             self._next = now + EVERY
         if self._clocks and now >= self._next_clocks:
