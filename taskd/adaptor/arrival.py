@@ -27,6 +27,7 @@ NEXT, AGAIN = 15.0, 0.5  # seconds
 # seconds between two looks for the manager while others are waited for: of 1,000 launchers, 200
 # connections a second; a machine that is there answers or refuses in a round trip
 LOOK, ANSWERS = 5.0, 1.0
+MEETS = 8.0  # seconds without the other launchers before it is said that nobody is there
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False
@@ -108,8 +109,18 @@ def meet(rendezvous: Callable[[], None], place: Place) -> None:
     # torch waits in C++, where neither a signal nor an exception reaches it
     threading.Thread(target=run, name="taskd-rendezvous", daemon=True).start()
     limit = settings.first_manager_wait(os.environ)
-    heard, warned = time.monotonic(), False
+    began = heard = time.monotonic()
+    warned = missed = False
     while not wait([met], min(LOOK, max(limit, AGAIN))).done:
+        if place.meets is not None and not missed and time.monotonic() - began >= MEETS:
+            missed = True
+            if not _listens(place.meets):
+                log.warning(
+                    "nothing answers at %s, where the launchers meet: start the one on node 0, name"
+                    " it and its port by --master_addr and --master_port, open that port there"
+                    " (firewall)",
+                    addresses.text(place.meets),
+                )
         address = place.manager_before_all_have_met()
         if _listens(address):
             heard, warned = time.monotonic(), False

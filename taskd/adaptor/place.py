@@ -37,6 +37,10 @@ class Place:
             self.nodes = int(getattr(handler, "world_size", 1))
             self.node = int(getattr(handler, "rank", 0 if most == 1 else -1))
             self.most_nodes = most or self.nodes
+        # where node 0 has the store in which launchers meet, of another node
+        self.meets: Address | None = None
+        if self.node > 0 and (first := getattr(handler, "master_addr", "")):
+            self.meets = str(first), int(handler.master_port)
         if settings.standby(os.environ):
             self.most_nodes = max(self.most_nodes, 2)
 

@@ -83,6 +83,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         # the last restart, which the manager has ordered: torch has no rendezvous for it
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
+        self._ending: to_agent.Ending = "failed"
         self._too_few: str | None = None  # why launchers that have met are not protected
 
     def _make_store(self) -> tuple[Any, Address]:
@@ -292,7 +293,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         the reason, and torch's report would name a rank that had not failed, or the right one
         again. Raises SystemExit."""
         print(f"\ntaskd: {why}\n{last_words(os.environ)}", file=sys.stderr, flush=True)
-        self._why = why.partition("\n")[0]  # for the manager
+        self._why, self._ending = why.partition("\n")[0], ending  # for the manager
         raise SystemExit(STATUS[ending])
 
     def _stand_down(self) -> RunResult:
@@ -349,7 +350,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             raise
         finally:
             stopping.leaving()
-            self._supervisor.close(ok, why, stopped)
+            self._supervisor.close(ok, why, stopped, self._ending)
             stopping.left()
 
     def _stand_by(self, role: str) -> RunResult:

@@ -23,6 +23,7 @@ from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
 from taskd.agent.orders import Orders
 from taskd.agent.ranks.children import Children
+from taskd.agent.ranks.connecting import Connecting
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch
 from taskd.agent.ranks.rank_connections import RankConnections
@@ -61,6 +62,7 @@ class Agent(Member):
         self._devices = 0  # ranks on the node, or that the standby can run
         self.children = Children(self.call)
         self.monitor = RankMonitor(self.report, self.call, self.leaving, Watchdog(limits))
+        self.connecting = Connecting()
         self.manager_watch = ManagerWatch(self, manager_wait, unprotected)
         self.replacements = Replacements(
             lambda order, process: self.processes.started(order, process),

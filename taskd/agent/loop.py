@@ -141,4 +141,5 @@ class Loop:
         if epoch is None or agent.preparing:
             return
         agent.monitor.beat(epoch, time.monotonic())
+        agent.connecting.look(epoch, now)
         agent.manager_watch.check(epoch, managers, now)

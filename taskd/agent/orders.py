@@ -114,8 +114,10 @@ class Orders:
     def _end(self, order: to_agent.End) -> None:
         member = self._member
         member.over.set()
-        if not order.ok and member.decided is None:
-            member.decide(Verdict("give up", f"the job has ended: {order.reason}"))
+        # it may come while the ranks are being restarted
+        if not order.ok and (member.decided is None or member.decided.what != "give up"):
+            why = order.reason.removeprefix("The job ends: ")
+            member.decide(Verdict("give up", f"The job ends: {why}", ending=order.ending))
         member.news.set()
         if member.managers is not None:
             member.managers.over = True

@@ -24,7 +24,7 @@ from taskd.agent.ranks.watchdog import HangLimits
 from taskd.agent.standby import Order
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
-from taskd.messages import from_agent
+from taskd.messages import from_agent, to_agent
 from taskd.messages.envelope import STANDBY
 from taskd.protocol import running_jobs
 from taskd.protocol.keys import Keys
@@ -190,8 +190,11 @@ class Supervisor:
         if not agent.over.wait(limit):
             log.warning("other nodes have not ended within %.0f s; this one leaves", limit)
 
-    def close(self, ok: bool, why: str, stopped: bool = False) -> None:
-        """End the agent: the launcher leaves. `stopped`: a signal has ended it. Idempotent."""
+    def close(
+        self, ok: bool, why: str, stopped: bool = False, ending: to_agent.Ending = "failed"
+    ) -> None:
+        """End the agent: the launcher leaves. `stopped`: a signal has ended it; `ending`: how, if
+        it is not `ok`. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -199,7 +202,7 @@ class Supervisor:
         agent.stopping()
         if self._loop.running:
             if agent.standby.room is None and not agent.left:
-                left = from_agent.AgentLeft(agent.node, ok, why[:500], stopped)
+                left = from_agent.AgentLeft(agent.node, ok, why[:500], stopped, ending)
                 agent.call(lambda: agent.report(left))
             self._loop.end()
         agent.replacements.close()

@@ -242,7 +242,7 @@ class Admission:
         node = topology.nodes.get(event.node)
         if node is None or node.lost:
             return
-        why = f": {event.why}" if event.why else ""
+        why = f": {event.why.removeprefix('The job ends: ')}" if event.why else ""
         replaceable = job.settings.survives_nodes or self._recovery.moves(event.node)
         # a launcher that was not stopped by a signal gave up, and would give up again
         waits = event.stopped and self._pods.applies
@@ -255,7 +255,7 @@ class Admission:
             return
         node.ended = event.ok
         if not event.ok:
-            job.end(False, f"node {event.node} ended with an error{why}")
+            job.end(False, f"node {event.node} ended with an error{why}", event.ending)
         elif topology.complete and all(
             n.ended or topology.gone(n) for n in topology.nodes.values()
         ):

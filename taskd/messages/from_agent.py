@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from taskd.messages import from_rank
 from taskd.messages.node_progress import NodeProgress
-from taskd.messages.to_agent import Ack
+from taskd.messages.to_agent import Ack, Ending
 from taskd.messages.to_rank import Ranges
 from taskd.messages.values import (
     ROOM,
@@ -146,12 +146,14 @@ class AgentJoined(Message, frozen=True):
 
 
 class AgentLeft(Message, frozen=True):
-    """The agent ended: `ok` if all its ranks ended well; `stopped`: its launcher, by a signal."""
+    """The agent ended: `ok` if all its ranks ended well; `stopped`: its launcher, by a signal.
+    `ending`: how, where it is not `ok`."""
 
     node: Node
     ok: bool
     why: Text = ""
     stopped: bool = False
+    ending: Ending = "failed"
 
 
 class StandbyJoined(Message, frozen=True):

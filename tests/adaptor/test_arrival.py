@@ -23,7 +23,7 @@ def place(monkeypatch):
         free.bind(("127.0.0.1", 0))
         address = free.getsockname()
         yield SimpleNamespace(
-            nodes=2, knows_manager=True, manager_before_all_have_met=lambda: address
+            nodes=2, knows_manager=True, meets=None, manager_before_all_have_met=lambda: address
         )
 
 
@@ -63,6 +63,23 @@ def test_with_one_it_waits_and_once_that_is_gone_it_ends(place, others, monkeypa
     with pytest.raises(SystemExit, match=f"{address[1]} within 0 s"):
         arrival.meet(others.wait, place)
     assert len(looks) == 4
+
+
+def test_a_port_at_which_launchers_meet_in_vain_is_named_once(place, others, monkeypatch, caplog):
+    monkeypatch.setattr(arrival, "MEETS", 0.1)
+    place.meets = ("10.0.0.1", 29500)
+    looks = []
+
+    def listens(address, _):
+        looks.append(address)
+        if len(looks) > 6:
+            others.set()
+        return address != place.meets
+
+    monkeypatch.setattr(arrival.addresses, "listens", listens)
+    arrival.meet(others.wait, place)
+    assert caplog.text.count("nothing answers at 10.0.0.1:29500, where the launchers meet") == 1
+    assert looks.count(place.meets) == 1
 
 
 @pytest.mark.parametrize(

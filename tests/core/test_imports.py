@@ -18,7 +18,8 @@ def taskd(names):
 
 # What each package may import from taskd. The packages above protocol share a few small modules.
 SHARED = taskd(
-    "records stacks raised start process_title cython_api devices logs settings trainers"
+    "records stacks raised start process_title cython_api devices logs file_thread settings"
+    " trainers"
 )
 BELOW = taskd("core messages protocol") | SHARED
 MIDDLE = taskd("manager agent worker mindcluster")
@@ -27,18 +28,19 @@ ALLOWED = {
     "core": {"taskd.core", "taskd.messages"},
     "protocol": {"taskd.core", "taskd.messages", "taskd.protocol"},
     "manager": BELOW | taskd("history kubernetes manager mindcluster profiling"),
-    "history": {"taskd.core", "taskd.messages", "taskd.history"},
+    "history": taskd("core messages history file_thread"),
     "kubernetes": BELOW | {"taskd.kubernetes"},
     "agent": BELOW | {"taskd.agent", "taskd.mindcluster"},
     "worker": BELOW | {"taskd.worker", "taskd.mindcluster", "taskd.profiling"},
     "profiling": BELOW | {"taskd.mindcluster", "taskd.profiling"},
     "mindcluster": BELOW | {"taskd.mindcluster"},
     "adaptor": BELOW | MIDDLE | {"taskd.adaptor"},
-    "records": taskd("core cython_api messages protocol records"),
+    "records": taskd("core cython_api file_thread messages protocol records"),
     "devices": SHARED,
     "cython_api": SHARED,
     "settings": {"taskd.core", "taskd.mindcluster", "taskd.settings"},
-    "logs.py": {"taskd.settings"},
+    "logs.py": {"taskd.settings", "taskd.file_thread"},
+    "file_thread.py": set(),
     "stacks.py": set(),
     "raised.py": {"taskd.cython_api"},
     "start.py": set(),

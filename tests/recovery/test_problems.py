@@ -20,6 +20,10 @@ from tests.lab.troubleshooting import lines, told
 
 CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "nodes run different versions: torch": "tests/manager/test_server.py",
+    "nothing answers at 10.0.0.1:29500, where the launchers meet": (
+        "tests/adaptor/test_arrival.py"
+    ),
+    "and nothing answers there": "tests/agent/test_connecting.py",
     "this machine's clock was set ahead by N s": "tests/manager/test_journal_writer.py",
     # its kill takes a cgroup of the test's own
     "killed by SIGKILL (by the kernel, because memory ran out in its container": (
@@ -193,12 +197,14 @@ def test_the_file_system_of_logs_and_dumps_is_gone(tmp_path):
 
 
 @contextlib.contextmanager
-def node(tmp_path: Path, number: int, port: int, meet: int, secret: str = "tests"):
+def node(
+    tmp_path: Path, number: int, port: int, meet: int, secret: str = "tests", problem: str = "none"
+):
     directory = tmp_path / f"node{number}"
     directory.mkdir()
     options = ["--nnodes", "2", "--node_rank", str(number), "--nproc_per_node", "1"]
     options += ["--master_addr", "127.0.0.1", "--master_port", str(meet)]
-    script = [str(training.SCRIPTS / "problems.py"), str(directory), "100000", "none"]
+    script = [str(training.SCRIPTS / "problems.py"), str(directory), "100000", problem]
     given = {"TASKD_PORT": str(port), "TASKD_SECRET": secret, "MINDX_TASK_ID": "two"}
     env = environment(directory, **given, PET_MASTER_PORT=None)
     with Running([str(BIN / "taskd"), "run", *options, *script], directory, env, 1) as job:
@@ -215,6 +221,21 @@ def test_a_node_has_another_secret_and_so_has_not_come(tmp_path):
             (first, "N of N nodes have come, and the job waits for node N"),
         ):
             job.until(line, lambda job=job, line=line: bool(told(job.result().output, line)))
+
+
+def test_a_script_that_fails_on_one_node_ends_the_others_too(tmp_path):
+    port, meet = free_port(), free_port()
+    with (
+        node(tmp_path, 0, port, meet, problem="config") as first,
+        node(tmp_path, 1, port, meet, problem="config") as second,
+    ):
+        ends = [first.ended(), second.ended()]
+    assert [end.status for end in ends] == [93, 93], ends[1].output[-3000:]
+    failed = "rank 0 failed before all ranks were protected, and 3 starts in a row ended alike"
+    assert training.paragraph(ends[0]).startswith(f"taskd: The job ends: {failed}")
+    assert training.paragraph(ends[1]).startswith(
+        f"taskd: The job ends: node 0 ended with an error: {failed}"
+    )
 
 
 @pytest.mark.long

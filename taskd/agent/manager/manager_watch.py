@@ -45,7 +45,7 @@ class ManagerWatch:
             self._since = now
             log.warning(
                 "no manager answers at %s:%d yet: start it (python manager.py, or taskd run on node"
-                " 0), or set TASKD_MANAGER_ADDR",
+                " 0), open that port there (firewall), or set TASKD_MANAGER_ADDR",
                 *link.address,
             )
         elif now - self._since > self._wait and not self.given_up:
@@ -74,6 +74,7 @@ class ManagerWatch:
     def _mind(self, epoch: Epoch, managers: Managers, now: float) -> None:
         """Act if a lost manager stays away for too long while ranks wait: the only node of a job
         restarts its ranks, others give up, and ranks that are not protected yet stay so."""
+        link = managers.link
         if self._node.left and not managers.content:
             self._node.over.set()
         phases = (slot.INTERRUPTED, slot.PAUSED) if epoch.passing else (slot.INTERRUPTED,)
@@ -91,9 +92,9 @@ class ManagerWatch:
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = now
-            log.warning(
-                "the manager at %s:%d is gone while ranks wait for it", *managers.link.address
-            )
+            there = link.connected
+            what = "waits for the votes of a majority of the nodes" if there else "is gone"
+            log.warning("the manager at %s:%d %s, while ranks wait for it", *link.address, what)
         elif now - self._alone_since > self._wait and self._node.decided is None:
             reason = f"no manager for {self._wait:.0f} s while ranks wait for it"
             if left:  # no manager can tell whether they are still needed

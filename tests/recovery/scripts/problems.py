@@ -14,6 +14,8 @@ import taskd
 steps, problem = int(sys.argv[2]), sys.argv[3]
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+if problem == "config" and rank == 0:
+    raise ValueError("no such configuration")
 torch.manual_seed(0)
 model = DDP(torch.nn.Linear(8, 8))
 optimizer = torch.optim.AdamW(model.parameters())
