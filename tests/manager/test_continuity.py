@@ -60,7 +60,8 @@ def test_there_is_one_writer(tmp_path, caplog):
     first.keep("a", 1)
     second.keep("a", 2)
     second.keep("a", 3)
-    assert caplog.text.count("another manager writes it") == 1
+    said = "continuity.jsonl cannot be written: another manager writes it"
+    assert caplog.text.count(said) == 1 and "a TASKD_LOG_PATH of its own" in caplog.text
     assert Continuity(tmp_path).read() == {"a": 1}
     second.keep("b", 5)
     first.close()

@@ -23,6 +23,9 @@ CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "nothing answers at 10.0.0.1:29500, where the launchers meet": (
         "tests/adaptor/test_arrival.py"
     ),
+    "continuity.jsonl cannot be written: another manager writes it": (
+        "tests/manager/test_continuity.py"
+    ),
     "and nothing answers there": "tests/agent/test_connecting.py",
     "this machine's clock was set ahead by N s": "tests/manager/test_journal_writer.py",
     # its kill takes a cgroup of the test's own

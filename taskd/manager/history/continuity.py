@@ -179,6 +179,8 @@ class Continuity:
         if not self._warned:
             self._warned = True
             usual = "set TASKD_LOG_PATH to a directory that this user may write to"
+            if isinstance(error, BlockingIOError):
+                usual = "of two jobs, give each a TASKD_LOG_PATH of its own: their logs are mixed"
             remedy = file_thread.remedy(error, usual)
             log.warning(
                 "%s cannot be written: %s; the next manager will not know whether recovery is"
