@@ -34,6 +34,7 @@ CAUSED_ELSEWHERE = {  # row -> the test that causes it
     ),
 }
 STEPS = "20"
+FULL = "4k"  # of a file system that is full
 
 
 def assert_told(output: str, *wanted: str) -> None:
@@ -129,7 +130,8 @@ def in_small(directory: Path, mounted: str, size: str, job: str) -> list[str]:
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         pytest.skip("mounting takes root and unshare")
     mount = f"mount -t tmpfs -o size={size} tmpfs {mounted}"
-    return ["unshare", "--mount", "sh", "-c", f"{mount} && exec {job}"]
+    fill = f"head -c {4096 * (size == FULL)} /dev/zero > {mounted}/full"
+    return ["unshare", "--mount", "sh", "-c", f"{mount} && {fill} && exec {job}"]
 
 
 def run_in_small(tmp_path: Path, mounted: str, size: str, *program: str, **env: str) -> Running:
@@ -154,7 +156,7 @@ def test_the_disk_of_dumps_is_full(tmp_path):
     dumps = tmp_path / "dumps"
     dumps.mkdir()
     with run_in_small(
-        tmp_path, str(dumps), "4k", "100000", "none", TASKD_DUMP_PATH=str(dumps)
+        tmp_path, str(dumps), FULL, "100000", "none", TASKD_DUMP_PATH=str(dumps)
     ) as job:
         job.until("it trained", lambda: "state cannot be saved in" in job.result().output)
         refused = job.taskd("dump")

@@ -22,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from taskd.core.snapshots import FINAL
 from taskd.messages import to_rank
 from taskd.records import dumps
+from taskd.worker.dump import estimating
 from taskd.worker.repair import choosing, dumping
 from taskd.worker.state import entry
 from taskd.worker.state.entry import Entry
@@ -340,3 +341,9 @@ def test_replicas_need_no_records(tmp_path):
     fewer = TrainingState({"model": plain()})
     with pytest.raises(dumps.BadDump, match="give protect"):
         dumping.load(fewer, found, 1)
+
+
+def test_a_state_larger_than_the_room_is_refused_at_the_start(tmp_path):
+    estimating.check_room(tmp_path / "not" / "yet", 1 << 10)
+    with pytest.raises(OSError, match=r"No space left on device: .* MB are needed, and .* free"):
+        estimating.check_room(tmp_path, 1 << 60)

@@ -3,6 +3,7 @@ longer than the job will have when it has to leave."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -38,6 +39,7 @@ def _estimate(size: int, agent: AgentClient) -> None:
     if why := dumps.silent(place):
         _say(f"the job's state cannot be saved in {place} now: {why}")
     try:
+        check_room(place, size)
         speed = measure(place, min(size, SAMPLE))
     except OSError as error:
         why = f"the job's state cannot be saved in {place}: {error}: name another --dump-dir"
@@ -61,10 +63,22 @@ def _say(why: str) -> None:
         print(f"taskd: {why}", file=sys.stderr, flush=True)
 
 
+def check_room(place: Path, size: int) -> None:
+    """Raises OSError if `size` bytes do not fit where dumps are."""
+    found = os.statvfs(_there(place))
+    if (free := found.f_bavail * found.f_frsize) < size:
+        text = f"{size / 1e6:,.1f} MB are needed, and {free / 1e6:,.1f} MB are free"
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {text}")
+
+
+def _there(place: Path) -> Path:
+    return next(p for p in (place, *place.parents) if p.exists())
+
+
 def measure(place: Path, size: int) -> float:
     """The bytes per second at which `size` bytes are written where dumps are, and read back. Raises
     OSError."""
-    there = next(p for p in (place, *place.parents) if p.exists())
+    there = _there(place)
     block, began = os.urandom(min(max(size, 1), 1 << 20)), time.monotonic()
     path = there / f".taskd-speed-{os.getpid()}"
     try:
