@@ -58,10 +58,12 @@ class FileThread:
         """Carry out `action` after those before it; returns and raises what it does. One that takes
         longer than PATIENCE goes on by itself: this raises OSError (ETIMEDOUT), and until it is
         over, so does every other call, without doing anything."""
-        if self._here() or sys.is_finalizing():
+        if self._here():
             return action()
         if self._slow is not None and not self._slow.over.is_set():
             raise _timed_out()
+        if sys.is_finalizing():  # it runs no other thread
+            return action()
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="taskd-files", daemon=True)
