@@ -21,6 +21,10 @@ LINE = 300  # characters; as long as those that ranks report themselves
 _left = False  # this process has left one
 
 
+class Told(Exception):
+    """Ends a rank, and is no fault of its script: the text says all, no traceback is printed."""
+
+
 def offer() -> None:
     """From now on, leave an exception that ends this process for its agent, if it is a rank."""
     before = sys.excepthook
@@ -28,7 +32,10 @@ def offer() -> None:
     def note(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         with contextlib.suppress(Exception):  # such as a full disk: still print the traceback
             leave("".join(traceback.format_exception(kind, value, trace)))
-        before(kind, value, trace)
+        if issubclass(kind, Told):
+            print(f"taskd: {value}", file=sys.stderr, flush=True)
+        else:
+            before(kind, value, trace)
 
     sys.excepthook = note
 

@@ -10,7 +10,7 @@ from taskd.cython_api import slot
 
 def test_a_standby_leaves_once_its_manager_stays_away():
     watch = ManagerWatch(SimpleNamespace(), 60.0, allowed=False)
-    link = SimpleNamespace(address=("10.0.0.1", 9601))
+    link = SimpleNamespace(address=("10.0.0.1", 9601), connected=False)
     managers = SimpleNamespace(met=False, content=False, link=link)
     # the job has not begun
     assert not watch.check_standby(managers, 0.0) and not watch.check_standby(managers, 1000.0)
@@ -29,7 +29,7 @@ def test_a_standby_leaves_once_its_manager_stays_away():
 def test_ranks_that_wait_in_vain_end_with_the_rule_and_the_remedy():
     decided = []
     node = SimpleNamespace(left=False, nodes=2, decided=None, decide=decided.append)
-    link = SimpleNamespace(address=("10.0.0.1", 9601))
+    link = SimpleNamespace(address=("10.0.0.1", 9601), connected=False)
     managers = SimpleNamespace(met=True, content=False, link=link)
     page = SimpleNamespace(read=lambda _: SimpleNamespace(phase=slot.INTERRUPTED))
     rank = SimpleNamespace(over=None, failed=False, joined=True, done=False, local=0)

@@ -7,10 +7,11 @@ import select
 import socket
 from typing import Any
 
+from taskd import raised
 from taskd.messages import codec
 
 
-class AgentGone(ConnectionError):
+class AgentGone(raised.Told, ConnectionError):
     """The agent has closed its end: the launcher has ended, and the rank must not outlive it."""
 
 

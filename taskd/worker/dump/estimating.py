@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -78,16 +79,13 @@ def _there(place: Path) -> Path:
 def measure(place: Path, size: int) -> float:
     """The bytes per second at which `size` bytes are written where dumps are, and read back. Raises
     OSError."""
-    there = _there(place)
     block, began = os.urandom(min(max(size, 1), 1 << 20)), time.monotonic()
-    path = there / f".taskd-speed-{os.getpid()}"
-    try:
-        with open(path, "xb") as file:
-            for _ in range(max(size // len(block), 1)):
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        dumps.describe(there, path)
-    finally:
-        path.unlink(missing_ok=True)
+    # without a name, so that a process that is killed leaves nothing behind
+    with tempfile.TemporaryFile(dir=_there(place)) as file:
+        for _ in range(max(size // len(block), 1)):
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+        file.seek(0)
+        dumps.checked(file)
     return max(size, 1) / max(time.monotonic() - began, 1e-6)
