@@ -3,6 +3,8 @@ so."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from types import SimpleNamespace
 
@@ -59,3 +61,16 @@ def test_the_training_thread_asks_by_itself_once_the_agent_has_ended():
     agent.channel, beside.channel = training, Ends(None)
     control_thread._attend(agent, beside, Answers(lambda: (0, 0), lambda *_: (False, "")))
     assert seen == [True] and training.attended is False
+
+
+def test_a_launcher_that_has_ended_is_one_line():
+    """Of each of its ranks, and no traceback, which would be the script's."""
+    program = (
+        "from taskd import raised\n"
+        "from taskd.worker.communication import channel\n"
+        "raised.offer()\n"
+        "raise channel.AgentGone('the launcher has ended, and this rank ends with it')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr == "taskd: the launcher has ended, and this rank ends with it\n"
