@@ -24,7 +24,7 @@ from arguments import Arguments
 from figures import Figures, ms, publish, summary
 from hosts import Hosts, possible
 from launchers import Launchers
-from records import HERE, Training, environment, monotonic
+from records import HERE, Training, environment, found, monotonic
 
 SETTLED = 10  # steps whose time is taken
 REPAIR, STANDSTILL, STEP = 1.0, 0.5, 1.1  # the targets: seconds, seconds, times N/M
@@ -65,10 +65,10 @@ def one_round(job: Job, hosts: Hosts, full: float) -> dict[str, Any]:
         host = job.host_of_process(job.pid(node))
         began = hosts.signal(host, signal.SIGKILL)
         incident = job.over(known)
-        noticed = monotonic(incident["began"])
-        lost.append(
-            {"noticed": (noticed - began) / 1e9, "repaired": incident["seconds"], "host": host}
-        )
+        noticed = found(incident)
+        done = monotonic(incident["began"]) + round(incident["seconds"] * 1e9)
+        seconds = {"noticed": (noticed - began) / 1e9, "repaired": (done - noticed) / 1e9}
+        lost.append({**seconds, "host": host})
         job.launchers[host].wait()
         job.step_of(0)
     shrunk = job.step_of(0)

@@ -23,7 +23,7 @@ from arguments import Arguments
 from figures import Figures, ms, publish, summary
 from hosts import Hosts, possible
 from launchers import Launchers
-from records import HERE, PATIENCE, Failed, Training, environment, monotonic
+from records import HERE, PATIENCE, Failed, Training, environment, found, monotonic
 
 from taskd.agent.manager.successor import READY
 
@@ -99,11 +99,11 @@ def lose(job: Job, how: str, host: int) -> dict[str, float]:
     else:
         began = job.hosts.signal(host, signal.SIGKILL)
     incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
-    noticed = monotonic(incident["began"])
-    done = noticed + round(incident["seconds"] * 1e9)
+    noticed = found(incident)
+    done = monotonic(incident["began"]) + round(incident["seconds"] * 1e9)
     result = {
         "noticed": (noticed - began) / 1e9,
-        "repaired": incident["seconds"],
+        "repaired": (done - noticed) / 1e9,
         "together": (done - began) / 1e9,
         "step": job.usual(began),
     }
@@ -158,7 +158,11 @@ def lose_manager_node(job: Job) -> dict[str, float]:
     charge = in_charge(job) - wall
     incident = job.wait(lambda: job.incidents()[known:], "end of the incident")[0]
     done = monotonic(incident["began"]) + round(incident["seconds"] * 1e9)
-    result = {"charge": charge, "together": (done - began) / 1e9, "repaired": incident["seconds"]}
+    result = {
+        "charge": charge,
+        "together": (done - began) / 1e9,
+        "repaired": (done - found(incident)) / 1e9,
+    }
     made_good(job, host)
     return result
 

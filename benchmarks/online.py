@@ -8,11 +8,11 @@ committed it. Moments:
     link cut        the request; the connections end 1 to a few ms later, so that the figure is a
                     little too high
     link drop       the first exception that a step raised in any rank, as the kernel had just given
-                    up the connection; or the incident's beginning, if that is earlier
+                    up the connection; or when the incident's DETECT is over, if that is earlier
     device fault    just before the exception is raised; all are paused when the journal's DETECT
                     and INTERRUPT are over
     hang            the limit of a stopped rank, from its last sign of life and its usual step in
-                    the state page, as the agent reads them; found when the incident begins
+                    the state page, as the agent reads them; found when DETECT is over
     pause           the request, by a program that is already connected; all are held when it has
                     its answer
 """
@@ -29,7 +29,7 @@ import faults
 import toy
 from figures import Figures, ms, spread, summary
 from jobs import Run
-from records import at_random, monotonic
+from records import at_random, found, monotonic
 
 from taskd.agent.ranks.watchdog import HangLimits
 from taskd.control import Control
@@ -92,7 +92,7 @@ def link_drop(run: Run, control: Control, dice: random.Random) -> dict[str, Figu
     incident = run.incident(known + 1)
     # no rank raised: the kernel's report came between two steps
     raised = [r[1] for s in records for r in s.read(s.after(begun))]
-    reported = min([monotonic(incident["began"]), *raised])
+    reported = min([found(incident), *raised])
     return {
         "link drop: kernel's report to next step": Figure(
             _done(run, incident, reported), run.usual(begun)
@@ -122,8 +122,9 @@ def hang(run: Run, control: Control, dice: random.Random) -> dict[str, Figure]:
     assert limits.least is not None
     limit = view.heartbeat_ns + round(max(limits.factor * view.usual_ns, limits.least * 1e9))
     incident, step = run.incident(known + 1), run.usual(fault.at)
+    assert found(incident) > limit, "found before its limit"
     return {
-        "hang: limit to incident": Figure((monotonic(incident["began"]) - limit) / 1e9, step),
+        "hang: limit to incident": Figure((found(incident) - limit) / 1e9, step),
         "hang: limit to next step": Figure(_done(run, incident, limit), step),
     }
 

@@ -7,7 +7,7 @@ import random
 import statistics
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,12 @@ class Training:
 def monotonic(wall: float) -> int:
     """Convert a moment of the journal's clock to that of the ranks' records, time.monotonic_ns."""
     return time.monotonic_ns() - round((time.time() - wall) * 1e9)
+
+
+def found(incident: Mapping[str, Any]) -> int:
+    """The same of the moment when a fault was known; its incident began when the job came to a
+    standstill."""
+    return monotonic(incident["began"] + incident["phases"]["DETECT"])
 
 
 def at_random(generator: random.Random, low: float = 0.1, high: float = 0.5) -> None:
