@@ -13,6 +13,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -20,6 +21,7 @@ T = TypeVar("T")
 # seconds: a disk under load takes tens of milliseconds, a sync some hundreds; and less than what a
 # manager calls standing still (ManagerLimits.stall)
 PATIENCE = 0.7
+LATE = 0.2  # seconds by which a waiting thread may wake later than it asked for
 
 
 class _Task(Generic[T]):
@@ -69,9 +71,12 @@ class FileThread:
                 self._thread = threading.Thread(target=self._run, name="taskd-files", daemon=True)
                 self._thread.start()
         self._tasks.put(task := _Task(action))
-        if not task.over.wait(PATIENCE):
-            self._slow = task
-            raise _timed_out()
+        began = time.monotonic()
+        while not task.over.wait(PATIENCE):
+            if time.monotonic() - began < PATIENCE + LATE:
+                self._slow = task
+                raise _timed_out()
+            began = time.monotonic()  # this process stood still, and its thread with it
         return task.result()
 
     def _here(self) -> bool:

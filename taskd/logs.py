@@ -135,10 +135,10 @@ class _File(logging.handlers.RotatingFileHandler):
             self._complain(error)
 
     def _begin(self) -> None:
-        Path(self.baseFilename).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self.stream = self._open()
 
     def _open(self) -> io.TextIOWrapper:
+        Path(self.baseFilename).parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         # a buffer has a lock, at which the end of the process would wait for a write that hangs
         file = io.FileIO(open_to_append(self.baseFilename), "a")
         return io.TextIOWrapper(file, self.encoding, self.errors, write_through=True)
@@ -149,15 +149,15 @@ class _File(logging.handlers.RotatingFileHandler):
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
-        record = copy.copy(record)
-        record.msg, record.args = record.getMessage(), None
-        if record.exc_info:
-            record.exc_text = (self.formatter or _PLAIN).formatException(record.exc_info)
-            record.exc_info = None
-        self._waiting.append(record)
         try:
+            record = copy.copy(record)
+            record.msg, record.args = record.getMessage(), None
+            if record.exc_info:
+                record.exc_text = (self.formatter or _PLAIN).formatException(record.exc_info)
+                record.exc_info = None
+            self._waiting.append(record)
             file_thread.do(self._write)
-        except OSError:
+        except Exception:  # as all handlers do
             self.handleError(record)
 
     def _write(self) -> None:

@@ -129,3 +129,25 @@ def test_a_value_kept_meanwhile_is_written_too(tmp_path, monkeypatch, thread):
     hanging.answer(thread)
     assert kept.keep("other", 3) == ""
     assert Continuity(tmp_path).read() == {"recovery/j": 2, "other": 3}
+
+
+def test_a_process_that_stood_still_does_not_blame_the_disk(thread, monkeypatch):
+    """Both threads were stopped while one waited for the other, as by SIGSTOP."""
+    clock = iter([0.0, 5.0, 5.0])
+    monkeypatch.setattr(file_thread.time, "monotonic", lambda: next(clock))
+    over = threading.Event()
+    threading.Timer(0.08, over.set).start()
+    thread.do(lambda: over.wait(30))
+    assert thread._slow is None
+
+
+def test_a_line_that_cannot_be_made_does_not_reach_the_script(tmp_path, capsys):
+    log = logs.setup("other", {"TASKD_LOG_PATH": str(tmp_path), "TASKD_LOG_STDOUT": "false"})
+    try:
+        (handler,) = (h for h in log.handlers if getattr(h, "taskd_name", "") == "other")
+        handler.handle(logging.makeLogRecord({"msg": "%d", "args": ("no number",)}))
+        assert "other.log" in capsys.readouterr().err
+    finally:
+        for handler in list(log.handlers):
+            log.removeHandler(handler)
+            handler.close()

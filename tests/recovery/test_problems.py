@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -80,6 +81,18 @@ def test_a_problem_of_the_script(tmp_path, problem, status, wanted):
         last = result.output.rstrip().splitlines()
         assert last[-1].startswith("Logs on ") and "taskd: The job ends: " in last[-2], last[-5:]
         assert "Root Cause" not in result.output and result.output.count("The job ends") == 1
+
+
+@pytest.mark.long
+def test_a_rank_is_slow(tmp_path):
+    slow = "is slow: all others wait for it: N ms in each step of N ms"
+    with training.start(tmp_path / "job", 2, "problems.py", "3000", "slow") as job:
+        job.until(slow, lambda: told(job.result().output, slow))
+        shown = job.taskd("status", "--json").stdout
+        job.signal(signal.SIGTERM)
+        assert job.end().status == 75
+    (first, second) = json.loads(shown)["listed"]
+    assert (first["state"], second["state"]) == ("well", "slow")
 
 
 def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):

@@ -39,6 +39,8 @@ loader = torch.utils.data.DataLoader(
 job = taskd.protect(model=model, optimizer=optimizer)
 for attempt in job.batches(loader):
     with attempt as (step, batch):
+        if problem == "slow" and rank == 1:
+            time.sleep(0.06)
         loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
         loss.backward()
         if problem == "nan" and step == 10:
