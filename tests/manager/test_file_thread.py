@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -133,12 +136,12 @@ def test_a_value_kept_meanwhile_is_written_too(tmp_path, monkeypatch, thread):
 
 def test_a_process_that_stood_still_does_not_blame_the_disk(thread, monkeypatch):
     """Both threads were stopped while one waited for the other, as by SIGSTOP."""
-    clock = iter([0.0, 5.0, 5.0])
-    monkeypatch.setattr(file_thread.time, "monotonic", lambda: next(clock))
+    # each look at the clock is 5 s later
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0, 5.0)))
+    monkeypatch.setattr(file_thread, "time", clock)
     over = threading.Event()
-    threading.Timer(0.08, over.set).start()
-    thread.do(lambda: over.wait(30))
-    assert thread._slow is None
+    threading.Timer(0.2, over.set).start()
+    assert thread.do(lambda: over.wait(30)) and thread._slow is None
 
 
 def test_a_line_that_cannot_be_made_does_not_reach_the_script(tmp_path, capsys):

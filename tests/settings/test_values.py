@@ -3,6 +3,8 @@ do."""
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -26,6 +28,8 @@ KINDS = {(p.kind.allowed, p.secret): p.name for p in ANY.values()}.values()
 
 def fits(kind: str, value: object) -> bool:
     """Whether a value is one of those that the parameter's own words allow."""
+    if isinstance(value, Enum) and ", or one of " in kind:
+        return value.value in kind.rpartition(", or one of ")[2].split(", ")
     if kind.startswith(("any text", "`auto`", "a file", "a directory", "a socket")):
         return type(value) is str and value != ""
     if kind in ("an IP address", "a host's name or address"):
@@ -70,6 +74,7 @@ def fits(kind: str, value: object) -> bool:
 @example(text="9" * 5000)
 @example(text="1" + "0" * 400)
 @example(text="on\0")
+@example(text="api")
 @example(text="1100-10000")
 def test_any_text(name, text):
     parameter = ANY[name]
