@@ -107,7 +107,8 @@ def test_the_lease_where_no_directory_is_shared(hosts, tmp_path, reference):
             "recovery was paused", lambda: "process-recover-enable is pause" in job.log("man*")
         )
         label("on")
-        job.until("it was on again", lambda: "KeepSwitch(switches=2)" in job.log("man*"))
+        again = "agents remember that recovery is on"
+        job.until("it was on again", lambda: again in job.log("man*"))
         os.kill(job.result().pids(0)[-1], signal.SIGKILL)
         assert job.repaired()["strategy"] == "recover-in-place"
         result = job.end(0)
