@@ -13,8 +13,7 @@ static int option(int fd, int name)
     return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
 }
 
-/* fstat on a file can wait for ever, for a network file system whose server is gone; on a socket it
- * does not. */
+/* Sockets only: fstat on a file waits as long as the server of a network file system is gone. */
 uint64_t taskd_socket_inode(int fd)
 {
     struct stat st;

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from taskd import file_thread, settings
-from taskd.cli.log_path import LOG_PATH
+from taskd import settings
+from taskd.cli.log_path import LOG_PATH, check
 from taskd.cli.operate import of_job
 from taskd.cli.whole_file import whole_file
 from taskd.history import files, log_files
@@ -121,10 +121,7 @@ def command(
     place = journal or log_path or _logs()
 
     def read_all(logs: bool) -> tuple[Account, int]:
-        try:
-            file_thread.check(place)
-        except OSError as error:
-            raise click.ClickException(f"{place} cannot be read: {error.strerror}") from None
+        check(place)
         job, damaged = find(place) if journal is not None else _of_this_job(place)
         now = _now(job.name) if journal is None and job.end is None else None
         around = log_files.of_incidents(_directory(place), job) if logs else {}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from taskd import file_thread, settings
-from taskd.cli.log_path import LOG_PATH
+from taskd import settings
+from taskd.cli.log_path import LOG_PATH, check
 from taskd.cli.operate import of_job
 from taskd.history import files
 from taskd.history.model import of_records
@@ -196,7 +196,7 @@ class _Sight:
         from taskd.api import finding
         from taskd.protocol import running_jobs
 
-        self._check(self.given or self.directory)
+        check(self.given or self.directory)
         if self.given is not None:
             return files.newest(self.given) if self.given.is_dir() else self.given
         newest = finding.journal(os.environ, self.directory)
@@ -210,18 +210,12 @@ class _Sight:
     def _known(self, newest: Path) -> tuple[tuple[IncidentSeen, ...], ShrunkSeen | None]:
         """What its journal adds to what a manager says."""
         try:
-            self._check(newest)
+            check(newest)
         except click.ClickException as error:
             self.silent = error.message
             return (), None
         self.silent, known = "", self._journal(newest)
         return ((), None) if known is None else (known.incidents, known.seen.shrunk)
-
-    def _check(self, path: Path) -> None:
-        try:
-            file_thread.check(path)
-        except OSError as error:
-            raise click.ClickException(f"{path} cannot be read: {error.strerror}") from None
 
     def _journal(self, newest: Path) -> Model | None:
         from taskd.history.status.model import SHOWN, of_journal

@@ -376,6 +376,11 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h" if hours % 24 else f"{hours // 24} d"
 
 
+def rate(steps: float) -> str:
+    """Steps per minute, in words."""
+    return f"{steps:,.{0 if steps >= 100 else 1}f} steps/min"
+
+
 def is_count(value: Any) -> bool:
     """Whether it may be a rank, a node, or how many there are."""
     return type(value) is int and 0 <= value < FAR

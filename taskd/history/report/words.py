@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from taskd.history.facts import OPEN, span
+from taskd.history.facts import OPEN, rate, span
 from taskd.history.report.account import Account, Count
 from taskd.history.report.causes import GROWTH
 
@@ -25,14 +25,10 @@ def state(account: Account) -> str:
     if account.now is not None:
         now = account.now
         at = f" at step {now.step:,}" if now.step >= 0 else ""
-        rate = (
-            f", {now.rate:,.{0 if now.rate >= 100 else 1}f} steps/min"
-            if now.rate and now.state == "training"
-            else ""
-        )
+        speed = f", {rate(now.rate)}" if now.rate and now.state == "training" else ""
         word = "Training now" if now.state == "training" else f"Now {now.state}"
         detail = f" ({now.detail})" if now.state != "training" and now.detail else ""
-        return f"{word}{at}{rate}{detail}."
+        return f"{word}{at}{speed}{detail}."
     left = f"; its manager had left: {job.left}" if job.left else ""
     return (
         f"Last heard {clock(job.last)}, when it was {_doing(account)}{at}{left}; its journal has"

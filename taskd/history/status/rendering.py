@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from taskd.history.facts import named
+from taskd.history.facts import named, rate
 from taskd.history.status.model import UNDER_WAY, Model
 from taskd.messages.to_operator import IncidentSeen, Overview, RankSeen, ShrunkSeen
 
@@ -83,7 +83,7 @@ def _steps(seen: Overview, now: bool) -> Iterator[Text]:
     ahead = f" to {seen.highest}" if seen.highest > seen.step else ""
     said = [f"step {seen.step}{ahead}" + (f" of {seen.total}" if seen.total else "")]
     if seen.rate and now:
-        said.append(f"{seen.rate:,.{0 if seen.rate >= 100 else 1}f} steps/min")
+        said.append(rate(seen.rate))
     if seen.total and seen.rate and now and seen.step < seen.total:
         said.append(f"{span((seen.total - seen.step) * 60 / seen.rate)} left")
     if seen.usual:
