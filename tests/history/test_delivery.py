@@ -209,7 +209,8 @@ def test_what_may_be_over_soon_is_tried_again(serve, monkeypatch, caplog, status
     with caplog.at_level(logging.WARNING):
         target.put(b"{}")
         wait(lambda: target.results["failed"])
-    target.finish()
+        target.finish()
+        assert target.join(time.monotonic() + PATIENCE)  # it is counted before it is said
     assert len(server.bodies) == tries
     assert f"the answer is {status}" in caplog.text and "token" not in caplog.text
 

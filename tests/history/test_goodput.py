@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from taskd.history.goodput import KINDS, Spent
@@ -187,11 +187,13 @@ FIELDS = st.dictionaries(
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), KNOWN, FIELDS), min_size=1, max_size=30))
+@example([(0.0, "start", {}), (1.0, "start", {"successor": 1})])
 def test_every_moment_counts_once_whatever_the_journal_says(entries):
     job = Job(most=1)
     begun = None
     for time, kind, data in sorted(entries, key=lambda e: e[0]):
-        fresh = kind == "start" and True not in (data.get("successor"), data.get("repeated"))
+        goes_on = any(data.get(name) is True for name in ("successor", "repeated"))  # 1 is no flag
+        fresh = kind == "start" and not goes_on
         begun = time if fresh or begun is None else begun
         job.add(Record(kind, time, data))
     spent = job.spent

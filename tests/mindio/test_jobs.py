@@ -160,7 +160,7 @@ def test_the_last_checkpoint_has_each_part_once_gloo_for_hccl(start: Start) -> N
     (folder,) = job.out.glob("checkpoint-*")
     assert {p.name for p in folder.iterdir()} == {"mp-0-part-0.pt", "mp-0-part-1.pt"}
     step = int(folder.name.partition("-")[2])
-    assert step in (20, 21)
+    assert step >= 20  # the job trains on until the signal arrives
     assert all(torch.load(p)["step"] == step for p in folder.iterdir())
 
 

@@ -144,9 +144,9 @@ def lab_of(job: Rank, **objects: Any) -> Lab:
 
 def leaves(lab: Lab, step: int, stand_ins: dict[int, int]) -> bool:
     """Between two steps: the job goes on without these ranks. Returns whether this one leaves."""
-    file = lab.directory / f"entries-{lab.rank}"
     if lab.rank in stand_ins:
-        os.link(file, lab.directory / f"entries-{store.away(lab.rank)}")
+        for file in lab.directory.glob(f"entries-{lab.rank}.*"):
+            os.link(file, lab.directory / f"entries-{store.away(lab.rank)}{file.suffix}")
     dist.barrier()
     lab.interrupt(step, stand_ins)
     if lab.rank in stand_ins:
