@@ -3,6 +3,8 @@ given out first, test by test, so that all end together."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 from typing import Any
 
 import pytest
@@ -11,6 +13,34 @@ from hypothesis import HealthCheck, settings
 # where other processes use the cores an example takes ten times as long as alone
 settings.register_profile("taskd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("taskd")
+
+# The size that /dev/shm has in a container, unless somebody asks for more
+SHARED = b"64m"
+
+
+def as_in_a_container() -> bool:
+    """Mount a /dev/shm of a container's size, which this process and those that it starts see;
+    return whether that was allowed."""
+    new_mounts, private, recursive = 0x20000, 1 << 18, 1 << 14
+    libc = ctypes.CDLL(None, use_errno=True)
+    return (
+        os.path.isdir("/dev/shm")
+        and libc.unshare(new_mounts) == 0
+        and libc.mount(None, b"/", None, private | recursive, None) == 0
+        and libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=" + SHARED) == 0
+    )
+
+
+# once, for all workers: they share processes that fork jobs (lab/warm.py)
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["TESTS_CONTAINED"] = "yes" if as_in_a_container() else ""
+CONTAINED = bool(os.environ.get("TESTS_CONTAINED"))
+
+
+def pytest_report_header() -> str:
+    text = "the tests' own, of a container's size" if CONTAINED else "this machine's: not root"
+    return f"/dev/shm: {text}"
+
 
 # A job over several hosts is a dozen processes: one at a time, all on one worker. Beside it runs
 # one of the other jobs, two cores are few.

@@ -286,6 +286,8 @@ def make_epoch(
     """Make the shared memory of an epoch before its ranks start. `key`: seals their records. Adds
     its names and the `common` variables to `environments`, by local rank. Raises OSError."""
     directory, lock = shared_memory.make()
+    held = shared_memory.hold(directory, (n for local in environments for n in store.names(local)))
+    pipes: dict[int, int] = {}
     try:
         sealed.write_key(directory, key, job)
         page = Page.create(str(directory / "page"), len(environments))
@@ -298,12 +300,13 @@ def make_epoch(
                 TASKD_INCARNATION="0",
                 **common,
             )
-        pipes = {local: stacks.pipe(directory, local) for local in environments}
+        for local in environments:
+            pipes[local] = stacks.pipe(directory, local)
         os.mkfifo(directory / store.NOTES, 0o600)
     except OSError:
-        shared_memory.remove(directory, lock)
+        shared_memory.remove(directory, lock, (*held, *pipes.values()))
         raise
-    return Epoch(number, directory, page, lock, pipes)
+    return Epoch(number, directory, page, lock, pipes, held=held)
 
 
 def preloading() -> dict[str, str]:

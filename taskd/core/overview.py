@@ -115,6 +115,7 @@ def answer(name: str, request: str, ranks: RankStates, place: Place) -> Overview
         incidents_seen=job.recovery.incidents,
         shrunk=_shrunk(job, now, unix),
         came=ranks.came,
+        memory=seen.memory,
         place=place,
     )
 

@@ -38,7 +38,8 @@ class Seen:
     """The job according to the last heartbeats. `step`, `highest`: -1 before the first one. `came`:
     when the last rank came to `step`. `usual`: of the median rank, in seconds, 0 if not known.
     `heard`: when the oldest heartbeat came. `slow`: (rank, node, seconds), the slowest first.
-    `absent`: ranks without a process, or stopped by a signal."""
+    `absent`: ranks without a process, or stopped by a signal. `memory`: bytes that the records of a
+    node take, of the node where they take most."""
 
     step: int = -1
     highest: int = -1
@@ -49,6 +50,7 @@ class Seen:
     phases: dict[str, int] = field(default_factory=dict)
     slow: tuple[tuple[int, int, float], ...] = ()
     absent: tuple[int, ...] = ()
+    memory: int = 0
 
 
 @dataclass
@@ -180,6 +182,7 @@ class Progress:
             {phase_name(p): n for p in range(256) if (n := phases.count(p))},
             tuple((-rank, node, time / 1e6) for time, rank, node in slow),
             tuple(rank for rank, _ in zip(absent, range(LISTED), strict=False)),
+            max(p.memory for p in all_said),
         )
 
 

@@ -2,9 +2,9 @@
 the rank can go back. `taskd.records.store` has the bytes.
 
 *Records* are the private state of a rank (random numbers, loader position, buffers, small objects)
-at the start of a step, in three slots; *stripes* are its part of the node's copy of the replicated
-state, in two. Both outlive the rank. A slot counts only if it is complete. They are written at
-every step, or at every k-th (worker/training/pace.py).
+at the start of a step, in three slots, or two if they are large; *stripes* are its part of the
+node's copy of the replicated state, in two. Both outlive the rank. A slot counts only if it is
+complete. They are written at every step, or at every k-th (worker/training/pace.py).
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from dataclasses import dataclass, field
 
 from taskd.messages.values import Position
 
-SLOTS, STRIPES = 3, 2
+SLOTS, STRIPES, STARTS = 3, 2, 2
+# Records of more than LARGE bytes, which have parts of the model in them, take FEW slots. That is
+# enough where each step has a collective of all ranks: who has committed a step knows that all have
+# begun it. The third slot lets ranks without one be a step further apart.
+FEW, LARGE = 2, 1 << 20
 # Kinds of records, in the order in which they are written for a step. PROVISIONAL: at the previous
 # commit; user code between the two steps may still change the state. PASS_END: after the loop of a
 # pass. PAUSED: final, of a rank paused before the step that had not fetched its batch. FINAL: at
@@ -32,26 +36,31 @@ class Snapshots:
 
     records: list[Record | None] = field(default_factory=lambda: [None] * SLOTS)
     stripes: list[int | None] = field(default_factory=lambda: [None] * STRIPES)
+    resumed: int | None = None  # the step to which all ranks went back last
 
-    def slot(self) -> int:
-        """Return the slot for the next record: a free one, or that of the oldest record. Each step
-        has at most one record, so the current step and the previous one keep theirs even if the
-        rank is killed while writing another."""
-        if None in self.records:
+    def slot(self, step: int, most: int = SLOTS) -> int:
+        """Return the slot for the next record, which is of `step`: a free one if fewer than `most`
+        are in use, or that of the oldest record. Of few, that of the same step's record is taken,
+        where no rank goes back to it without the step before: that one has to stay. What the ranks
+        may go back to is kept even if the rank is killed while it writes."""
+        if sum(r is not None for r in self.records) < most:
             return self.records.index(None)
+        for kind in (PROVISIONAL, PAUSED) if most == FEW and step != self.resumed else ():
+            if (step, kind) in self.records:
+                return self.records.index((step, kind))
         return self.records.index(min(r for r in self.records if r is not None))
 
-    def begin(self) -> int:
-        """Start writing a record, which clears its slot; return the slot."""
-        index = self.slot()
+    def begin(self, step: int, most: int = SLOTS) -> int:
+        """Start writing a record of `step`, which clears its slot; return the slot."""
+        index = self.slot(step, most)
         self.records[index] = None
         return index
 
-    def write(self, step: int, kind: int, index: int | None = None) -> list[int]:
-        """Complete the record in slot `index`, or in the one `slot` chooses. Returns the slots of
-        the records of the same step that it replaces: a provisional one no longer counts once the
-        effect of user code is known."""
-        index = self.slot() if index is None else index
+    def write(self, step: int, kind: int, index: int | None = None, most: int = SLOTS) -> list[int]:
+        """Complete the record in slot `index`, or in the one `slot` chooses. Returns the slots that
+        it makes free: of records of the same step that it replaces (a provisional one no longer
+        counts once the effect of user code is known), and of those beyond `most`."""
+        index = self.slot(step, most) if index is None else index
         self.records[index] = (step, kind)
         old = [
             i
@@ -60,6 +69,10 @@ class Snapshots:
         ]
         for replaced in old:
             self.records[replaced] = None
+        there = sorted((r, i) for i, r in enumerate(self.records) if r is not None and i != index)
+        for _, i in there[: max(len(there) + 1 - most, 0)]:
+            self.records[i] = None
+            old.append(i)
         return old
 
     def has(self, step: int, kind: int) -> bool:
@@ -95,6 +108,7 @@ class Snapshots:
 
     def go_back(self, step: int) -> list[int]:
         """Void all records after `step`, to which all ranks go back; return their slots."""
+        self.resumed = step
         late = [i for i, r in enumerate(self.records) if r is not None and r[0] > step]
         for index in late:
             self.records[index] = None

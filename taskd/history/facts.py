@@ -141,7 +141,8 @@ class Incident:
 class Sample:
     """The ranks' progress at a Unix time: a `progress` entry. `rate`: steps a minute, `usual`:
     seconds of a step; `slow`: (rank, node, seconds of a step) of the slowest; `phases`: how many
-    ranks were in each; `times`: (seconds, how many) of the attempts since the entry before."""
+    ranks were in each; `times`: (seconds, how many) of the attempts since the entry before;
+    `memory`: bytes that the records of a node take at most."""
 
     at: float
     step: int = -1
@@ -153,6 +154,7 @@ class Sample:
     phases: dict[str, int] = field(default_factory=dict)
     slow: tuple[tuple[int, int, float], ...] = ()
     times: tuple[tuple[float, int], ...] = ()
+    memory: int = 0
 
     @classmethod
     def of(cls, record: Record) -> Sample:
@@ -168,6 +170,7 @@ class Sample:
             {name[:40]: n for name, n in record.table("phases").items() if is_count(n)},
             tuple(_slow(record)),
             tuple(_times(record)),
+            record.count("memory"),
         )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from taskd.messages.values import MOST, Job, Message, Node, Number, Rank, Step
+from taskd.messages.values import MOST, Job, Message, Node, Number, Rank, Step, Text
 
 REFUSED = -1  # in place of a count
 
@@ -28,11 +28,13 @@ class Keep(Message, frozen=True):
 
 
 class Kept(Message, frozen=True):
-    """The answer to Keep. `start`: it was of kind START."""
+    """The answer to Keep. `start`: it was of kind START. `lack`: why there is no memory for it, and
+    it is not kept; those before it are."""
 
     rank: Rank
     number: Number
     start: bool = False
+    lack: Text = ""
 
 
 class Fetch(Message, frozen=True):

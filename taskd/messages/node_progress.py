@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from taskd.messages.values import ROOM, Name, Numbers, Seconds, Step, Times
+from taskd.messages.values import ROOM, Count, Name, Numbers, Seconds, Step, Times
 
 # a rank's phases by number, those of the state page and, last, that it has no process, or that a
 # signal has stopped it
@@ -24,7 +24,8 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     not known. `total`: the loop ends before this step; 0 if unknown. `times`: how many attempts of
     the node's first rank have taken how long. `age`: seconds since its ranks have come to `lowest`.
     `waited`: microseconds that each has waited for others since its process began. `pids`,
-    `incarnations`: of their processes; 0 for none. `devices`: as torch names them; () on CPUs."""
+    `incarnations`: of their processes; 0 for none. `devices`: as torch names them; () on CPUs.
+    `memory`: bytes that the node's records and stripes take."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]
@@ -36,6 +37,7 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     pids: Numbers = ()
     incarnations: Numbers = ()
     devices: Annotated[tuple[Name, ...], Meta(max_length=ROOM)] = ()
+    memory: Count = 0
 
     @property
     def lowest(self) -> int:
@@ -64,5 +66,9 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
             self.total,
             self.times,
             self.age,
-            *map(pick, (self.waited, self.pids, self.incarnations, self.devices)),
+            pick(self.waited),
+            pick(self.pids),
+            pick(self.incarnations),
+            pick(self.devices),
+            self.memory,
         )

@@ -150,7 +150,8 @@ class Overview(Message, frozen=True):
     median rank. `phases`: how many ranks are in each. `listed`: all ranks of a small job, of a
     large one the first of those that are not well, `unwell` in all. `time`: Unix time. `heard`:
     seconds since the oldest heartbeat of a node. `came`: when the last rank came to `step`, Unix
-    time, 0 if not known. `ranks`: also those that are away; `shrunk`: None if there are none."""
+    time, 0 if not known. `ranks`: also those that are away; `shrunk`: None if there are none.
+    `memory`: bytes that the records of a node take, where most."""
 
     request: Name
     job: Job
@@ -179,6 +180,7 @@ class Overview(Message, frozen=True):
     came: Seconds = 0.0
     place: Place | None = None
     unwell: Count = 0
+    memory: Count = 0
 
 
 class RanksSeen(Message, frozen=True):

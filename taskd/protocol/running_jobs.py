@@ -46,24 +46,29 @@ def leave(job_id: str, host: str, port: int) -> int:
     open, in this process alone. -1 where no record can be kept: then commands have to be told the
     port."""
     found()  # removes those of launchers that are gone
-    path = secret_file.directory()
     job = Job(job_id, host, port, os.getpid(), _folder(), _network())
-    with contextlib.suppress(OSError, BadSecret):
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        with secret_file.opened(path) as folder:
-            # without a name until it is locked and complete
-            file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.write(file, json.dumps(asdict(job)).encode())
-                name = f"{_PREFIX}{secrets.token_hex(8)}"
-                os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder, follow_symlinks=True)
-            except BaseException:
-                os.close(file)
-                raise
-            return file
+    with contextlib.suppress(BadSecret):
+        for path in secret_file.directories():
+            with contextlib.suppress(OSError):
+                return _leave(job, path)
     return -1
+
+
+def _leave(job: Job, path: str) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    with secret_file.opened(path) as folder:
+        # without a name until it is locked and complete
+        file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(file, json.dumps(asdict(job)).encode())
+            name = f"{_PREFIX}{secrets.token_hex(8)}"
+            os.link(f"/proc/self/fd/{file}", name, dst_dir_fd=folder, follow_symlinks=True)
+        except BaseException:
+            os.close(file)
+            raise
+        return file
 
 
 def withdraw(record: int) -> None:
@@ -76,12 +81,13 @@ def found() -> list[Job]:
     """This user's running jobs on this machine, once each, by port. Removes records of launchers
     that are gone."""
     jobs: dict[tuple[str, str, int], Job] = {}
-    with contextlib.suppress(OSError, BadSecret), secret_file.opened(secret_file.directory()) as at:
-        for name in os.listdir(at):
-            # ValueError, TypeError: another taskd's record
-            with contextlib.suppress(OSError, ValueError, TypeError):
-                if name.startswith(_PREFIX) and (job := _read(at, name)) is not None:
-                    jobs.setdefault((job.job_id, job.host, job.port), job)
+    for path in secret_file.directories():
+        with contextlib.suppress(OSError, BadSecret), secret_file.opened(path) as at:
+            for name in os.listdir(at):
+                # ValueError, TypeError: another taskd's record
+                with contextlib.suppress(OSError, ValueError, TypeError):
+                    if name.startswith(_PREFIX) and (job := _read(at, name)) is not None:
+                        jobs.setdefault((job.job_id, job.host, job.port), job)
     ours = _network()
     return sorted((j for j in jobs.values() if j.network == ours), key=lambda job: job.port)
 

@@ -1,9 +1,10 @@
 """The generated secret of a job of one node that was given none: the first process to start,
 manager or launcher, makes it, and the others find it.
 
-It is in /dev/shm, like taskd's other files of a running job. XDG_RUNTIME_DIR differs between shells
-(sudo, cron, docker exec), and is removed when its user logs out while the job runs; old files in
-/tmp are removed. The secret stays when the job ends: other processes of the job may still start,
+It is in /dev/shm, or, where that is missing, full or read-only, in the directory for temporary
+files: whoever looks for it looks in both. XDG_RUNTIME_DIR differs between shells (sudo, cron,
+docker exec), and is removed when its user logs out while the job runs; old files in /tmp are
+removed. The secret stays when the job ends: other processes of the job may still start,
 and the same job started again on the same port uses it again, as no other user has learned it. A
 reboot empties /dev/shm.
 
@@ -33,33 +34,51 @@ def user() -> int:
     return os.geteuid()
 
 
-def directory() -> str:
-    """The directory of this user's secrets, and of the records of its running jobs."""
-    base = SHARED if os.access(SHARED, os.W_OK) else tempfile.gettempdir()
-    return os.path.join(base, f"taskd-secrets-{user()}")
+def directories() -> list[str]:
+    """Where this user's secrets, and the records of its running jobs, may be: the first that has
+    room for one has it."""
+    bases = [SHARED] if os.access(SHARED, os.W_OK) else []
+    bases = list(dict.fromkeys([*bases, tempfile.gettempdir()]))
+    return [os.path.join(base, f"taskd-secrets-{user()}") for base in bases]
 
 
 def obtain(job: str, port: int) -> bytes:
     """The job's secret, made now if there is none. Raises BadSecret."""
-    path = directory()
-    try:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
-        with opened(path) as folder:
-            for _ in range(TRIES):
-                if (found := _read(folder, _name(job, port), path)) is not None:
-                    return found
-                _create(folder, _name(job, port))
-    except OSError as error:
-        raise BadSecret(
-            f"a secret for this job cannot be kept in {path}: {error.strerror}; {REMEDY}"
-        ) from None
+    if (found := find(job, port)) is not None:
+        return found
+    why: list[str] = []
+    for path in directories():
+        try:
+            return _obtain(job, port, path)
+        except OSError as error:
+            why.append(f"{path}: {error.strerror}")
+    raise BadSecret(f"a secret for this job cannot be kept in {'; '.join(why)}; {REMEDY}")
+
+
+def _obtain(job: str, port: int, path: str) -> bytes:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    with opened(path) as folder:
+        for _ in range(TRIES):
+            if (found := _read(folder, _name(job, port), path)) is not None:
+                return found
+            _create(folder, _name(job, port))
     raise BadSecret(f"another process removes the secrets in {path} as they are made: {REMEDY}")
 
 
 def find(job: str, port: int) -> bytes | None:
     """The job's secret, or None. Raises BadSecret."""
-    path = directory()
+    first, *others = directories()
+    if (found := _find(job, port, first)) is not None:
+        return found
+    for path in others:
+        with contextlib.suppress(BadSecret):  # what somebody has put there stops no job
+            if (found := _find(job, port, path)) is not None:
+                return found
+    return None
+
+
+def _find(job: str, port: int, path: str) -> bytes | None:
     try:
         with opened(path) as folder:
             return _read(folder, _name(job, port), path)
@@ -73,8 +92,9 @@ def find(job: str, port: int) -> bytes | None:
 
 def forget(job: str, port: int) -> None:
     """Remove the job's secret."""
-    with contextlib.suppress(OSError, BadSecret), opened(directory()) as folder:
-        os.unlink(_name(job, port), dir_fd=folder)
+    for path in directories():
+        with contextlib.suppress(OSError, BadSecret), opened(path) as folder:
+            os.unlink(_name(job, port), dir_fd=folder)
 
 
 def _name(job: str, port: int) -> str:

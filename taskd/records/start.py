@@ -2,13 +2,13 @@
 directory in the node's shared memory; it outlives the rank.
 
 It has named sections of bytes (CODE, SETUP) and is sealed like an entry (sealed.py), under a seal
-of its own: no entry passes for one. It is written whole or not at all, and sent to the node's
-keepers before the entries that follow it. The rank writes; its replacement and the agent read.
+of its own: no entry passes for one. It is written whole or not at all, in the slot that does not
+have the one before, and sent to the node's keepers before the entries that follow it. The rank
+writes; its replacement and the agent read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
@@ -17,9 +17,10 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
 
+from taskd.core.snapshots import START, STARTS
 from taskd.records import sealed
+from taskd.records.slots import SlotFile
 
 log = logging.getLogger("taskd.records")
 
@@ -40,7 +41,7 @@ class Start:
     def __init__(self, directory: Path, local_rank: int | str, rank: int) -> None:
         """`rank`: the global one, named in the record. Raises FileNotFoundError if the agent has
         left no key."""
-        self._path = path(directory, local_rank)
+        self._file = SlotFile(directory / f"start-{local_rank}", STARTS)
         seal = sealed.seal_of(directory, rank)
         self.seal = seal_of(seal.key, seal.job, rank)
 
@@ -62,9 +63,9 @@ class Start:
             parts = self.seal.close(0, json.dumps(list(every)).encode(), [*views])
             self._put([parts[0], *views])  # type: ignore[list-item]
 
-    def read(self, held: BinaryIO | None = None) -> dict[str, bytes]:
-        """Its sections; {} if there is none, or it is not intact. `held`: the record that was there
-        when `hold` was called; it is closed."""
+    def read(self, held: int = 0) -> dict[str, bytes]:
+        """Its sections; {} if there is none, or it is not intact. `held`: the version that is
+        meant, 0 for the newest."""
         opened = self._open(held)
         if opened is None:
             return {}
@@ -77,28 +78,29 @@ class Start:
         opened = self._open()
         return opened[0] if opened is not None else None
 
-    def hold(self) -> BinaryIO | None:
-        """The record as it is now, open, to be read later: a newer one takes its name and leaves it
-        unchanged. None if there is none."""
-        try:
-            return open(self._path, "rb")
-        except FileNotFoundError:
-            return None
+    @property
+    def version(self) -> int:
+        """The number of the record as it is now, 1 for the first; 0 if there is none. The next one
+        leaves it as it is; the one after that does not."""
+        return max((slot.step for slot in self._file.valid()), default=0)
 
-    def _open(
-        self, held: BinaryIO | None = None
-    ) -> tuple[bytes, memoryview, list[memoryview]] | None:
+    def _open(self, held: int = 0) -> tuple[bytes, memoryview, list[memoryview]] | None:
         """The record, its fields and its sections."""
-        if held is None and (held := self.hold()) is None:
-            return None
-        with held:
-            data = held.read()
-        try:
-            return (data, *self.seal.open(data, 0))
-        except sealed.BadRecord as error:
-            text = "rank %d: the record of its start is not used: %s"
-            log.error(text, self.seal.rank, error)
-            return None
+        for last in (False, True):
+            wanted = held or self.version
+            slot = next((s for s in self._file.valid() if s.step == wanted), None)
+            if slot is None:
+                return None
+            data = bytes(self._file.buffer(slot.index)[: slot.length])
+            try:
+                return (data, *self.seal.open(data, 0))
+            except sealed.BadRecord as error:
+                # a process that writes two others meanwhile has overwritten it
+                if last or self.version == wanted:
+                    text = "rank %d: the record of its start is not used: %s"
+                    log.error(text, self.seal.rank, error)
+                    return None
+        return None
 
     def put(self, record: bytes) -> None:
         """Put a sealed record in place. Raises BadRecord, OSError."""
@@ -106,30 +108,19 @@ class Start:
         self._put([record])
 
     def _put(self, parts: list[sealed.Buffer]) -> None:
-        fresh = self._path.with_name(self._path.name + ".new")
-        try:
-            with open(fresh, "wb") as file:
-                # a full /dev/shm is an error here; what is short of pages later is a SIGBUS
-                os.posix_fallocate(file.fileno(), 0, sum(map(len, parts)))
-                for part in parts:
-                    file.write(part)
-            os.rename(fresh, self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(fresh)
-            raise
+        file, version = self._file, self.version
+        index = next((s.index for s in file.valid() if s.step == version), 1) ^ 1
+        file.begin(index)
+        file.reserve(index, sum(map(len, parts)))
+        file.write(index, version + 1, START, [*parts], lambda: True)
 
 
 def others(directory: Path, local_rank: int, rank: int) -> Iterator[Start]:
     """Those of the other ranks of this node. Parameters as for `Start`."""
     for name in sorted(os.listdir(directory)):
-        number = name.removeprefix("start-")
-        if name != number and number.isdigit() and int(number) != local_rank:
+        number = name.removeprefix("start-").removesuffix(".0")
+        if name == f"start-{number}.0" and number.isdigit() and int(number) != local_rank:
             yield Start(directory, int(number), rank - local_rank + int(number))
-
-
-def path(directory: Path, local_rank: int | str) -> Path:
-    return directory / f"start-{local_rank}"
 
 
 def seal_of(key: bytes, job: str, rank: int) -> sealed.Seal:

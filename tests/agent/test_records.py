@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from taskd.agent.copies.fetching import put_back
 from taskd.core.snapshots import FINAL, PROVISIONAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
-from taskd.records import sealed
+from taskd.records import room, sealed
 from taskd.records.store import left_behind
 from tests.agent.node import KEYS, until
 
@@ -342,3 +343,23 @@ def test_whoever_has_another_secret_is_asked_about_by_a_name_that_nobody_has(nod
     stranger = liar(there.records.address, other)
     stranger.say(between_agents.Fetch("job", 0))
     assert stranger.hear(300) is None and len(there.questions) == 1
+
+
+def test_a_node_without_memory_keeps_nothing_new_and_holds_nobody_up(nodes, monkeypatch):
+    """Copies of other nodes' records are the first that are left out. One line says so, and when
+    there is memory again they are kept."""
+    monkeypatch.setattr("taskd.agent.copies.copying.ASKED_AGAIN", 0.3)
+    here, there = nodes(1), nodes(0)
+    here.records.keep_at([there.records.address])
+    here.write(0, 1, PROVISIONAL, b"one")
+    until(lambda: kept(there.fetch(1, there.records.address)) and not here.records.copying.waiting)
+    free = 40 << 20
+    monkeypatch.setattr(room, "of_node", lambda: room.Room(1 << 30, free, "the container"))
+    large = b"2" * (9 << 20)  # 32 MiB stay free
+    monkeypatch.setattr(room, "reserve", lambda fd, at, size: os.posix_fallocate(fd, 0, size))
+    here.write(0, 2, PROVISIONAL, large)
+    until(lambda: not here.records.copying.active)
+    assert kept(there.fetch(1, there.records.address)) == {(2, 1): (PROVISIONAL, b"one")}
+    free = 400 << 20
+    until(lambda: here.records.copying.active)
+    assert kept(there.fetch(1, there.records.address))[2, 2] == (PROVISIONAL, large)

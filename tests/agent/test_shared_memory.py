@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from taskd import stacks
+from taskd.agent import supervisor
 from taskd.agent.copies import dumping
 from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch, Rank
+from taskd.core.snapshots import FINAL
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent, to_agent
+from taskd.records import sealed
+from taskd.records.store import Entries
 
 # an agent makes its directory, says so, and lives until it is killed
 AGENT = """
@@ -181,3 +188,62 @@ def test_a_process_that_the_agent_starts_does_not_hold_the_lock(shared):
     assert not path.exists()
     child.send_signal(signal.SIGKILL)
     child.communicate()
+
+
+@pytest.mark.parametrize("refused", ["memfd_create", "symlink", "open"])
+def test_memory_files_that_cannot_be_made_are_files_in_the_directory(shared, monkeypatch, refused):
+    path, lock = shared_memory.make()
+    real = getattr(os, refused)
+    left = [2]
+
+    def refuse(*args, **more):
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*args, **more)
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, refused, refuse)
+        held = shared_memory.hold(path, [f"entries-0.{i}" for i in range(4)])
+    assert len(held) == 2 and len(set(os.listdir("/proc/self/fd")) - before) == 2
+    sealed.write_key(path, b"k" * 32, "job")
+    entries = Entries(path, 0, 5)
+    for step in range(4):
+        entries.write(step, FINAL, entries.seal.close(step, b"content"))
+    assert Entries(path, 0, 5).all() == [1, 2, 3]
+    where = [(path / f"entries-0.{i}").resolve() for i in range(3)]
+    assert [str(at).startswith(str(path)) for at in where] == [False, False, True]
+    shared_memory.remove(path, lock, held)
+    assert not path.exists()
+
+
+def test_nobody_makes_a_memory_file_shorter(shared):
+    path, lock = shared_memory.make()
+    (fd,) = held = shared_memory.hold(path, ["entries-0.0"])
+    os.posix_fallocate(fd, 0, 8192)
+    with open(path / "entries-0.0", "r+b") as file, pytest.raises(PermissionError):
+        os.ftruncate(file.fileno(), 4096)
+    os.ftruncate(fd, 1 << 20)
+    shared_memory.remove(path, lock, held)
+
+
+@pytest.mark.parametrize("refused", ["write_key", "create", "pipe", "mkfifo"])
+def test_an_epoch_is_made_whole_or_leaves_nothing(shared, monkeypatch, refused):
+    where = {"write_key": sealed, "create": Page, "pipe": stacks, "mkfifo": os}
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = set(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(where[refused], refused, full, raising=refused != "create")
+        if refused == "create":
+            patch.setattr(supervisor, "Page", SimpleNamespace(create=full))
+        with pytest.raises(OSError, match="No space left"):
+            supervisor.make_epoch(0, b"k" * 32, "job", {0: {}, 1: {}}, {})
+    assert there(shared) == set() and set(os.listdir("/proc/self/fd")) == before
+    epoch = supervisor.make_epoch(0, b"k" * 32, "job", {0: {}, 1: {}}, {})
+    assert epoch.memory == 0 and len(epoch.held) == 14
+    epoch.drop()
+    assert there(shared) == set()

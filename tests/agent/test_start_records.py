@@ -75,9 +75,12 @@ def test_a_start_record_that_is_not_intact_does_not_exist(nodes, caplog):
     record = Start(directory, 0, 2)
     assert record.read() == {}
     record.write({"code": b"x" * 100})
-    path = directory / "start-0"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + b"y")
+    whole = record.record()
+    file = next(p for p in directory.glob("start-0.*") if whole in p.read_bytes())
+    content = bytearray(file.read_bytes())
+    content[content.index(whole) + len(whole) - 1] ^= 1
+    with open(file, "r+b") as damaged:
+        damaged.write(content)
     assert record.read() == {} and "the record of its start is not used" in caplog.text
     with pytest.raises(sealed.BadRecord):
         record.put(whole[:-1])
@@ -86,6 +89,11 @@ def test_a_start_record_that_is_not_intact_does_not_exist(nodes, caplog):
         record.put(b"".join(sealed.seal_of(directory, 2).close(0, b"[]")))
     record.put(whole)
     assert record.read() == {"code": b"x" * 100}
+    meant = record.version
+    record.write({"code": b"y"})
+    assert record.read(meant) == {"code": b"x" * 100} and record.read() == {"code": b"y"}
+    record.write({"code": b"z"})
+    assert record.read(meant) == {}, "the next but one takes its place"
     assert Start(directory, 0, 3).read() == {}, "that of another rank"
 
 

@@ -35,6 +35,7 @@ LONG = (
     "elastic",
     "large",
     "leaving",
+    "memory",
     "mindio",
     "nodes",
     "overhead",

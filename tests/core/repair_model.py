@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.core.repair import Member, Refusal, plan
-from taskd.core.snapshots import FINAL, PROVISIONAL, Snapshots, drifting
+from taskd.core.snapshots import FINAL, PROVISIONAL, SLOTS, Snapshots, drifting
 from taskd.worker.training.pace import Pace
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
@@ -26,6 +26,7 @@ class Rank:
     step: int = 0
     stage: int = 0
     alive: bool = True
+    most: int = SLOTS
     recorded: int | None = None  # the private state at the last commit, while it can be compared
     # (step, kind, private): of a step that was not recorded; dies with the process
     start: tuple[int, int, int] | None = None
@@ -49,7 +50,7 @@ class Rank:
         return at.but(provisional=at.provisional | {self.step})
 
     def write(self, kind):
-        self.kept.write(self.step, kind)
+        self.kept.write(self.step, kind, most=self.most)
         self.privates[self.step, kind] = self.private
 
     def private_at(self, step):
@@ -63,9 +64,11 @@ class World:
     """Ranks that train together. `advance` moves one rank by one stage, the unit that a kill can
     leave half done."""
 
-    def __init__(self, per_node, nodes, drifting, striped=True, every=1, sets=1):
+    def __init__(self, per_node, nodes, drifting, striped=True, every=1, sets=1, most=SLOTS):
+        self.most = most
         self.ranks = [
-            Rank(n, n // per_node, n % sets, pace=Pace(every)) for n in range(per_node * nodes)
+            Rank(n, n // per_node, n % sets, most=most, pace=Pace(every))
+            for n in range(per_node * nodes)
         ]
         self.every = every
         self.drifting, self.striped = drifting, striped
@@ -106,7 +109,7 @@ class World:
             r.kept.promote(r.step)
             r.privates[r.step, FINAL] = r.private
         else:
-            r.kept.begin()
+            r.kept.begin(r.step, self.most)
 
     def entered(self, r):
         if r.pace.due(r.step) and not r.kept.has(r.step, FINAL):
@@ -146,7 +149,7 @@ class World:
 
     def commit(self, r):
         if self.every == 1:
-            r.kept.begin()
+            r.kept.begin(r.step + 1, self.most)
 
     def committed(self, r):
         r.step += 1
@@ -229,9 +232,10 @@ AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
-def started(per_node, nodes, drifting, striped=True, every=1, sets=1):
-    """Return a world in which all ranks have begun step 0. `sets`: of replicas."""
-    world = World(per_node, nodes, drifting, striped, every, sets)
+def started(per_node, nodes, drifting, striped=True, every=1, sets=1, most=SLOTS):
+    """Return a world in which all ranks have begun step 0. `sets`: of replicas; `most`: records of
+    a rank."""
+    world = World(per_node, nodes, drifting, striped, every, sets, most)
     for r in world.ranks:
         while r.stage < AT_REDUCE:
             world.advance(r)

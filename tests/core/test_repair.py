@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.core.repair import Member, Refusal, plan
+from taskd.core.snapshots import FEW, SLOTS
 from taskd.messages.values import Plan, Position
 from tests.core.repair_model import STAGES, life, started
 
@@ -240,7 +241,8 @@ def killed_anywhere(seed):
     chance = random.Random(seed)
     drifting = {s for s in range(1, 300) if chance.random() < chance.choice([0, 0.3, 1])}
     shape, sets = chance.choice([*[((2, 1), 1), ((3, 1), 1), ((2, 2), 1), ((1, 3), 1)], *SETS])
-    world = started(*shape, drifting, every=chance.choice([1, 1, 2, 3, 5]), sets=sets)
+    every, most = chance.choice([1, 1, 2, 3, 5]), chance.choice([FEW, SLOTS])
+    world = started(*shape, drifting, every=every, sets=sets, most=most)
     if not life(world, chance, faults=8, steps=chance.choice([3, 30, 120])):
         living = {r.replica_set for r in world.ranks if r.alive}
         assert len(living) < sets, "each replica set had a survivor, and still no plan"
@@ -259,18 +261,19 @@ def without_stripes(seed):
     life(started(3, 1, set(), striped=False), random.Random(seed), faults=8, steps=40)
 
 
+@pytest.mark.parametrize("most", [FEW, SLOTS])
 @pytest.mark.parametrize("every", [1, 2, 3])
 @pytest.mark.parametrize("changed", [set(), {4}, {5}], ids=["no drift", "before", "after"])
-def test_killed_at_every_stage(changed, every):
+def test_killed_at_every_stage(changed, every, most):
     """Of two ranks rank 1 is killed at each stage of step 4, rank 0 being at each possible one."""
     for first in range(len(STAGES)):
         for second in range(len(STAGES)):
-            killed_at(first, second, changed, every)
+            killed_at(first, second, changed, every, most)
 
 
-def killed_at(first, second, changed, every):
-    again("killed_at", first, second, changed, every)
-    world = started(2, 1, changed, every=every)
+def killed_at(first, second, changed, every, most):
+    again("killed_at", first, second, changed, every, most)
+    world = started(2, 1, changed, every=every, most=most)
     for r in world.ranks:
         other = world.ranks[1 - r.number]
         while (r.step, r.stage) < (4, 0):

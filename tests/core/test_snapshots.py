@@ -1,11 +1,20 @@
-"""A rank keeps the records of its step and the previous one, whenever it is killed."""
+"""A rank keeps what all ranks may go back to, whenever it is killed."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL, Snapshots, drifting
+from taskd.core.snapshots import (
+    FEW,
+    FINAL,
+    PASS_END,
+    PAUSED,
+    PROVISIONAL,
+    SLOTS,
+    Snapshots,
+    drifting,
+)
 from tests.core.histories import after_steps
 
 
@@ -30,26 +39,35 @@ def test_only_steps_that_can_be_gone_back_to_are_remembered_as_changed():
     assert drifting({1, 4, 5}, 6) == {5, 6}
 
 
-DO = st.sampled_from(["same", "changed", "paused", "repeat", "killed while it writes"])
+DO = st.sampled_from(["same", "changed", "paused", "pass end", "repeat"])
 
 
-@given(st.lists(DO, max_size=40))
-def test_the_present_step_and_the_one_before_can_be_gone_back_to(story):
+@given(st.lists(DO, max_size=40), st.sampled_from([FEW, SLOTS]))
+def test_what_the_ranks_may_go_back_to_is_kept_whenever_one_is_killed(story, most):
+    """Others may still be in the step before, until a step is committed, or all have gone back."""
     kept, step = after_steps(1, committed=False), 1
+    back = {1}  # the steps to which the ranks may go back
     for what in story:
         if what == "repeat":
             kept.go_back(step)
-            kept.enter(step, same=False)
-        elif what == "killed while it writes":
-            before = kept.final
-            kept.begin()
-            assert {step, step - 1} <= kept.final, (before, kept)
+            back = {step}
+            written = (FINAL,)
         else:
-            kept.write(step + 1, PROVISIONAL)
-            assert kept.final | kept.provisional >= {step, step + 1}
-            step += 1
-            if what == "paused":
-                kept.write(step, PAUSED)
-            kept.enter(step, same=what == "same")
-        assert kept.has(step, FINAL) and step - 1 in kept.final
+            step, back = step + 1, {step, step + 1}
+            kinds = {"same": (), "changed": (FINAL,), "paused": (PAUSED, FINAL)}
+            written = (PROVISIONAL, *kinds.get(what, (PASS_END, FINAL)))
+        for kind in written:
+            index = kept.begin(step, most)
+            if kind == PROVISIONAL or (kind == FINAL and what in ("repeat", "pass end")):
+                sure = min(back)  # nobody goes back over the end of a pass
+            else:
+                sure = step - 1
+            assert sure in kept.final, "killed while it writes"
+            kept.write(step, kind, index, most)
+            if kind == PASS_END:
+                back = {step}
+        if what == "same":
+            kept.promote(step)
+        assert kept.has(step, FINAL) and back <= kept.final
+        assert sum(r is not None for r in kept.records) <= most
         assert len({r[0] for r in kept.records if r}) == sum(r is not None for r in kept.records)

@@ -118,6 +118,7 @@ def test_every_metric_is_documented_and_used():
         "taskd_manager_start_timestamp_seconds",
         "taskd_manager_term",
         "taskd_heartbeat_age_seconds",
+        "taskd_records_bytes",
         "taskd_step_highest",
         "taskd_step_end",
         "taskd_faults_total",

@@ -61,35 +61,52 @@ def mounted(tmp_path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_a_small_shared_memory(mounted):
-    found = machine.room({}, mounted)
-    assert found.state == "warning" and "64 MiB free; stripes keep a copy" in found.found
-    assert "TASKD_STRIPES=off" in found.remedy and "--shm-size" in found.remedy
-    assert machine.room({"TASKD_STRIPES": "off"}, mounted).state == "ok"
+def test_a_containers_shared_memory(mounted):
+    found = machine.shared_directory(mounted)
+    assert found.state == "ok" and "64 MiB free; records need no room there" in found.found
     assert list(mounted.iterdir()) == []  # nothing is left
 
 
 def test_a_full_shared_memory(mounted):
     with open(mounted / "most", "wb") as most:
-        os.posix_fallocate(most.fileno(), 0, 40 << 20)
-    found = machine.room({"TASKD_STRIPES": "off"}, mounted)
-    assert found.state == "warning" and "24 MiB free, and 32 MiB are needed" in found.found
+        os.posix_fallocate(most.fileno(), 0, 60 << 20)
+    found = machine.shared_directory(mounted)
+    assert found.state == "warning" and "4 MiB free, and 8 MiB are needed" in found.found
     with open(mounted / "rest", "wb", buffering=0) as rest, pytest.raises(OSError):
         while True:
             rest.write(bytes(4096))
-    found = machine.room({}, mounted)
+    found = machine.shared_directory(mounted)
     assert found.state == "warning" and "is full" in found.found
+
+
+def test_the_memory_of_a_container(tmp_path):
+    group = tmp_path / "sys/fs/cgroup/a/b"
+    group.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("0::/a/b\n")
+    (group / "memory.max").write_text(f"{1 << 30}\n")
+    (group / "memory.current").write_text(f"{700 << 20}\n")
+    (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
+    found = machine.memory({}, None, tmp_path)
+    assert found.state == "ok" and "has 424 MiB of 1.0 GiB free" in found.found
+    assert "of 196 MiB a node" in found.found
+    assert machine.memory({}, 196 << 20, tmp_path).state == "ok"
+    found = machine.memory({}, 200 << 20, tmp_path)
+    assert found.state == "warning" and "it takes 400 MiB, and the container" in found.found
+    assert "TASKD_STRIPES=off" in found.remedy and "--memory" in found.remedy
+    assert machine.memory({"TASKD_STRIPES": "off"}, 200 << 20, tmp_path).state == "ok"
 
 
 def test_a_read_only_shared_memory(mounted):
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-    found = machine.room({}, mounted)
+    found = machine.shared_directory(mounted)
     assert found.state == "warning"
     assert "cannot be written to (Read-only file system)" in found.found
 
 
 def test_no_shared_memory(tmp_path):
-    found = machine.room({}, tmp_path / "none")
+    found = machine.shared_directory(tmp_path / "none")
     assert found.state == "warning"
     assert "does not exist" in found.found
     assert "mount a tmpfs" in found.remedy

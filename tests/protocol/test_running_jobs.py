@@ -18,7 +18,7 @@ ROOT = os.geteuid() == 0
 LAUNCHER = """
 import sys
 from taskd.protocol import running_jobs, secret_file
-secret_file.SHARED = sys.argv[1]
+secret_file.SHARED = secret_file.tempfile.tempdir = sys.argv[1]
 print(running_jobs.leave(sys.argv[2], "127.0.0.1", int(sys.argv[3])) >= 0, flush=True)
 sys.stdin.read()
 """
@@ -27,6 +27,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def shared(tmp_path, monkeypatch):
     monkeypatch.setattr(secret_file, "SHARED", str(tmp_path))
+    monkeypatch.setattr(secret_file.tempfile, "tempdir", str(tmp_path))
     return tmp_path / f"taskd-secrets-{os.geteuid()}"
 
 

@@ -33,7 +33,8 @@ def test_two_jobs_run_side_by_side_and_commands_find_them(tmp_path, reference):
             assert len(model["incidents"]) == 1
             name = "default" if port == "9601" else f"default-{port}"
             assert model["job"] == name
-            done = job.taskd("continue", "--job", name)
+            # a job of another test may have that name too
+            done = job.taskd("continue", "--job", name, "--port", port)
             assert done.returncode == 0, done.stderr
         results = [job.end() for job in jobs]
     for result in results:

@@ -3,15 +3,19 @@ again."""
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL
-from taskd.records import sealed
+from taskd.records import room, sealed
+from taskd.records.slots import SlotFile
 from taskd.records.store import Entries as Store
-from taskd.records.store import SlotFile, forget
+from taskd.records.store import forget
 from taskd.records.store import left_behind as left_behind_by
 
 
@@ -86,7 +90,6 @@ def test_records_that_were_put_in_place_are_seen_when_looked_at_anew(tmp_path):
     reader = Entries(tmp_path, 0)
     forget(tmp_path, 0)
     Entries(tmp_path, 0).write(9, PAUSED, b"nine")
-    assert reader.latest() == (3, FINAL), "a file that is open stays what it was"
     reader.open()
     assert reader.latest() == (9, PAUSED) and reader.all() == [9]
     forget(tmp_path, 0)
@@ -139,7 +142,7 @@ def test_what_another_hand_has_changed_does_not_exist(tmp_path):
 TOGGLE = """
 import sys
 from pathlib import Path
-from taskd.records.store import SlotFile
+from taskd.records.slots import SlotFile
 file = SlotFile(Path(sys.argv[1]), 1)
 print("ready", flush=True)
 while True:
@@ -151,8 +154,8 @@ while True:
 def test_whoever_reads_while_a_record_becomes_final_sees_one_kind_or_the_other(tmp_path):
     """Never a header between the two: the agent would take it for no record."""
     path = tmp_path / "slots"
-    file = SlotFile(path, 1, 64)
-    file.publish()
+    file = SlotFile(path, 1)
+    file.reserve(0, 64)
     file.commit(0, 5, 0, 0, 1)
     with subprocess.Popen(
         [sys.executable, "-c", TOGGLE, str(path)], stdout=subprocess.PIPE
@@ -191,3 +194,57 @@ def test_records_from_another_node_say_what_was_told(tmp_path):
     taken_over = Entries(tmp_path, 0)
     taken_over.forget_after(6)
     assert [taken_over.announce(s) for s in (6, 7)] == [False, True]
+
+
+LARGE = b"x" * (2 << 20)
+
+
+def taken(directory: Path) -> int:
+    """Bytes of the files of all records."""
+    return sum(file.stat().st_blocks * 512 for file in directory.glob("entries-0.*"))
+
+
+def test_large_records_take_two_slots_and_give_back_what_they_no_longer_need(tmp_path):
+    entries = Entries(tmp_path, 0)
+    for step in range(3):
+        entries.write(step, FINAL, b"small")
+    small = taken(tmp_path)
+    for step in range(3, 8):
+        entries.write(step, PROVISIONAL, LARGE)
+        entries.write(step, FINAL, LARGE)
+        assert kinds(entries)[step] == [FINAL] and len(kinds(entries)) == 2
+        assert taken(tmp_path) <= 2 * len(LARGE) + 2 * small
+    reader = Entries(tmp_path, 0)
+    assert reader.all() == [6, 7] and reader.read(6) == (FINAL, LARGE)
+    for step in range(8, 11):
+        entries.write(step, FINAL, b"small again")
+    assert taken(tmp_path) <= 2 * small and reader.all() == [8, 9, 10]
+    entries.write(11, FINAL, LARGE)
+    assert reader.read(11) == (FINAL, LARGE), "more than the reader had mapped"
+
+
+@pytest.mark.parametrize("refused", range(4))
+def test_a_record_that_does_not_fit_costs_that_record(tmp_path, monkeypatch, refused):
+    """Each allocation is refused once."""
+    entries = Entries(tmp_path, 0)
+    entries.write(0, FINAL, b"zero")
+    reserve, asked = room.reserve, 0
+
+    def full(*args):
+        nonlocal asked
+        asked += 1
+        if asked - 1 == refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(*args)
+
+    monkeypatch.setattr(room, "reserve", full)
+    for step in range(1, 6):
+        before = entries.all()
+        try:
+            entries.write(step, FINAL, b"x" * (100_000 * step))
+        except OSError:
+            assert set(before) - {min(before)} <= set(entries.all()) or len(before) < 3
+            assert step not in entries.all()
+            entries.write(step, FINAL, b"it fits now")
+        assert entries.all()[-1] == step and Entries(tmp_path, 0).all() == entries.all()
+    assert asked > refused

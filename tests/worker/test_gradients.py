@@ -52,13 +52,44 @@ def test_what_waits_for_an_update_is_recorded(script):
     assert (1, GRAD) in names(left)
 
 
-def test_what_an_update_has_used_is_recorded_until_the_script_has_been_seen_to_clear_it(script):
-    assert names(script.attempt(clear_first=True)) == [(0, GRAD), (1, GRAD)]
-    left = script.attempt(clear_first=True)
-    assert names(left) == [] and left.skipped == (0, 1)
+def test_what_an_update_has_used_is_recorded_once_the_script_has_been_seen_to_go_on_with_it(script):
+    for _ in range(2):
+        left = script.attempt(clear_first=True)
+        assert names(left) == [] and left.skipped == (0, 1)
     # cleared already when the attempt ends: nothing is left
     script.clear()
     assert script.gradients.now().skipped == ()
+
+
+def test_the_first_step_that_goes_on_with_them_is_not_repeated(script):
+    """The one before is: nothing had been left then."""
+    assert script.attempt().skipped == (0, 1)
+    script.backward()
+    script.optimizers[0].step()
+    assert script.gradients.broken and script.gradients.interrupted()
+    script.optimizers[1].step()
+    left = script.gradients.committed()
+    assert names(left) == [(0, GRAD), (1, GRAD)] and not script.gradients.broken
+
+
+def test_a_closure_clears_them_within_the_update(script):
+    """As Lightning does."""
+    for weight, optimizer in zip(script.weights, script.optimizers, strict=True):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+    assert script.gradients.committed().skipped == (0, 1)
+    for goes_on in (False, False, True):
+        for optimizer in script.optimizers:
+            script.gradients.updating(optimizer, closure=True)
+        assert not script.gradients.broken
+        if not goes_on:
+            script.clear()
+        script.backward()
+        for optimizer in script.optimizers:
+            script.gradients.updated(optimizer)
+        assert script.gradients.broken == goes_on
+        left = script.gradients.committed()
+    assert names(left) == [(0, GRAD), (1, GRAD)]
 
 
 def test_a_script_that_goes_on_with_used_gradients_is_believed_from_then_on(script):

@@ -3,11 +3,10 @@ started."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
+from taskd.records import room
 from taskd.records.store import stripe_steps
 from taskd.worker.state.stripes import Stripes
 
@@ -52,9 +51,8 @@ def test_the_stripes_of_all_ranks_are_the_whole_state(stripes, state):
 @pytest.mark.parametrize(("slot", "left"), [(0, 7), (1, 6)])
 def test_a_lost_page_costs_the_stripe_that_it_was_part_of(tmp_path, stripes, state, slot, left):
     own = stripes[1]
-    address, size = own.region()
-    page = address + PAGE + slot * (size - PAGE) // 2
-    own.forget_lost(page, page + PAGE)
+    address, _ = own.regions()[slot]
+    own.forget_lost(address + PAGE, address + 2 * PAGE)
     assert own.steps() == stripe_steps(tmp_path, 1) == {left}
     assert stripes[0].steps() == {6, 7}
     with pytest.raises(OSError, match=rf"step {13 - left} .* only \(part, of, bytes\) \[\(0, 2, "):
@@ -63,20 +61,24 @@ def test_a_lost_page_costs_the_stripe_that_it_was_part_of(tmp_path, stripes, sta
     assert own.steps() == {6, 7}
 
 
-def test_losing_what_describes_the_stripes_costs_the_file(tmp_path, stripes, state):
+def test_losing_what_describes_a_stripe_costs_that_one(tmp_path, stripes, state):
     own = stripes[1]
-    address, _ = own.region()
+    address, _ = own.regions()[own._slots.stripes.index(7)]
     own.forget_lost(address, address + PAGE)
-    assert own.steps() == stripe_steps(tmp_path, 1) == frozenset()
+    assert own.steps() == stripe_steps(tmp_path, 1) == {6}
     own.lay_out(state)
     own.write(7)
     assert all(torch.equal(a, b) for a, b in zip(read(stripes[0], state, 7), state, strict=True))
 
 
 def test_memory_elsewhere_costs_nothing(stripes):
-    address, size = stripes[0].region()
-    stripes[0].forget_lost(address + size, address + size + PAGE)
-    stripes[0].forget_lost(address + PAGE - PAGE // 2 + size, address + 2 * size)
+    for address, size in stripes[0].regions():
+        around = [(address + size, PAGE), (address - PAGE, PAGE), (address - PAGE, PAGE // 2)]
+        for begin, length in around:
+            inside = any(begin < a + s and a < begin + length for a, s in stripes[0].regions())
+            assert stripes[0].has(begin, begin + length) == inside
+            if not inside:
+                stripes[0].forget_lost(begin, begin + length)
     assert stripes[0].steps() == {6, 7}
 
 
@@ -115,7 +117,8 @@ def test_a_rank_leaves(tmp_path, stripes, state):
     assert all(torch.equal(a, b) for a, b in zip(read(own, state, 7), state, strict=True))
     own.write(7)
     assert own.steps() == stripe_steps(tmp_path, 0) == {7}
-    (tmp_path / "stripes-1").unlink()
+    for file in tmp_path.glob("stripes-1.*"):
+        file.unlink()
     later = Stripes(tmp_path, 0, RANKS)
     assert all(torch.equal(a, b) for a, b in zip(read(later, state, 7), state, strict=True))
     with pytest.raises(OSError, match="no stripes of step 6"):
@@ -138,13 +141,35 @@ def test_parts_of_two_layouts_are_not_put_together(tmp_path, state):
     assert all(torch.equal(a, b) for a, b in zip(read(three[2], state, 7), state, strict=True))
 
 
-def test_what_would_do_where_there_is_no_room(tmp_path, state, monkeypatch):
-    """Twice the state for each set of replicas on the node, beside what is used already."""
-    room = SimpleNamespace(f_blocks=100, f_bavail=40, f_frsize=1 << 20)  # 60 MiB are used
-    monkeypatch.setattr("taskd.worker.state.stripes.os.statvfs", lambda path: room)
+def test_what_they_take_is_said_where_there_is_no_room(tmp_path, state):
+    """Twice the state for each set of replicas on the node."""
     large = [torch.zeros(50 << 20, dtype=torch.uint8)]
-    one = Stripes(tmp_path, 0, RANKS).lack(large)
-    assert "40 MiB free" in one and "take 100 MiB" in one and "needs 160 MiB in all" in one
+    assert "take 100 MiB" in Stripes(tmp_path, 0, RANKS).lack(large)
     each = Stripes(tmp_path, 0, RANKS).lack(large, (0,))
-    assert "take 200 MiB" in each and "needs 260 MiB in all" in each and "TASKD_STRIPES" in each
+    assert "take 200 MiB" in each and "TASKD_STRIPES" in each
     assert "was removed" in Stripes(tmp_path / "gone", 0, RANKS).lack(state)
+
+
+def test_a_node_whose_memory_cannot_hold_them_has_none_until_it_can(
+    tmp_path, stripes, state, monkeypatch
+):
+    """The training comes first: they leave room for what it will still take."""
+    own, memory = stripes[0], 1 << 30
+    monkeypatch.setattr(room, "of_node", lambda: room.Room(1 << 30, memory, "the container"))
+    larger = [*state, torch.zeros(200 << 20, dtype=torch.uint8)]
+    memory = 380 << 20  # 32 MiB of them stay free
+    with pytest.raises(OSError, match="it takes 400 MiB, and the container has 380 MiB free"):
+        own.lay_out(larger)
+    assert not own.ready and own.steps() == stripe_steps(tmp_path, 0) == {6, 7}
+    own.outdated(8)
+    assert own.steps() == {6, 7}, "a slower rank may be taken back to the start of step 7"
+    own.outdated(9)
+    assert own.steps() == stripe_steps(tmp_path, 0) == frozenset()
+    taken = sum(file.stat().st_blocks * 512 for file in tmp_path.glob("stripes-0.*"))
+    assert taken <= 2 * PAGE, "what they had is given back"
+    memory = 500 << 20
+    with pytest.raises(OSError, match="it takes 401 MiB, beside 100 MiB for others, and"):
+        own.lay_out(larger, growth=50 << 20)
+    own.lay_out(larger, growth=20 << 20)
+    own.write(8)
+    assert own.ready and own.steps() == {8}

@@ -21,7 +21,7 @@ from taskd.agent.copies.keeper_connection import KeeperConnection
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.core.snapshots import START
 from taskd.messages import between_agents, codec
-from taskd.records import start
+from taskd.records import room, start
 from taskd.records.store import NOTE, NOTES, Entries
 
 log = logging.getLogger("taskd.agent")
@@ -31,14 +31,17 @@ PATIENCE = 5.0
 # seconds without one, beyond the transfer time, after which all records are sent again over a new
 # connection: a broken connection loses what is in flight
 AGAIN = 1.0
+# seconds after which a keeper without memory for a record is asked again, by sending all
+ASKED_AGAIN = 10.0
 SLOWEST = 50e6  # bytes a second
 
 
 class _Keeper:
     """The keeper at `address`. `kept`: local rank -> number of the last record that it has;
     `unanswered`: when the oldest unacknowledged record was sent, and `size`: unacknowledged bytes;
-    `tried`: when all records were last sent; `active`: whether ranks wait for it. `starts`: local
-    rank -> numbers of the start record last sent to it, and of the one that it has."""
+    `tried`: when all records were last sent; `active`: whether ranks wait for it. `refused`: when
+    it had no memory for one, and has not been asked again. `starts`: local rank -> numbers of the
+    start record last sent to it, and of the one that it has."""
 
     def __init__(self, address: tuple[str, int], connection: KeeperConnection) -> None:
         self.address, self.connection = address, connection
@@ -48,6 +51,7 @@ class _Keeper:
         self.size = 0
         self.tried = 0.0
         self.active = True
+        self.refused: float | None = None
 
 
 class Copying:
@@ -59,10 +63,9 @@ class Copying:
         self._epoch: Epoch | None = None
         self._node = 0
         self._pipe = -1
-        self._entries: dict[int, tuple[int, Entries]] = {}  # local rank -> (inode, its records)
+        self._entries: dict[int, Entries] = {}  # local rank -> its records
         self._sent: dict[int, int] = {}  # local rank -> number of the last record that was sent
-        # local rank -> number of its current start record, and its file's identity
-        self._starts: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self._starts: dict[int, start.Start] = {}  # by local rank
 
     @property
     def generation(self) -> int:
@@ -145,7 +148,7 @@ class Copying:
 
     @property
     def waiting(self) -> bool:
-        return any(keeper.unanswered is not None for keeper in self._keepers)
+        return any(k.unanswered is not None or k.refused is not None for k in self._keepers)
 
     def turn(self, ready: dict[Any, int]) -> None:
         if self._pipe in ready:
@@ -171,7 +174,7 @@ class Copying:
             self._send(local, number, step, anew=False, keepers=self._keepers)
 
     def _send(self, local: int, number: int, step: int, anew: bool, keepers: list[_Keeper]) -> None:
-        epoch = self._epoch
+        epoch, keepers = self._epoch, [k for k in keepers if k.refused is None]
         if epoch is None or not keepers:
             return
         entries, rank = self._read(local), epoch.ranks.get(local)
@@ -206,17 +209,12 @@ class Copying:
     def _send_start(self, epoch: Epoch, rank: Rank, keepers: list[_Keeper]) -> None:
         """Send the record of the rank's start to the keepers that were not sent the current one."""
         local = rank.local
-        try:
-            found = os.stat(start.path(epoch.directory, local))
-        except FileNotFoundError:
-            return
-        file = (found.st_ino, found.st_mtime_ns, found.st_size)
-        number, known = self._starts.get(local, (0, ()))
-        if known != file:
-            number += 1
-            self._starts[local] = number, file
+        if local not in self._starts:
+            self._starts[local] = self._start(epoch, rank)
+        found = self._starts[local]
+        number = found.version
         behind = [k for k in keepers if k.starts.get(local, (0, 0))[0] != number]
-        record = self._start(epoch, rank).record() if behind else None
+        record = found.record() if behind and number else None
         if record is None:
             return
         data = codec.encode(self._keep_start(rank, number, record))
@@ -235,19 +233,16 @@ class Copying:
         )
 
     def _read(self, local: int) -> Entries | None:
-        """The rank's records; the rank makes a new file when they grow."""
+        """The rank's records."""
         epoch = self._epoch
         assert epoch is not None
-        try:
-            inode = os.stat(epoch.directory / f"entries-{local}").st_ino
-            if self._entries.get(local, (0,))[0] != inode:
-                self._entries[local] = (
-                    inode,
-                    Entries(epoch.directory, local, epoch.ranks[local].number),
-                )
-        except (OSError, KeyError):
-            return None
-        return self._entries[local][1]
+        if local not in self._entries:
+            try:
+                rank = epoch.ranks[local].number
+                self._entries[local] = Entries(epoch.directory, local, rank)
+            except (OSError, KeyError):
+                return None
+        return self._entries[local]
 
     def _acknowledged(self, keeper: _Keeper) -> None:
         for message in keeper.connection.received():
@@ -258,6 +253,9 @@ class Copying:
             if rank is None:
                 continue
             sent, has = keeper.starts.get(rank.local, (0, 0))
+            if message.lack:
+                self._refused(epoch, keeper, message.lack)
+                continue
             if message.start:
                 keeper.starts[rank.local] = sent, message.number
                 continue
@@ -276,6 +274,31 @@ class Copying:
         if kept:
             epoch.page.copied(local, min(kept))
 
+    def _refused(self, epoch: Epoch, keeper: _Keeper, why: str) -> None:
+        """Ask it again later, and do not have ranks wait for it."""
+        keeper.refused, keeper.unanswered, keeper.size = time.monotonic(), None, 0
+        if not keeper.active:
+            return
+        keeper.active = False
+        log.warning(
+            "the node of the keeper at %s:%d has no memory for this node's records (%s): until it"
+            " has, ranks continue %s. %s",
+            *keeper.address,
+            why,
+            self._instead,
+            room.REMEDY,
+        )
+        self._do_not_wait(epoch)
+
+    @property
+    def _instead(self) -> str:
+        return "with the copies of the other" if self.active else "without copies"
+
+    def _do_not_wait(self, epoch: Epoch) -> None:
+        epoch.page.copying(self.active)
+        for local in epoch.ranks:
+            self._copied(epoch, local)
+
     def _wait_again(self, epoch: Epoch, keeper: _Keeper) -> None:
         log.info("a keeper of this node's records answers again")
         keeper.active = True
@@ -288,7 +311,12 @@ class Copying:
         gone, the manager names another."""
         epoch = self._epoch
         for keeper in self._keepers:
-            if keeper.unanswered is None or epoch is None or epoch.dropped:
+            if epoch is None or epoch.dropped:
+                continue
+            if keeper.refused is not None and now - keeper.refused > ASKED_AGAIN:
+                keeper.refused = None
+                self._send_all(epoch, [keeper])
+            if keeper.unanswered is None:
                 continue
             # even to one that was given up: copying resumes as soon as it answers
             every = (AGAIN if keeper.active else PATIENCE) + keeper.size / SLOWEST
@@ -310,8 +338,6 @@ class Copying:
             log.error(
                 "a keeper of this node's records has not answered for %.0f s: ranks continue %s",
                 PATIENCE,
-                "with the copies of the other" if self.active else "without copies",
+                self._instead,
             )
-            epoch.page.copying(self.active)
-            for local in epoch.ranks:
-                self._copied(epoch, local)
+            self._do_not_wait(epoch)

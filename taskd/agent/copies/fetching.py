@@ -133,7 +133,8 @@ def _close(fetch: _Fetch) -> None:
 def put_back(directory: Path, locals_of: dict[int, int], found: list[between_agents.Keep]) -> None:
     """Write fetched records into the files of this node's ranks, in place of what is there.
     `locals_of`: rank -> local rank. Anything else than a record of its rank and step is logged and
-    left out. An existing start record stays until another one replaces it."""
+    left out, and so is what there is no room for. An existing start record stays until another one
+    replaces it."""
     for local in locals_of.values():
         forget(directory, local)
     for keep in sorted(found, key=lambda k: k.step):
@@ -146,9 +147,8 @@ def put_back(directory: Path, locals_of: dict[int, int], found: list[between_age
                 continue
             entries = Entries(*place)
             entries.seal.check(keep.payload, keep.step)
-        except BadRecord as error:
+            entries.write(keep.step, keep.kind, [keep.payload])
+        except (BadRecord, OSError) as error:  # OSError: there is no room
             log.error(
                 "rank %d: a fetched record of step %d is not used: %s", keep.rank, keep.step, error
             )
-            continue
-        entries.write(keep.step, keep.kind, [keep.payload])

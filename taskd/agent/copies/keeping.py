@@ -15,16 +15,15 @@ import zmq
 
 from taskd.agent.copies.keeper_connection import MAX_BYTES
 from taskd.agent.copies.permits import Permits
-from taskd.core.snapshots import KINDS, START
+from taskd.core.snapshots import FEW, KINDS, LARGE, SLOTS, START
 from taskd.logs import Drops
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker
-from taskd.records import start
+from taskd.records import room
+from taskd.records import start as starts
 from taskd.records.sealed import BadRecord, Seal
 
 log = logging.getLogger("taskd.agent")
-
-KEPT = 3  # records of a rank, as many as the rank itself keeps
 
 
 class Keeping:
@@ -117,12 +116,20 @@ class Keeping:
                 refusal,
             )
             return
+        before = self._kept.get(message.node, {}).get(message.rank, [])
+        start = self._starts.get(message.node, {}).get(message.rank)
+        most = FEW if len(message.payload) > LARGE else SLOTS  # as many as the rank itself keeps
+        kept = [] if message.anew else [k for k in before if k.step != message.step][1 - most :]
+        gone = [start] if message.kind == START else [k for k in before if k not in kept]
+        if lack := _lack(message, [k for k in gone if k is not None]):
+            answer = between_agents.Kept(message.rank, message.number, message.kind == START, lack)
+            self._answer(route, answer)
+            return
         if message.kind == START:
             self._starts.setdefault(message.node, {})[message.rank] = message
             self._answer(route, between_agents.Kept(message.rank, message.number, True))
             return
-        kept = [] if message.anew else self._kept.get(message.node, {}).get(message.rank, [])
-        kept = [*(k for k in kept if k.step != message.step), message][-KEPT:]
+        kept = [*kept, message]
         self._since.setdefault(message.node, {})[message.rank] = self._generation()
         # last, and with a rank: `keeps` may look at any time
         self._kept.setdefault(message.node, {message.rank: kept})[message.rank] = kept
@@ -133,7 +140,7 @@ class Keeping:
         if keep.kind not in (*KINDS, START):
             return f"kind {keep.kind}, known are {KINDS[0]} to {START}"
         try:
-            seal = start.seal_of if keep.kind == START else Seal
+            seal = starts.seal_of if keep.kind == START else Seal
             seal(self._key, self._job, keep.rank).check(keep.payload, keep.step)
         except BadRecord as error:
             return str(error)
@@ -153,3 +160,11 @@ class Keeping:
     def _answer(self, route: bytes, message: Any) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it is gone, or does not read
             self._router.send_multipart([route, codec.encode(message)], zmq.NOBLOCK)
+
+
+def _lack(new: between_agents.Keep, gone: list[between_agents.Keep]) -> str:
+    """Why the node has no memory for `new` in the place of what is `gone` then; "" if it has. The
+    training here comes first, and the records of its own ranks."""
+    more = len(new.payload) - sum(len(keep.payload) for keep in gone)
+    found = room.of_node() if more >= room.SMALL else None
+    return found.lacks(more) if found is not None else ""

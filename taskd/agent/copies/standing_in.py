@@ -10,11 +10,13 @@ record has it, too, and if its process is replaced before that, these files have
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from taskd.agent.copies.service import Records
+from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch
 from taskd.core.snapshots import KINDS, SLOTS, START
 from taskd.messages import between_agents, from_agent, to_agent
@@ -89,6 +91,7 @@ def take(
         left, why = [], ""
         try:
             keeps = pick(epoch.directory, order.away, [*here, *found])
+            _hold(epoch, order.away)
             for rank in order.away:
                 _write(epoch.directory, rank, [keep for keep in keeps if keep.rank == rank])
                 left.append(store.left_behind(epoch.directory, store.away(rank), rank))
@@ -102,6 +105,14 @@ def take(
         gather(records, others, put)
     else:
         put(Keeps())
+
+
+def _hold(epoch: Epoch, ranks: Iterable[int]) -> None:
+    """Have memory for the records of these ranks, as for those of the node's own."""
+    if epoch.held and not epoch.dropped:
+        names = (name for rank in ranks for name in store.names(store.away(rank), stripes=False))
+        fresh = [name for name in names if not os.path.lexists(epoch.directory / name)]
+        epoch.held += shared_memory.hold(epoch.directory, fresh)
 
 
 def _here(order: to_agent.TakeRecords, epoch: Epoch) -> Keeps:

@@ -111,6 +111,7 @@ class Epoch:
     stand_ins: tuple[tuple[int, int], ...] = ()
     building: tuple[tuple[int, int], ...] = ()
     dropped: bool = False
+    held: list[int] = field(default_factory=list)  # of memory files, see shared_memory.py
 
     def find(self, number: int) -> Rank | None:
         """The rank of that global number, or None."""
@@ -130,14 +131,23 @@ class Epoch:
         """The sentence that says that somebody has removed the directory, or ""."""
         return shared_memory.vanished(self.directory, self.lock)
 
+    @property
+    def memory(self) -> int:
+        """Bytes that the records and stripes of its ranks take."""
+        total = 0
+        for fd in self.held:
+            with contextlib.suppress(OSError):  # just dropped, by another thread
+                total += os.fstat(fd).st_blocks * 512
+        return total
+
     def drop(self) -> None:
         self.dropped = True
         for rank in self.ranks.values():
             rank.forget_process()
             with contextlib.suppress(OSError):
                 os.close(rank.stacks)
-        shared_memory.remove(self.directory, self.lock)
-        self.lock = -1
+        lock, held, self.lock, self.held = self.lock, self.held, -1, []
+        shared_memory.remove(self.directory, lock, held)
 
 
 @dataclass(frozen=True)

@@ -350,6 +350,7 @@ def node_progress(epoch: Epoch, stopped: Collection[int], now: float) -> NodePro
         pids=tuple(pids),
         incarnations=tuple(rank.incarnation for rank in ranks),
         devices=devices if any(devices) else (),
+        memory=epoch.memory,
     )
     last = max(c for c, s in zip(came, steps, strict=True) if s == said.lowest)
     return structs.replace(said, age=max(now - last, 0.0) if last else 0.0)

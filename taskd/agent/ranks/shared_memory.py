@@ -16,13 +16,16 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 log = logging.getLogger("taskd.agent")
 
 SHARED = "/dev/shm"
-# bytes; records need ~100 kB a rank; stripes report a lack of room themselves
-ROOM = 32 << 20
+# bytes; of the state page, keys, what a rank's start was, and where there are no memory files of
+# records: these report a lack of room themselves
+ROOM = 8 << 20
+_NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL: asked for by the sysctl vm.memfd_noexec
 # of the names; those of taskds that held no lock begin otherwise, and are never removed
 _PREFIX = "taskd-job-"
 # another agent may take a new directory for a dead one's before its lock is taken; chance does not
@@ -43,11 +46,50 @@ def make() -> tuple[Path, int]:
     raise FileNotFoundError(errno.ENOENT, "another process removes it as it is made", str(path))
 
 
-def remove(path: Path, lock: int) -> None:
-    """Remove a directory that `make` has made."""
+def remove(path: Path, lock: int, held: Iterable[int] = ()) -> None:
+    """Remove a directory that `make` has made, and what `hold` has made for it."""
     shutil.rmtree(path, ignore_errors=True)
-    if lock >= 0:
-        os.close(lock)
+    for fd in (*held, *((lock,) if lock >= 0 else ())):
+        os.close(fd)
+
+
+def hold(path: Path, names: Iterable[str]) -> list[int]:
+    """Make files in memory under these names in the directory, and return their descriptors: they
+    exist as long as one of them is open, or mapped. They are in no mount, so that the size of
+    /dev/shm does not bound them; a name leads to this process's descriptor. Where the kernel
+    refuses, whoever writes a file first makes it in the directory."""
+    held: list[int] = []
+    for name in names:
+        link = path / name
+        try:
+            fd = _memory_file(name)
+        except OSError as error:
+            log.warning("no memory file (%s): records are files in %s", error.strerror, path)
+            break
+        try:
+            os.symlink(f"/proc/{os.getpid()}/fd/{fd}", link)
+            os.close(os.open(link, os.O_RDWR | os.O_CLOEXEC))  # as the ranks will
+        except OSError as error:
+            log.warning("%s leads nowhere (%s): records are files in %s", link, error, path)
+            os.close(fd)
+            with contextlib.suppress(OSError):
+                os.unlink(link)
+            break
+        held.append(fd)
+    return held
+
+
+def _memory_file(name: str) -> int:
+    """A memory file that nobody can make shorter: who reads it is never hit by SIGBUS."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = os.memfd_create(f"taskd-{name}", flags | _NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # before Linux 6.3
+            raise
+        fd = os.memfd_create(f"taskd-{name}", flags)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
 
 
 def vanished(path: Path, lock: int) -> str:

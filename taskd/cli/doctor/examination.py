@@ -26,10 +26,14 @@ class Check:
 
 
 def checks(
-    environ: Mapping[str, str], nodes: int = 1, ranks_per_node: int = 1, wanted: str | None = None
+    environ: Mapping[str, str],
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+    wanted: str | None = None,
+    state: int | None = None,
 ) -> list[Check]:
     """The checks for a job of that size on this machine. `wanted`: pytorch or mindspore; None: what
-    is installed."""
+    is installed. `state`: bytes of the training state of a node, None if not known."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     name = wanted or software.installed()
     found = [
@@ -43,7 +47,8 @@ def checks(
         Check("port", partial(network.port, environ, nodes)),
         Check("manager", partial(network.manager, environ)),
         Check("open files", partial(machine.open_files, files, nodes, ranks_per_node)),
-        Check("shared memory", partial(machine.room, environ)),
+        Check("records", partial(machine.memory, environ, state)),
+        Check("shared memory", machine.shared_directory),
         Check("secret", partial(machine.secret, environ, nodes)),
         Check("pidfd", machine.pidfd),
     ]

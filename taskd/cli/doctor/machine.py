@@ -13,13 +13,12 @@ from pathlib import Path
 from taskd import settings
 from taskd.agent.ranks.shared_memory import ROOM
 from taskd.cli.doctor.finding import Finding, error, ok, warning
+from taskd.core.snapshots import STRIPES
 from taskd.protocol import keys, secret_file
 from taskd.protocol import secret as source
+from taskd.records import room
 
 PLACE = Path("/dev/shm")
-# bytes; stripes are twice parameters and optimizer state: 1 GiB fits a model of some 40 million
-# parameters with Adam
-STRIPES = 1 << 30
 LARGER = "enlarge it (docker: --shm-size; Kubernetes: an emptyDir with medium: Memory)"
 
 
@@ -61,11 +60,11 @@ def _number(limit: int) -> str:
     return "none" if limit == resource.RLIM_INFINITY else str(limit)
 
 
-def room(environ: Mapping[str, str], place: Path = PLACE) -> Finding:
-    """/dev/shm has room. Nothing here is fatal: the agent falls back to the temporary directory,
-    and a job without stripes is protected with less."""
+def shared_directory(place: Path = PLACE) -> Finding:
+    """/dev/shm has room for what has a name there. Nothing here is fatal: the agent falls back to
+    the temporary directory. Records are in memory files, which need no mount."""
     name = "shared memory"
-    instead = f"{tempfile.gettempdir()} is used, which is slower"
+    instead = f"{tempfile.gettempdir()} is used for small files, which is slower"
     if not place.is_dir():
         return warning(name, f"{place} does not exist: {instead}", f"mount a tmpfs at {place}")
     try:
@@ -87,20 +86,34 @@ def room(environ: Mapping[str, str], place: Path = PLACE) -> Finding:
         return warning(
             name, f"{place} has {_size(free)} free, and {_size(ROOM)} are needed: {instead}", LARGER
         )
+    return ok(name, f"{place} has {_size(free)} free; records need no room there")
+
+
+def memory(environ: Mapping[str, str], state: int | None, root: Path = Path("/")) -> Finding:
+    """The node's memory holds the records of a job whose ranks on a node have `state` bytes of
+    parameters and optimizer state, replicas counted once. None: say how large it may be."""
+    name, found = "records", room.of_node(root)
+    if found is None:
+        return ok(name, "the kernel does not say how much memory is free")
+    text = f"{found.whose} has {_size(found.free)} of {_size(found.limit)} free"
     if not settings.stripes(environ):
-        return ok(name, f"{place} has {_size(free)} free, and stripes are off")
-    if free < STRIPES:
-        text = (
-            f"{place} has {_size(free)} free; stripes keep a copy of the training state there,"
-            " twice parameters and optimizer state"
+        return ok(name, f"{text}, and stripes are off")
+    if state is None:
+        most = _size(found.spare // STRIPES)
+        return ok(
+            name,
+            f"{text}: records fit beside parameters and optimizer state of {most} a node, without"
+            " what the training itself takes",
         )
+    need = STRIPES * state
+    if why := found.lacks(need):
         return warning(
             name,
-            text,
-            f"{LARGER}; or do without the copy, TASKD_STRIPES=off: a fault after the update then"
-            " cannot be undone",
+            f"no copy of the training state would be kept: {why}",
+            "more memory (docker: --memory; Kubernetes: resources.limits.memory); or do without the"
+            " copy, TASKD_STRIPES=off: a fault after the update then cannot be undone",
         )
-    return ok(name, f"{place} has {_size(free)} free, for stripes of twice the training state")
+    return ok(name, f"{text}, and records take {_size(need)}")
 
 
 def _size(count: int) -> str:
@@ -157,7 +170,7 @@ def _none(name: str, job: str, nodes: int, port: int) -> Finding:
         return ok(
             name,
             f"{'there is one' if there else 'the job makes one'} for this user only, in"
-            f" {secret_file.directory()}",
+            f" {secret_file.directories()[0]}",
         )
     if why := source.refusal(job, nodes):
         return error(name, why, keys.REMEDY)

@@ -90,6 +90,7 @@ class Figures:
                 ("step_end", "the step before which the loop ends, 0 if not known"),
                 ("step_seconds", "time that an attempt usually takes the median rank"),
                 ("steps_per_second", "steps lately, over a minute"),
+                ("records_bytes", "memory that the records of a node take, where most"),
             )
         ]
         self._advanced = False
@@ -179,6 +180,7 @@ class Figures:
             sample.total,
             sample.usual,
             sample.rate / 60.0,
+            sample.memory,
         )
         for gauge, value in zip(self._progress, values, strict=True):
             gauge.set(value)

@@ -202,6 +202,7 @@ def _overview(job: Job) -> Overview:
         incidents=(),
         incidents_seen=job.closed,
         shrunk=_shrunk(job, away),
+        memory=last.memory,
     )
 
 

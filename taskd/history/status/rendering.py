@@ -88,6 +88,8 @@ def _steps(seen: Overview, now: bool) -> Iterator[Text]:
         said.append(f"{span((seen.total - seen.step) * 60 / seen.rate)} left")
     if seen.usual:
         said.append(f"{seen.usual:.3g} s/step")
+    if seen.memory:
+        said.append(f"records {-(-seen.memory >> 20)} MiB a node")
     if seen.heard > 10:
         said.append(f"as of {span(seen.heard)} ago")
     text = Text()

@@ -285,6 +285,7 @@ class JournalWriter:
                 "slow": [[rank, node, round(time, 6)] for rank, node, time in seen.slow],
                 "heard": round(max(now - seen.heard, 0.0), 3),
                 "times": self._durations.take(),
+                "memory": seen.memory,
             },
         )
         return True

@@ -56,9 +56,7 @@ def survey(
         begin, end = damage["addr"], damage["addr"] + damage["bytes"]
         in_state = _overlap([*state.replicated, *state.shards], begin, end)
         in_own = _overlap(state.buffers, begin, end)
-        in_stripes = (
-            stripes is not None and stripes.region()[0] < end and begin < sum(stripes.region())
-        )
+        in_stripes = stripes is not None and stripes.has(begin, end)
         hit_state |= in_state
         if in_stripes:
             hit_stripes.append((begin, end))

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import torch
@@ -62,7 +62,7 @@ class SetUp:
         self.failed: NotTheSame | None = None
         self.theirs = False  # set_up.left_to_framework()
         self.rest = self.asks = False
-        self._records: list[tuple[Start, BinaryIO]] = []
+        self._records: list[tuple[Start, int]] = []  # with the version that is meant
         self._peers: list[Results] = []
         self._pending: dict[int, _Pending] = {}  # by the id of its work
         self._coalesced: list[tuple[Result, list[torch.Tensor]]] = []
@@ -336,22 +336,20 @@ class SetUp:
         this rank joins the repair: later results they get together."""
         if "TASKD_SHARED_DIR" in os.environ:
             self._records = [
-                (start, held) for start in others(*us()) if (held := start.hold()) is not None
+                (start, version) for start in others(*us()) if (version := start.version)
             ]
 
     def _forget_peers(self) -> None:
-        for _, held in self._records:
-            held.close()
         self._records, self._peers = [], []
 
     def _of_peers(self, wanted: Result) -> Result | None:
         """The result that the call gave to ranks of this node that had left it when this rank's
         previous process ended in it."""
         while self._records:
-            start, held = self._records.pop()
+            start, version = self._records.pop()
             peer = Results()
             try:
-                peer.load(start.read(held).get(SETUP, b""))
+                peer.load(start.read(version).get(SETUP, b""))
             except msgspec.DecodeError:  # it has written nothing
                 continue
             self._peers.append(peer)

@@ -33,9 +33,14 @@ class Copies:
         # notes of records that the agent has not been sent
         self._unsent: deque[Note] = deque(maxlen=SLOTS)
         self._sent: Note | None = None  # the last one that it has been
+        self._path, self._pipe = directory / NOTES, -1
+        with contextlib.suppress(OSError):  # tried again where it is used
+            self._open()
+
+    def _open(self) -> None:
         # for reading too: where nobody reads, in a job of one node, it could not be opened
         # otherwise
-        self._pipe = os.open(directory / NOTES, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def wrote(self, step: int, kind: int) -> None:
         self._number += 1
@@ -44,15 +49,21 @@ class Copies:
             self._notify()
 
     def _notify(self) -> None:
-        for note in self._unsent:
-            self._write(note)
-            self._sent = note
-        self._unsent.clear()
+        try:
+            for note in self._unsent:
+                self._write(note)
+                self._sent = note
+            self._unsent.clear()
+        except OSError as error:
+            # no file can be opened: the notes stay, and the rank does not wait for these copies
+            log.warning("the agent is not told of record %d: %s", self._number, error)
 
     def _write(self, note: Note) -> None:
         kind, number, step = note
         # full: the agent is stopped; it reads all records when it begins to copy again
         with contextlib.suppress(BlockingIOError):
+            if self._pipe < 0:
+                self._open()
             os.write(self._pipe, NOTE.pack(self._local_rank, kind, number, step))
 
     def wait(self, built_at: int) -> bool:

@@ -6,12 +6,11 @@ Under accumulation over attempts, with two optimizers of different periods, or w
 restored on every rank.
 
 The usual script leaves gradients behind too, but clears them before it computes new ones: recording
-those would cost a copy of the model at each step. So gradients *used* by an optimizer's update are
-recorded only until the script is seen to replace them by other tensors (`zero_grad()` sets None by
-default). From then on each update and each interruption checks that assumption: if the script does
-continue with one of these gradients, the step that used it is not offered for repetition
-(`broken`), and from the next step on they are recorded again. A replacement gets zeros in their
-place, so that its check works too.
+those would cost a copy of the model for each rank. So gradients *used* by an optimizer's update are
+recorded only once the script is seen to go on with them. Each update and each interruption checks
+that: if the script does continue with one of these gradients, the step that used it is not offered
+for repetition (`broken`), the one before is, and from the next step on they are recorded. A
+replacement gets zeros in their place, so that its check works too.
 
 Wrappers that accumulate into `parameter.main_grad` (Megatron's) are recorded in the same way, but
 always: their tensors never change, so nothing shows whether they were cleared.
@@ -98,15 +97,14 @@ class Gradients:
         self._optimizers = list(optimizers)
         self._parameters: list[torch.nn.Parameter] = []
         self._main = False
-        # optimizer -> whether its gradients have always been replaced before its next update
-        self._clears: dict[int, bool] = {}
+        self._goes_on: set[int] = set()  # optimizers that were seen to use gradients again
         self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
         # those whose gradients are not in the current step's record
         self._unrecorded: set[int] = set()
         self._stepped: set[int] = set()  # in this attempt
         self._met: list[weakref.ref[torch.Tensor]] = []
         self._updates = 0
-        self._fresh = True  # this process has committed no attempt
+        self.fresh = True  # this process has committed no attempt
         self.broken = False  # the current step uses gradients that its record lacks
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -116,14 +114,20 @@ class Gradients:
 
     # -- in an attempt -----------------------------------------------------------------------------
 
-    def updating(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that `optimizer` is about to use `.grad`."""
+    def updating(self, optimizer: torch.optim.Optimizer, closure: bool = False) -> None:
+        """Note that `optimizer` is about to use `.grad`. `closure`: it calls one that may clear
+        what is there; `updated` looks."""
         if self._updates < EARLY:
             self._updates += 1
             grads = (p.grad for p in _of(optimizer))
             self._met += [weakref.ref(g) for g in grads if g is not None]
-        self._check(id(optimizer))
+        if not closure:
+            self._check(id(optimizer))
         self._stepped.add(id(optimizer))
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note that `optimizer`, which has called a closure, has used `.grad`."""
+        self._check(id(optimizer))
 
     def met(self) -> Iterator[torch.Tensor]:
         """Gradients of early updates that still exist, though no parameter may have them now: views
@@ -138,9 +142,7 @@ class Gradients:
             return
         if any(u.still_there() for u in used):
             self.broken = self.broken or owner in self._unrecorded
-            self._clears[owner] = False
-        else:
-            self._clears.setdefault(owner, True)
+            self._goes_on.add(owner)
         self._unrecorded.discard(owner)
 
     def interrupted(self) -> bool:
@@ -148,7 +150,8 @@ class Gradients:
         gradient left behind and not recorded."""
         for owner in self._unrecorded & set(self._used):
             if any(u.still_there() and u.touched() for u in self._used[owner]):
-                self.broken, self._clears[owner] = True, False
+                self.broken = True
+                self._goes_on.add(owner)
         return self.broken
 
     # -- between attempts --------------------------------------------------------------------------
@@ -157,7 +160,7 @@ class Gradients:
         """Note a commit; returns what the attempt leaves behind."""
         if self._used or self._stepped:
             self._note_used()
-        self.broken = self._fresh = False
+        self.broken = self.fresh = False
         return self.now()
 
     def _note_used(self) -> None:
@@ -184,7 +187,7 @@ class Gradients:
         left_out: set[int] = set()  # parameters, by identity
         owners: set[int] = set()
         for owner, used in self._used.items():
-            if self._clears.get(owner):
+            if owner not in self._goes_on:
                 here = {id(u.parameter) for u in used if u.still_there()}
                 left_out |= here
                 if here:
@@ -219,7 +222,7 @@ class Gradients:
         """Set `.grad` as recorded. A gradient left out because the script clears it stays if
         untouched, so that its use is still noticed. Raises RuntimeError for a record of another
         model."""
-        if self._fresh:
+        if self.fresh:
             self._stand_in(skipped)
         untouched = {
             id(u.parameter)
@@ -269,7 +272,7 @@ class Gradients:
                         _Used(parameter, weakref.ref(parameter.grad), parameter.grad._version)
                     )
             if used:
-                self._used[id(optimizer)], self._clears[id(optimizer)] = used, True
+                self._used[id(optimizer)] = used
                 self._unrecorded.add(id(optimizer))
 
 

@@ -11,15 +11,16 @@ readable after any rank has changed it.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from taskd.core.snapshots import Snapshots
+from taskd.core.snapshots import STRIPES, Snapshots
 from taskd.cython_api import attempt, damage
-from taskd.records.store import Slot, SlotFile, stripe_path
+from taskd.records import room
+from taskd.records.slots import Slot, SlotFile
+from taskd.records.store import stripe_path
 
 # bytes; one thread copies less than this before others start
 PARALLEL = 4 << 20
@@ -34,83 +35,82 @@ class Stripes:
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
         self.absent: frozenset[int] = frozenset()
-        # a replacement continues its predecessor's file: a further fault may need the step before
-        path = stripe_path(directory, local_rank)
-        self._file: SlotFile | None = SlotFile(path, 2) if path.exists() else None
+        self.refused: float | None = None  # when there was no room for them, and is not yet
+        # a replacement continues its predecessor's files: a further fault may need the step before
+        self._file = SlotFile(stripe_path(directory, local_rank), STRIPES)
         self._pieces = attempt.Rows(())
         self._targets: list[list[torch.Tensor]] = []
         self._length = 0
         self._part = (0, 1)  # number of how many
-        self._written = [NONE, NONE]  # (step, length, part) by slot, of this process
+        self._written = [NONE] * STRIPES  # (step, length, part) by slot, of this process
         self._scan()
 
-    def lay_out(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> None:
+    def lay_out(
+        self, tensors: list[torch.Tensor], local: Sequence[int] | None = None, growth: int = 0
+    ) -> None:
         """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
-        Raises OSError(ENOSPC) if /dev/shm cannot hold the stripe."""
+        `growth`: bytes that training will still take, in this process. Raises OSError if the node
+        has no room for the stripes of all ranks; then those written before stay, see `outdated`."""
         peers = [n for n in self._local(local) if n not in self.absent]
         self._part = peers.index(self._local_rank), len(peers)
         begin, end = _bounds(_total(tensors), *self._part)
         self._length = end - begin
-        file = self._file
-        if file is None or file.capacity < self._length:
-            kept = self._kept(file)
-            grown = SlotFile(
-                stripe_path(self._directory, self._local_rank), 2, max(self._length, 1)
-            )
-            for slot, (step, kind, data) in enumerate(kept):
-                at = grown.offset(slot)
-                grown.buffer[at : at + len(data)] = data
-                grown.commit(slot, step, len(data), 0, kind)
-            grown.publish()
-            file = self._file = grown
-            self._written = [NONE, NONE]
-            self._scan()
-        self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._targets = []
-        for slot in range(2):
-            row = torch.frombuffer(
-                file.buffer, dtype=torch.uint8, offset=file.offset(slot), count=file.capacity
-            )
-            at, targets = 0, []
-            for piece in self._pieces.tensors:
-                targets.append(row[at : at + piece.numel()])
-                at += piece.numel()
-            self._targets.append(targets)
+        self._reserve(tensors, local, growth)
+        self._pieces = attempt.Rows(_cut(tensors, begin, end))
+        sizes = [piece.numel() for piece in self._pieces.tensors]
+        for slot in range(STRIPES):
+            row = torch.frombuffer(self._file.buffer(slot), dtype=torch.uint8)
+            self._targets.append(list(row[: sum(sizes)].split(sizes)))
+
+    def _reserve(
+        self, tensors: list[torch.Tensor], local: Sequence[int] | None, growth: int
+    ) -> None:
+        """Have room for both slots: of this node all ranks', or none."""
+        node = STRIPES * _total(tensors) * (self._local_size // len(self._local(local)))
+        files = self._directory.glob(stripe_path(self._directory, "*").name)
+        there = sum(file.stat().st_blocks * 512 for file in files)
+        growth *= self._local_size
+        found = room.of_node() if node > there else None
+        if found is not None and (why := found.lacks(node - there, growth)):
+            raise OSError(errno.ENOMEM, why)
+        for slot in range(STRIPES):
+            present = self._file.read_slot(slot)
+            # what is there stays: a slower rank may still need the step before
+            least = present.length if present is not None else 0
+            self._file.reserve(slot, max(self._length, least, 1))
+
+    def outdated(self, step: int) -> None:
+        """Where there is no room for those of `step`: give back the memory of what was written
+        before, once no rank can be in such a step."""
+        if any(there >= step - 1 for there in self.steps()):
+            return
+        self._file.clear()
+        self._written = [NONE] * STRIPES
+        self._scan()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is room: they are laid out."""
+        return bool(self._targets)
 
     def lack(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> str:
-        """Why there was no room to `lay_out` these, with the room that would do."""
+        """What they take, and the remedy where there is no room for them."""
         if not self._directory.exists():
             return f"{self._directory} was removed"
-        sets = self._local_size // len(self._local(local))
-        node = 2 * _total(tensors) * sets
-        found = os.statvfs(self._directory)
-        # the former files are kept until the new ones are complete, as others' may be already
-        used = (found.f_blocks - found.f_bavail) * found.f_frsize
-        place = self._directory.parent
+        node = STRIPES * _total(tensors) * (self._local_size // len(self._local(local)))
         return (
-            f"{place} has {found.f_bavail * found.f_frsize >> 20} MiB free, and this node's stripes"
-            f" take {-(-node >> 20)} MiB, twice parameters and optimizer state: {place} needs"
-            f" {-(-(used + node) >> 20)} MiB in all (docker: --shm-size; Kubernetes: an emptyDir"
-            " with medium: Memory), or set TASKD_STRIPES=off"
+            f"this node's stripes take {room.mib(node)}, twice parameters and optimizer state: give"
+            " the container more memory (docker: --memory; Kubernetes: resources.limits.memory), or"
+            " set TASKD_STRIPES=off"
         )
 
     def _local(self, local: Sequence[int] | None) -> Sequence[int]:
         return local or range(self._local_size)
 
-    def _kept(self, file: SlotFile | None) -> list[tuple[int, int, bytes]]:
-        """The stripes that a growing file must carry over: a slower rank may still need the step
-        before."""
-        if file is None:
-            return []
-        return [
-            (s.step, s.kind, file.buffer[file.offset(s.index) : file.offset(s.index) + s.length])
-            for s in file.valid()
-        ]
-
     def write(self, step: int) -> None:
         """Copy this rank's stripe as the start of `step`."""
         file = self._file
-        assert file is not None, "lay_out first"
         if (step, self._length, self._part) in self._written:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
@@ -139,11 +139,10 @@ class Stripes:
     def _found(self, step: int) -> bool:
         """Whether the previous process of this rank has left the same stripe: no moment may be
         without it, as all replicas may die in it."""
-        file = self._file
-        if file is None or step not in self._slots.stripes:
+        if step not in self._slots.stripes:
             return False
         slot = self._slots.stripes.index(step)
-        left = file.read_slot(slot)
+        left = self._file.read_slot(slot)
         if left is None or (left.length, left.kind) != (self._length, _kind(*self._part)):
             return False
         pieces = zip(self._targets[slot], self._pieces.tensors, strict=True)
@@ -155,7 +154,7 @@ class Stripes:
     def _scan(self) -> None:
         """Which steps the file has, in which slots."""
         self._slots = Snapshots()
-        for slot in self._file.valid() if self._file is not None else ():
+        for slot in self._file.valid():
             self._slots.stripes[slot.index] = slot.step
 
     def _by_torch(self) -> bool:
@@ -169,42 +168,35 @@ class Stripes:
         return self._length
 
     def steps(self) -> frozenset[int]:
-        return frozenset(s.step for s in self._file.valid()) if self._file else frozenset()
+        return frozenset(s.step for s in self._file.valid())
 
-    def region(self) -> tuple[int, int]:
-        """(address, bytes) of this rank's stripes in this process's memory; (0, 0) before any
-        exist."""
-        return (self._file.address, len(self._file.buffer)) if self._file is not None else (0, 0)
+    def regions(self) -> list[tuple[int, int]]:
+        """(address, bytes) of this rank's stripes in this process's memory, by slot; (0, 0) for one
+        that has none."""
+        return [self._file.region(slot) for slot in range(STRIPES)]
+
+    def has(self, begin: int, end: int) -> bool:
+        """Whether some of the addresses [begin, end) are of this rank's stripes."""
+        return any(begin < at + size and at < end for at, size in self.regions())
 
     def rows(self) -> list[torch.Tensor]:
         """The bytes of the stripes."""
         return [row for targets in self._targets for row in targets]
 
     def forget_after(self, step: int) -> None:
-        if self._file is not None:
-            for slot in self._file.valid():
-                if slot.step > step:
-                    self._file.begin(slot.index)
-                    self._written[slot.index] = NONE
-            self._scan()
+        for slot in self._file.valid():
+            if slot.step > step:
+                self._file.begin(slot.index)
+                self._written[slot.index] = NONE
+        self._scan()
 
     def forget_lost(self, begin: int, end: int) -> None:
         """Invalidate the slots that include the lost bytes [begin, end) of this process's
         memory."""
-        file = self._file
-        if file is None:
-            return
-        # the file's header was hit: `lay_out` will make a new file
-        if begin < file.address + file.offset(0):
-            file.path.unlink(missing_ok=True)
-            self._file, self._written = None, [NONE, NONE]
-            self._scan()
-            return
-        for index in range(file.slots):
-            at = file.address + file.offset(index)
-            if begin < at + file.capacity and at < end:
-                file.begin(index)
-                self._written[index] = NONE
+        for slot, (at, size) in enumerate(self.regions()):
+            if begin < at + size and at < end:
+                self._file.begin(slot)
+                self._written[slot] = NONE
         self._scan()
 
     def read_all(
@@ -218,10 +210,7 @@ class Stripes:
         """
         found: dict[int, tuple[SlotFile, Slot]] = {}
         for local_rank in self._local(local):
-            try:
-                file = SlotFile(stripe_path(self._directory, local_rank), 2)
-            except (FileNotFoundError, ValueError):
-                continue
+            file = SlotFile(stripe_path(self._directory, local_rank), STRIPES)
             found.update({slot.kind: (file, slot) for slot in file.valid() if slot.step == step})
         counts = {kind % PARTS for kind in found}
         count = next((n for n in counts if all(_kind(i, n) in found for i in range(n))), 0)
@@ -238,9 +227,7 @@ class Stripes:
         for begin, end, file, slot in parts:
             if end == begin:
                 continue
-            row = torch.frombuffer(
-                file.buffer, dtype=torch.uint8, offset=file.offset(slot.index), count=end - begin
-            )
+            row = torch.frombuffer(file.buffer(slot.index), dtype=torch.uint8, count=end - begin)
             pieces = _cut(tensors, begin, end)
             torch._foreach_copy_(pieces, list(row.split([p.numel() for p in pieces])))
 

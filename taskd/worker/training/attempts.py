@@ -65,6 +65,7 @@ class Attempts:
         self.inelastic = Inelastic(session)
         self.watch = Watch(session.state, self._seen)
         self._waiting = Waiting(session.state.ddps)
+        self._closures: list[torch.optim.Optimizer] = []  # whose updates have called one
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
 
@@ -229,21 +230,32 @@ class Attempts:
         self._waiting.updates()
         given = [*args[1:], keywords.get("closure")]
         self._session.standing.updates(closure=given[0] is not None)
-        gradients = self._session.gradients
-        gradients.updating(optimizer)
-        # the step was repeated from records without the gradients that the script now uses;
-        # repeating the step before records them
-        if gradients.broken and self._resumed_at == self.step:
-            self._end_for(
-                "the script uses gradients of the step before, which it had always cleared so far;"
-                " that step is repeated"
-            )
+        self._session.gradients.updating(optimizer, closure=given[0] is not None)
+        if given[0] is not None and optimizer not in self._closures:
+            self._closures.append(optimizer)
+            optimizer.register_step_post_hook(self._after_closure)
+        self._check_gradients()
         self._updates += 1
         if not self._gated:
             self._gate(raising=True)
             slot.progress(self.step, slot.UPDATING)
             self.watch.updates()
         self.updating.fire()
+
+    def _after_closure(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Look at the gradients again: the closure of this update has been called."""
+        if self.open:
+            self._session.gradients.updated(optimizer)
+            self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """End an attempt that was repeated from records without the gradients that the script now
+        uses: repeating the step before records them."""
+        if self._session.gradients.broken and self._resumed_at == self.step:
+            self._end_for(
+                "the script uses gradients of the step before, which it had always cleared so far;"
+                " that step is repeated"
+            )
 
     def _gate(self, raising: bool) -> None:
         # an interruption ends the wait; the agent raises one when a rank dies

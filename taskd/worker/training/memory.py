@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 
 import torch
@@ -14,6 +15,9 @@ from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import sharded
 
 log = logging.getLogger("taskd.worker")
+
+# seconds after which a rank that had no room for its stripe asks again
+AGAIN = 10.0
 
 
 def tensors(session: RepairSession) -> Iterator[torch.Tensor]:
@@ -39,18 +43,52 @@ def lay_out(session: RepairSession) -> None:
             damage.TENSORS,
             [(t.data_ptr(), t.numel()) for t in (*state.replicated, *state.private)],
         )
-    if session.stripes is None:
+    _lay_out_stripes(session)
+
+
+def _lay_out_stripes(session: RepairSession) -> None:
+    stripes, state = session.stripes, session.state
+    if stripes is None:
         return
-    session.stripes.absent = session.absent
+    stripes.absent = session.absent
+    before, stripes.refused = stripes.refused, None
     try:
-        session.stripes.lay_out(state.replicated, state.replicas.local)
+        stripes.lay_out(state.replicated, state.replicas.local, _growth(session))
     except OSError as error:
-        why = session.stripes.lack(state.replicated, state.replicas.local)
-        log.warning(
-            "no room for stripes (%s): a fault after the optimizer's update cannot be undone: %s",
-            error.strerror,
-            why,
-        )
-        session.stripes = None
+        stripes.refused = time.monotonic()
+        if before is None:
+            why = stripes.lack(state.replicated, state.replicas.local)
+            text = "no room for stripes (%s): a fault after the optimizer's update cannot be undone"
+            log.warning(f"{text}, until there is: %s", error.strerror, why)
         return
-    damage.register(damage.SHARED, [session.stripes.region()])
+    if before is not None:
+        log.warning("there is room for stripes now: the state is copied again")
+    damage.register(damage.SHARED, stripes.regions())
+
+
+def stripes_fit(session: RepairSession, step: int) -> bool:
+    """Whether this rank can copy its stripe of `step`; where there was no room, look again now and
+    then."""
+    stripes = session.stripes
+    if stripes is None:
+        return False
+    if stripes.refused is not None and time.monotonic() - stripes.refused > AGAIN:
+        _lay_out_stripes(session)
+    if not stripes.ready:
+        stripes.outdated(step)
+    return stripes.ready
+
+
+def _growth(session: RepairSession) -> int:
+    """Bytes that this process's first steps will take: gradients, and optimizer state of twice the
+    parameters, as most optimizers have. Stripes must not take their room."""
+    if not session.gradients.fresh or session.agent.incarnation:
+        return 0  # a replacement takes what its predecessor had
+    mine = 0
+    having = {id(p) for o in session.state.optimizers.values() for p, s in o.state.items() if s}
+    for parameter in session.state.parameters():
+        here = sharded.local(parameter)
+        if here.device.type == "cpu":
+            size = here.numel() * here.element_size()
+            mine += size * ((parameter.grad is None) + 2 * (id(parameter) not in having))
+    return mine

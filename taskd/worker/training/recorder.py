@@ -10,6 +10,7 @@ whose parameters are untouched.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from dataclasses import replace
@@ -17,6 +18,7 @@ from dataclasses import replace
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
+from taskd.records import room
 from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import imports
@@ -31,6 +33,8 @@ from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
 from taskd.worker.training.own_state import Own, OwnState
 from taskd.worker.training.pace import Pace
+
+log = logging.getLogger("taskd.worker")
 
 # commits of this process until it measures how long a dump takes: optimizers have their state then
 MEASURED = 3
@@ -60,6 +64,7 @@ class Recorder:
         self._last: Own | None = None  # what was recorded at the last commit
         self._left: Left = NOTHING  # gradients, likewise
         self._commits = 0
+        self._unrecorded = False  # there was no room for the newest record
         session.gradients.watch(session.state.parameters())
         session.start = self.start
 
@@ -98,7 +103,7 @@ class Recorder:
             start = self._entry(step, FINAL, own, left.copied(), after)
             self._remember(step, FINAL, start, oldest)
         self._left = NOTHING  # the tensors are the script's to let go of
-        if whole and session.stripes is not None:
+        if whole and session.stripes is not None and memory.stripes_fit(session, step):
             session.stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
@@ -205,7 +210,8 @@ class Recorder:
 
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
         """Remember the small state of the start of a step in this process."""
-        self._start = (step, kind, entry) if entry.shards is None else None
+        if entry.shards is None:
+            self._start = (step, kind, entry)
         if self._cursor.calls and kind == FINAL:
             kept = {s: e for s, e in self.starts.items() if s >= oldest}
             self.starts = kept | {step: replace(entry, shards=None)}
@@ -262,10 +268,34 @@ class Recorder:
         return replace(entry, nested=nested) if nested else entry
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
+        """Write the record of `step`. Where there is no room for it the job trains on; this process
+        remembers what it can."""
         session = self._session
         imports.save()  # before the record that follows it to the keepers
         damaged = damage.damaged()
         parts = entries.encode(entry, session.entries.seal, step)
-        # a page of a gradient that was lost under the copy is zeros in it: that is no record
-        session.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
+        try:
+            # a page of a gradient that was lost under the copy is zeros in it: that is no record
+            session.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
+        except OSError as error:
+            self._say_unrecorded(sum(map(len, parts)), error)
+            if not entry.gradients:  # a copy of these would take the memory that is not there
+                self._start = (step, kind, replace(entry, shards=None))
+            return
+        self._start = None
+        if self._unrecorded:
+            self._unrecorded = False
+            log.warning("rank %d: there is room for its record now", session.rank)
         session.copies.wrote(step, kind)
+
+    def _say_unrecorded(self, size: int, error: OSError) -> None:
+        if not self._unrecorded:
+            self._unrecorded = True
+            log.warning(
+                "rank %d: no room for its record of %s (%s): if its process or node is lost, the"
+                " job cannot go on, until there is. %s",
+                self._session.rank,
+                room.mib(size),
+                error.strerror,
+                room.REMEDY,
+            )
