@@ -112,6 +112,11 @@ def host(endpoint: str) -> str:
     return _parsed(endpoint)[0]
 
 
+def port(endpoint: str) -> int:
+    """The port of an endpoint, torch's where it names none. Raises ValueError."""
+    return _parsed(endpoint)[1]
+
+
 def _parsed(endpoint: str) -> Address:
     host, port = parse_rendezvous_endpoint(endpoint, DEFAULT_PORT)
     return str(host), int(port)

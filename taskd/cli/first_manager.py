@@ -101,7 +101,7 @@ def start(arguments: Any, torch_run: Any) -> Manager | None:
     if settings.standby(os.environ) or settings.manager_is_named(os.environ):
         return None
     host: str | None = settings.bind_address(os.environ)
-    node = 0
+    node, met_at = 0, _port_where_they_meet(arguments)
     if nodes > 1:
         host, node = _host(arguments)
     if host is None or (nodes > 1 and _has_moved(nodes)):
@@ -110,6 +110,13 @@ def start(arguments: Any, torch_run: Any) -> Manager | None:
     manager = Manager(["--ranks-per-node", str(per_node), "--bind", host])
     chosen = free_ports.are_chosen(nodes, os.environ)
     for port in free_ports.of_manager(nodes, os.environ):
+        if port == met_at:
+            taken = PortTaken(
+                f"port {port} is where the launchers of this job meet, and the manager's: name"
+                " another one by --rdzv_endpoint (or --master_port), or by --port (TASKD_PORT), the"
+                " same on all nodes"
+            )
+            continue
         try:
             return _at(host, port, manager, nodes, node, chosen)
         except PortTaken as error:
@@ -155,6 +162,20 @@ def _at(
     )
     os.environ["TASKD_MANAGER_WAIT"] = "0"  # nothing else starts one here
     return None
+
+
+def _port_where_they_meet(arguments: Any) -> int | None:
+    """None: at one that torch chooses. An endpoint that is none is refused elsewhere."""
+    from taskd.adaptor import rendezvous
+
+    if arguments.standalone:
+        return None
+    if arguments.rdzv_backend == "static" and not arguments.rdzv_endpoint:
+        return None if arguments.master_port is None else int(arguments.master_port)
+    try:
+        return rendezvous.port(arguments.rdzv_endpoint)
+    except ValueError:
+        return None
 
 
 def _host(arguments: Any) -> tuple[str | None, int]:

@@ -154,6 +154,23 @@ def test_a_port_that_something_else_listens_on(tmp_path):
     assert "--port (TASKD_PORT)" in text
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:{port}"),
+        ("--rdzv_endpoint", "localhost:{port}"),
+        ("--master_port", "{port}"),
+    ],
+)
+def test_the_launchers_cannot_meet_at_the_manager_s_port(tmp_path, where):
+    """They would wait for each other for a quarter of an hour."""
+    port = str(training.free_port())
+    where = [text.format(port=port) for text in where]
+    text = refuse(tmp_path, "--nnodes", "2", *where, "train.py", TASKD_PORT=port)
+    assert text.startswith(f"Error: port {port} is where the launchers of this job meet"), text
+    assert "TASKD_PORT" in text and len(text.splitlines()) == 1
+
+
 def test_a_second_job_on_the_port_of_the_first(tmp_path):
     """Under `taskd run` and under a patched torchrun: one line, nothing started, and the first job
     does not notice."""
