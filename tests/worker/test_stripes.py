@@ -125,6 +125,15 @@ def test_a_rank_leaves(tmp_path, stripes, state):
         read(own, state, 6)
 
 
+def test_the_step_before_stays_where_replica_sets_are_found_to_be_smaller(tmp_path, stripes, state):
+    """Each rank has its own state from step 8 on, which the other has not begun."""
+    own, other = stripes
+    own.lay_out(state, (0,))
+    own.write(8)
+    assert own.steps() == stripe_steps(tmp_path, 0) == {7, 8}
+    assert all(torch.equal(a, b) for a, b in zip(read(other, state, 7), state, strict=True))
+
+
 def test_parts_of_two_layouts_are_not_put_together(tmp_path, state):
     """The second of three leaves, and only one of the others has paused the step again."""
     three = [Stripes(tmp_path, rank, 3) for rank in range(3)]

@@ -35,6 +35,8 @@ class Stripes:
     def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
         self.absent: frozenset[int] = frozenset()
+        self._without = self.absent  # those of the present lay-out
+        self._others_left = False  # since the last stripe
         self.refused: float | None = None  # when there was no room for them, and is not yet
         # a replacement continues its predecessor's files: a further fault may need the step before
         self._file = SlotFile(stripe_path(directory, local_rank), STRIPES)
@@ -51,6 +53,8 @@ class Stripes:
         """Set which tensors are copied. `local`: the local ranks that have the same; None: all.
         `growth`: bytes that training will still take, in this process. Raises OSError if the node
         has no room for the stripes of all ranks; then those written before stay, see `outdated`."""
+        self._others_left |= self.absent != self._without
+        self._without = self.absent
         peers = [n for n in self._local(local) if n not in self.absent]
         self._part = peers.index(self._local_rank), len(peers)
         begin, end = _bounds(_total(tensors), *self._part)
@@ -131,9 +135,17 @@ class Stripes:
             return
         self._written[slot] = (step, self._length, self._part)
         self._slots.striped(step, slot)
-        for other in file.valid():
-            if other.kind % PARTS != self._part[1]:  # with parts of ranks that have left since
-                file.begin(other.index)
+        if self._others_left:
+            self._others_left = False
+            self._forget_parts()
+
+    def _forget_parts(self) -> None:
+        """All ranks have resumed without some, or with them again: earlier steps, of which others
+        wrote parts, are over. Not where replica sets are found to be smaller: a slower rank may
+        still need the step before, whose parts are all there."""
+        for other in self._file.valid():
+            if other.kind % PARTS != self._part[1]:
+                self._file.begin(other.index)
                 self._slots.stripes[other.index] = None
 
     def _found(self, step: int) -> bool:
