@@ -8,7 +8,7 @@ that it leads to, until the incident has to wait for a rank, an agent or a deadl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from taskd.core import events as e
@@ -59,6 +59,7 @@ class Recovery(Part):
         }
         self.incident: Incident | None = None
         self.incidents = 0
+        self.unadvised: Callable[[float], None] = lambda now: None  # before it goes on alone
 
     @property
     def phase(self) -> Phase | None:
@@ -110,10 +111,11 @@ class Recovery(Part):
         """Continue without the advisor's strategy, if the incident waits for it. `why`: "" if it
         has come."""
         if self.incident is not None and self.incident.consults:
-            self.incident.consults = False
             if why:
                 own = f"continuing with this manager's own choice, {self.incident.strategy}"
                 self._job.note(f"{why}: {own}")
+                self.unadvised(now)
+            self.incident.consults = False
             self.advance(now)
 
     # -- faults ------------------------------------------------------------------------------------
@@ -253,8 +255,7 @@ class Recovery(Part):
 
     def reset(self, now: float) -> None:
         """A device may have been reset: start the processes that wait for that."""
-        incident = self.incident
-        if incident is None:
+        if (incident := self.incident) is None:
             return
         if incident.strategy not in ladder.KEEPING and incident.phase in EARLY:
             self.rounds.replace(incident)
@@ -356,8 +357,7 @@ class Recovery(Part):
 
     def standby(self, now: float) -> None:
         """Another standby is available."""
-        incident = self.incident
-        if incident is not None and incident.strategy == "recover":
+        if (incident := self.incident) is not None and incident.strategy == "recover":
             self.nodes.assign(incident)
             if incident.phase is Phase.RESCHEDULE:
                 self._reschedule.wait(incident, now)

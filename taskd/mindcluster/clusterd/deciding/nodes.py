@@ -28,6 +28,9 @@ class Nodes:
         self._recovery, self._pods = parts.recovery, parts.pods
         self._advice, self._reports = advice, reports
         self._left: set[int] = set()  # nodes that were given up under the present uuid
+        # names nodes that are to leave once the strategy is known
+        self._leaving: e.AdvisorSignal | None = None
+        self._certain: set[int] = set()  # nodes of which it has named ranks that it had condemned
         # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
         self._condemned: dict[int, str] = {}
         # of these, the ranks whose process has yet to be ended, and why
@@ -36,12 +39,14 @@ class Nodes:
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
         self._left.clear()
+        self._certain.clear()
+        self._leaving = None
 
     @property
     def condemned(self) -> dict[int, int]:
         """The ranks whose hardware has failed, as faults, as long as ClusterD leaves them there."""
         for rank, agent in list(self._condemned.items()):
-            if self._agent(rank) != agent:
+            if self._agent(rank) not in (agent, ""):  # without an agent: it is given up already
                 del self._condemned[rank]
         return dict.fromkeys(self._condemned, OTHER)
 
@@ -57,8 +62,10 @@ class Nodes:
         if event.kind == "globalFault":
             named, nodes = set(), nodes if "fault_nodes_exit" in event.actions else ()
         for rank in list(self._condemned):
-            if rank in named or self._topology.node_of(rank) in nodes:
+            number = self._topology.node_of(rank)
+            if number is not None and (rank in named or number in nodes):
                 del self._condemned[rank]
+                self._certain.add(number)
 
     def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
@@ -106,12 +113,66 @@ class Nodes:
         """All processes are gone, or about to end."""
         self._to_end.clear()
 
+    def will_leave(self, event: e.AdvisorSignal) -> None:
+        """These nodes leave with the strategy: before it is known they may be the last to have the
+        state that it saves."""
+        self._leaving = event
+
+    @property
+    def leaving(self) -> set[int]:
+        """The ranks of these nodes."""
+        known = self._topology.nodes
+        named = self._leaving.nodes if self._leaving is not None else ()
+        return {rank for n in named if n in known for rank in known[n].ranks}
+
+    def decided(self, now: float) -> None:
+        """The job goes on, by ClusterD's strategy or without one."""
+        event, self._leaving = self._leaving, None
+        if event is not None:
+            self.leave(event, now)
+
+    def stay(self) -> None:
+        """The job ends: those that were to leave save its state."""
+        self._leaving = None
+
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
-        """Give these nodes up."""
+        """Give these nodes up, but the last that have their state."""
         for number in self._concerned(event):
-            if number not in self._left:
-                self._left.add(number)
-                self._recovery.give_up(number, "ClusterD replaces its pod", now)
+            if number in self._left or self._repaired(number, now):
+                continue
+            if not self._others_have(number):
+                text = f"node {number} stays: no other node has the state of its ranks"
+                self._job.note(f"{text}; they are replaced there, and ClusterD's order is not")
+                continue
+            self._left.add(number)
+            self._recovery.give_up(number, "ClusterD replaces its pod", now)
+
+    def _others_have(self, number: int) -> bool:
+        """Whether the job can do without the node's memory. Where nothing keeps records, the ranks
+        are replicas or the job restarts."""
+        known = self._topology.nodes
+        node = known[number]
+        if not any(n.living for i, n in known.items() if i != number):
+            return False
+        return not node.keepers or bool(self._topology.keepers(number))
+
+    def _repaired(self, number: int, now: float) -> bool:
+        """Whether ClusterD means a fault that is repaired."""
+        ranks = set(self._topology.nodes[number].ranks)
+        stale = self._reports.known | self._reports.stale(now)
+        repaired = not ranks.isdisjoint(stale) and ranks.isdisjoint(self.at_fault)
+        return repaired and number not in self._certain
+
+    def known(self, now: float) -> set[int]:
+        """The ranks whose fault is handled, or repaired: ClusterD's word of them is no news."""
+        incident = self._recovery.incident
+        replaced = set(incident.replaced) if incident is not None else set()
+        return self._reports.known | replaced | (self._reports.stale(now) - self.at_fault)
+
+    @property
+    def at_fault(self) -> set[int]:
+        """The ranks that have a fault now, as far as anybody knows."""
+        return {*(rank for rank, _ in self._advice.faulty()), *self.condemned}
 
     def replace(self, event: e.AdvisorSignal, now: float) -> str:
         """End the pods of these nodes, and start all ranks again with the next ones. Returns the

@@ -7,6 +7,7 @@ from enum import Enum
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
 from taskd.core.state import JobState
 from taskd.messages.from_rank import OTHER
@@ -15,6 +16,9 @@ from taskd.messages.from_rank import OTHER
 # strategy for the same fault; after FAILED, one that ends the job.
 OK, ISOLATED, NOT_READY, NEXT, FAILED = 0, 201, 404, 405, 406
 RESTARTED = "all ranks start again"
+# seconds after a repair in which ClusterD may name its ranks again: it keeps a report for 10 s, and
+# a handling that begins then takes up to 35
+STALE = 60.0
 
 
 class Owed(Enum):
@@ -42,28 +46,58 @@ class Reports:
         self.known: set[int] = set()  # ranks whose fault is handled here: its word is no news
         self._agents: dict[int, str] = {}  # their nodes' agents at that time
         self.restarted = False  # all ranks, since ClusterD was last told of a fault
+        self._reported: dict[int, int] = {}  # faults, by rank, since ClusterD has begun anew
+        self._repaired: dict[int, float] = {}  # ranks whose fault is repaired, and when
+        self.named: set[int] = set()  # ranks that ClusterD names under the present uuid
         self._reported_at: float | None = None  # when, of a fault that it has not begun to handle
 
     def forget(self) -> None:
         """ClusterD begins anew."""
         self.owed.clear()
         self.told.clear()
+        self._reported.clear()
+        self.named.clear()
         self._clear()
         self._reported_at = None
 
     def hears(self, event: e.AdvisorSignal) -> None:
         """What ClusterD says itself it knows."""
+        self.named.update(rank for rank, _ in event.ranks)
         for rank, kind in event.ranks:
             if self.told.get(rank) != OTHER:
                 self.told[rank] = kind
         for number in event.nodes:
             if (node := self._job.topology.nodes.get(number)) is not None:
                 self.told.update(dict.fromkeys(node.ranks, OTHER))
+                self.named.update(node.ranks)
 
     def handled(self, faults: Mapping[int, int]) -> None:
         """Faults other than these are repaired: the next ones of the same ranks are news."""
         if len(self.told) > len(faults):
             self.told = {rank: kind for rank, kind in self.told.items() if rank in faults}
+        if len(self._reported) > len(faults):
+            self._reported = {r: kind for r, kind in self._reported.items() if r in faults}
+
+    def repaired(self, ranks: Iterable[int], now: float) -> None:
+        """The faults of these ranks are repaired. ClusterD names them once more: it keeps what it
+        was told for ten seconds, beyond the end of its handling."""
+        self._repaired.update(dict.fromkeys(ranks, now))
+
+    def knows(self, event: e.AdvisorSignal) -> bool:
+        """Whether it names nothing but what is handled here."""
+        return not event.nodes and self.known.issuperset(rank for rank, _ in event.ranks)
+
+    def stale(self, now: float) -> set[int]:
+        """The ranks that ClusterD may still name for a fault that is repaired."""
+        return {rank for rank, at in self._repaired.items() if now < at + STALE}
+
+    def repeat(self, event: e.AdvisorSignal) -> None:
+        """Report again what ClusterD's signal lacks, before it is answered: a report that comes
+        while it begins anew begins its handling, but its ranks are lost to it."""
+        heard = {rank for rank, _ in event.ranks}
+        if lost := {r: kind for r, kind in self._reported.items() if r not in heard}:
+            self._job.note(f"ClusterD has lost the fault of ranks [{abbreviate(sorted(lost))}]")
+            self.report("ReportProcessFault", ranks=tuple(sorted(lost.items())))
 
     def taken_up(self, now: float) -> bool:
         """ClusterD begins to handle a fault. Returns whether it is one that was reported to it; it
@@ -99,6 +133,7 @@ class Reports:
         self._reported_at = now
         self._remember(ranks)
         self.told.update(ranks)
+        self._reported.update(ranks)
         self.restarted = False
         self.report("ReportProcessFault", ranks=tuple(sorted(ranks.items())))
 

@@ -10,10 +10,12 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice, Advisor
+from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
 from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results
 from taskd.mindcluster.clusterd.deciding.elastic import GROW, ElasticTraining
+from taskd.mindcluster.clusterd.deciding.ends import Ends
 from taskd.mindcluster.clusterd.deciding.hold import Hold
 from taskd.mindcluster.clusterd.deciding.hot_switch import WORD as MIGRATION
 from taskd.mindcluster.clusterd.deciding.hot_switch import HotSwitch
@@ -53,11 +55,12 @@ class ClusterD(Advisor):
         self._hot = HotSwitch(job, parts.switch, self._reports)
         self._elastic = ElasticTraining(parts, self._reports, self._nodes)
         self._strategy = Strategy(parts, self._advice, self._reports, self._elastic)
+        self._ends = Ends(parts, self._advice, self._reports, self._nodes)
+        self._recovery.unadvised = self._leave
         self._asked = False  # for the connection
+        self._formed = False  # all ranks have been protected
         self._on = False
         self._uuid = ""  # of the fault that it handles
-        # of the fault whose further orders are answered only, and why
-        self._void, self._void_why = "", ""
         self._trains_on = False  # `stopTrain` was taken for that fault, which had been repaired
         self._seen: deque[e.AdvisorSignal] = deque(maxlen=REMEMBERED)
         self._handlers: dict[str, Callable[[e.AdvisorSignal, float], None]] = {
@@ -65,9 +68,11 @@ class ClusterD(Advisor):
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
             "saveAndExit": self._save_and_exit,
-            "preExitProcess": self._end_processes,
+            "preExitProcess": lambda signal, now: self._nodes.end_processes(
+                signal, now, self._waits
+            ),
             "faultNodesExit": self._elastic.nodes_exit,
-            "killMaster": self._kill,
+            "killMaster": self._ends.kill,
             "hot-switch": self._hot.report,
         }
 
@@ -81,7 +86,8 @@ class ClusterD(Advisor):
         self._on = event.on
         self._job.advised = event.on and self._job.settings.advisor == "follow"
         self._hold.end("ClusterD is gone, or has started over", now)
-        self._uuid, self._void, self._trains_on = "", "", False
+        self._uuid, self._trains_on = "", False
+        self._ends.void("", "")
         self._strategy.forget()
         self._telling.forget()
         self._reports.forget()
@@ -106,6 +112,12 @@ class ClusterD(Advisor):
         if self._hold.until is not None and now >= self._hold.until:
             self._end_hold("ClusterD has not let them go on in time", now)
 
+    def _leave(self, now: float) -> None:
+        """It names no strategy: nodes whose pods it ends leave, unless the job ends."""
+        incident = self._recovery.incident
+        if incident is not None and incident.strategy not in ENDING:
+            self._nodes.decided(now)
+
     def _end_hold(self, why: str, now: float) -> None:
         self._reports.owed.discard(Owed.PAUSED)
         self._hold.end(why, now)
@@ -120,7 +132,7 @@ class ClusterD(Advisor):
         self._elastic.forget()
         if not self._on:
             return
-        self._void, self._void_why = self._uuid, RESTARTED
+        self._ends.void(self._uuid, RESTARTED)
         self._reports.pay(Owed.STOPPED, OK, RESTARTED)
         self._reports.pay(Owed.PAUSED, NOT_READY, RESTARTED)
         self._reports.pay(Owed.ABLE, strategies=("exit",))
@@ -142,8 +154,7 @@ class ClusterD(Advisor):
             self._seen.append(event)
         if event.kind in IGNORED:
             if event.kind in RENAMING and event.uuid:
-                if self._uuid and self._void == self._uuid:
-                    self._void = event.uuid
+                self._ends.renamed(self._uuid, event.uuid)
                 self._uuid = event.uuid
             return
         handler = self._handlers.get(event.kind)
@@ -173,6 +184,7 @@ class ClusterD(Advisor):
         if of_another:
             self._uuid = event.uuid
             self._nodes.begin()
+            self._reports.named.clear()
         self._nodes.end(now, self._waits)
         self._telling.expire(now)
         strategy = f" {event.strategy}" if event.strategy else ""
@@ -181,27 +193,15 @@ class ClusterD(Advisor):
         self._job.note(f"ClusterD: {event.kind}{strategy}{ranks}{nodes}")
         if event.kind in FOLLOWING:
             fences = event.strategy == "exit" and self._nodes.condemns(event)
-            if event.uuid and event.uuid == self._void and not fences:
-                self._answer(event)
+            if self._ends.is_void(event.uuid) and not fences:
+                if self._ends.answer(event):
+                    self._handled()
                 return
             self._nodes.named(event)
         if event.kind in ("stopTrain", *FOLLOWING):
             self._reports.hears(event)
             self._advice.heard(now)
         handler(event, now)
-
-    def _answer(self, event: e.AdvisorSignal) -> None:
-        """Answer ClusterD's orders about a fault after which all ranks were restarted, or the job
-        has not grown: ending or saving it would be pointless."""
-        why = self._void_why
-        if event.kind == "globalFault":
-            self._reports.send(Owed.ABLE, OK, why, ("exit",))
-            return
-        code = OK if event.strategy in ("exit", "continue") else FAILED
-        self._job.note(f"ClusterD's strategy {event.strategy} is not carried out: {why}")
-        self._reports.report("ReportRecoverStatus", code, why, strategy=event.strategy)
-        if code == OK:
-            self._handled()
 
     def _stop(self, event: e.AdvisorSignal, now: float) -> None:
         self._reports.owed.clear()
@@ -211,8 +211,8 @@ class ClusterD(Advisor):
         pauses = "pause_train" in event.actions
         if not pauses:
             self._end_hold("ClusterD stops the training", now)
-        if told and self._reports.restarted:  # meanwhile
-            self._void, self._void_why = event.uuid, RESTARTED
+        if told and self._reports.restarted or self._restarts:  # meanwhile
+            self._ends.void(event.uuid, RESTARTED)
             self._reports.send(Owed.STOPPED, OK, RESTARTED)
         elif not self._job.protected:
             self._reports.send(
@@ -224,7 +224,12 @@ class ClusterD(Advisor):
         elif told and phase in (None, Phase.RESUME):  # the ranks are not stopped once more for it
             self._trains_on = True
             self._reports.send(Owed.STOPPED, OK, "it is repaired, and training goes on")
+        elif told and self._telling.keeps_all and self._reports.knows(event):
+            self._trains_on = True
+            self._reports.repeat(event)
+            self._reports.send(Owed.STOPPED, OK, "it is being repaired: no process is lost")
         else:
+            self._reports.repeat(event)
             self._reports.owed.add(Owed.STOPPED)
             self._have_stopped(now)
 
@@ -240,20 +245,23 @@ class ClusterD(Advisor):
         if not self._job.protected:
             return
         if "fault_nodes_exit" in event.actions:
-            self._nodes.leave(event, now)
+            self._nodes.will_leave(event)
+            if self._recovery.incident is None:  # the others have their state, and train
+                self._nodes.decided(now)
         self._reports.owed.add(Owed.ABLE)
         if self._job.closing:
             return
         incident = self._recovery.incident
         if incident is not None:
             incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
-        known = self._known()
+        known = self._nodes.known(now)
         present = self._job.ranks  # the others do not train
         news = {r: kind for r, kind in event.ranks if r not in known and r in present}
+        leaving = self._nodes.leaving
         gone = {
             r: "ClusterD reports a fault of its device or process"
             for r, kind in news.items()
-            if kind == OTHER and present[r].alive
+            if kind == OTHER and present[r].alive and r not in leaving
         }
         text = f"ClusterD reports a fault of ranks [{abbreviate(sorted(gone or news))}]"
         if gone or (news and self._trains_on):
@@ -261,13 +269,10 @@ class ClusterD(Advisor):
             self._telling.begun()
         self._trains_on = False
 
-    def _known(self) -> set[int]:
-        """The ranks whose fault is handled already."""
-        incident = self._recovery.incident
-        return self._reports.known | (set(incident.replaced) if incident is not None else set())
-
-    def _end_processes(self, event: e.AdvisorSignal, now: float) -> None:
-        self._nodes.end_processes(event, now, self._waits)
+    @property
+    def _restarts(self) -> bool:
+        """Whether all ranks start again, in place of what ClusterD would have them do."""
+        return self._formed and not self._job.protected
 
     @property
     def _waits(self) -> bool:
@@ -286,9 +291,6 @@ class ClusterD(Advisor):
         self._strategy.ordered = "dump", "dump"
         self._recovery.leave("ClusterD ends the job", ("dump", "exit"), now)
 
-    def _kill(self, event: e.AdvisorSignal, now: float) -> None:
-        self._job.give_up("ClusterD orders it, and schedules it again (killMaster)")
-
     # -- the strategy ------------------------------------------------------------------------------
 
     def _change_strategy(self, event: e.AdvisorSignal, now: float) -> None:
@@ -298,6 +300,11 @@ class ClusterD(Advisor):
         if word == "continue":
             self._reports.report("ReportRecoverStatus", OK, "", strategy=word)
             self._handled()
+        elif why := self._ends.pointless(event, now):
+            self._ends.void(event.uuid, why)
+            if self._ends.answer(event):
+                self._handled()
+            self._ends.go_on(word, now)
         elif word == MIGRATION:
             self._hot.migrate()
         elif refusal := self._refusal(event):
@@ -315,6 +322,10 @@ class ClusterD(Advisor):
                 self._reports.report("ReportRecoverStatus", OK, done, strategy=word)
                 return
             self._elastic.ordered(word)
+            if ours in ENDING:
+                self._nodes.stay()
+            else:
+                self._nodes.decided(now)
             if ours == "recover":
                 self._nodes.leave(event, now)
             self._strategy.order(word, ours, now)
@@ -342,6 +353,9 @@ class ClusterD(Advisor):
             self._reports.owed.clear()
         elif Owed.STOPPED in self._reports.owed and incident is None:
             self._have_stopped(now)
+        self._formed |= job.protected
+        if incident is None:
+            self._nodes.stay()
         if self._advice.stopped:
             self._reports.pay(Owed.STOPPED)
         # looked at after every event: what fits is a scan of all ranks
@@ -377,7 +391,7 @@ class ClusterD(Advisor):
         if code == OK:
             self._handled()
         else:
-            self._void, self._void_why = self._uuid, text
+            self._ends.void(self._uuid, text)
         self._reports.report("ReportRecoverStatus", code, text, strategy=GROW)
 
     def _handled(self) -> None:

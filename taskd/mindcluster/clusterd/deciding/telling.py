@@ -25,6 +25,7 @@ class Telling:
         self._looked: tuple[int, int, int, bool] | None = None  # what was last looked at
         self._consulted = 0  # the number of the last incident that waits, or has waited, for it
         self._begun = 0  # that of the last one that ClusterD has begun
+        self._incident: Incident | None = None  # when it was last looked at
 
     def forget(self) -> None:
         """ClusterD begins anew, and is told again of what is not repaired."""
@@ -33,6 +34,12 @@ class Telling:
     def expire(self, now: float) -> None:
         incident = self._recovery.incident
         self._reports.expire(incident.began if incident is not None else now)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the fault under repair costs no process."""
+        faulty = dict(self._advice.faulty())
+        return bool(faulty) and OTHER not in faulty.values()
 
     def begun(self) -> None:
         """ClusterD has begun the incident, or has it wait."""
@@ -44,6 +51,10 @@ class Telling:
         before. Returns whether there is a fault that it begins to handle, or handles."""
         self.expire(now)
         incident, faults = self._recovery.incident, self._nodes.condemned
+        if incident is not self._incident and self._incident is not None:
+            had = {*self._incident.replaced, *self._incident.kinds}
+            self._reports.repaired(had - faults.keys(), now)
+        self._incident = incident
         if incident is None:
             self._reports.handled(faults)
         elif incident.rounds and incident.moving is None:
@@ -51,19 +62,21 @@ class Telling:
             at = incident.number, len(incident.faults), incident.rounds, needs
             if at != self._looked:  # which ranks are at fault is a scan of all
                 self._looked = at
-                if self._job.advised or needs:
-                    faults = self._look(incident, awaits, now) | faults
+                faults = self._look(incident, awaits, needs, now) | faults
         if faults:
             self._reports.fault(faults, now)
         return OTHER in faults.values()
 
-    def _look(self, incident: Incident, awaits: str, now: float) -> dict[int, int]:
+    def _look(self, incident: Incident, awaits: str, needs: bool, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
         of memory or of a link concerns it only if the device reports that too. Nor does it while it
         waits for paused ranks, or for the job to grow. So nothing waits for its strategy then; if
         it begins nevertheless, that is as for a fault that it has found."""
         faulty = dict(self._advice.faulty())
         begun = incident.number == self._begun and not awaits
+        if not self._job.advised and not needs:
+            # its own filter finds them in the device later, and would end their pods
+            return {} if self._growth.held else {r: k for r, k in faulty.items() if k != OTHER}
         if not self._job.advised or begun:
             return faulty
         if awaits:
