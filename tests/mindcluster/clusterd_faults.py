@@ -8,6 +8,7 @@ and a pod that has been replaced is not named to the job again.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 
@@ -20,6 +21,7 @@ RELEASE = 0.2  # 10 s; after that, 15 s for faults that may vanish and 9 s for r
 CONVERGE = 0.1  # 3 s
 INITIAL = 0.2  # 10 s, as long as it is in its first state, before it ends processes
 RESTART = 0.3  # 60 s
+KEPT = 1.0  # 10 s: what it is told stays for the handlings that begin meanwhile
 POLL = 0.1  # 5 s
 ORDER = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 ISOLATE, NOT_READY, NEXT, ALL_FAILED = 201, 404, 405, 499
@@ -41,6 +43,9 @@ class Faults(Machine):
         # in platform mode: whether the platform answers in time; it takes as long as it likes
         self.platform: Callable[[], bool] | None = None
         self._seen: set[tuple[int, int]] = set()  # hardware faults that are there
+        self.loses = 0  # so many reports come while it begins: they lose their ranks
+        self.configured = True  # there is a ConfigMap reset-config
+        self._kept: dict[int, tuple[int, float]] = {}  # rank -> type, and until when
         super().__init__(job, changed)
 
     def forget(self) -> None:
@@ -55,13 +60,20 @@ class Faults(Machine):
         self.able: list[str] = []
 
     def reported(self, ranks: dict[int, int]) -> None:
-        """ReportProcessFault: it begins nothing unless a process is gone."""
+        """ReportProcessFault."""
         with self.changed:
-            self._save(ranks)
-            for rank in ranks:
-                self._exits.setdefault(rank // self.per_node, False)
-            if OTHER in ranks.values():
-                self.add("FaultOccur")
+            if self.loses:
+                self.loses -= 1
+            else:
+                self._take_in(ranks)
+                until = time.monotonic() + KEPT
+                self._kept |= {rank: (kind, until) for rank, kind in ranks.items()}
+            self.add("FaultOccur")
+
+    def _take_in(self, ranks: dict[int, int]) -> None:
+        self._save(ranks)
+        for rank in ranks:
+            self._exits.setdefault(rank // self.per_node, False)
 
     def hardware(self, ranks: dict[int, int], exits: Iterable[int] = ()) -> None:
         """Its fault center finds these. `exits`: pods that must exit for it."""
@@ -139,6 +151,8 @@ class Faults(Machine):
         return "NotifyFinish"
 
     def _NotifyStopTrain(self, life: Life) -> str:
+        now = time.monotonic()
+        self._take_in({rank: kind for rank, (kind, end) in self._kept.items() if now < end})
         self.uuid = uuid.uuid4().hex
         return self.send(
             "stopTrain", life, actions=["stop_train"], ranks={**self.retry, **self.normal}
@@ -156,6 +170,8 @@ class Faults(Machine):
         return "FaultFlushFinished"
 
     def _NotifyGlobalFault(self, life: Life) -> str:
+        if not self.configured:
+            return "NotifyFail"
         self._take()
         if self.retry:
             timeout = 33 if LINK in self.retry.values() else 0

@@ -23,7 +23,7 @@ RETRIED = "FaultClear FaultRetry"
 
 def hurry(monkeypatch):
     """Scale its waits down."""
-    for name in ("FLUSH", "RELEASE", "CONVERGE", "INITIAL", "RESTART", "POLL"):
+    for name in ("FLUSH", "RELEASE", "CONVERGE", "INITIAL", "RESTART", "POLL", "KEPT"):
         monkeypatch.setattr(clusterd_faults, name, 0.01)
     monkeypatch.setattr(clusterd_operations, "POD", 0.01)
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tests.mindcluster import clusterd_machine
+from tests.mindcluster import clusterd_faults, clusterd_machine
 from tests.mindcluster.clusterd_job import (
     NAMED,
     PATIENCE,
@@ -90,12 +90,44 @@ def test_what_it_reads_of_faulty_ranks():
     assert dict(job.hears("globalFault").ranks) == {1: 1}
 
 
-def test_a_fault_for_a_repetition_begins_nothing_without_its_device():
+def test_a_fault_for_a_repetition_begins_without_its_device():
     job = Job()
-    job.tell("ReportProcessFault", ranks=((1, 0), (2, 2)))
-    assert job.machine.state == INIT and job.stream.empty()
-    job.machine.hardware({1: 0})
+    job.tell("ReportProcessFault", ranks=((1, 0),))
+    assert dict(job.hears("stopTrain").ranks) == {1: 0}
+
+
+def test_a_report_that_comes_while_it_begins_has_no_ranks():
+    """With `retry` configured it orders to save then."""
+    job = Job()
+    job.machine.loses = 1
+    job.tell("ReportProcessFault", ranks=((1, 1),))
+    assert job.hears("stopTrain").ranks == ()
+    job.tell("ReportStopComplete")
+    signal = job.hears("globalFault")
+    assert (signal.ranks, signal.nodes) == ((), ())
+    job.tell("ReportRecoverStrategy", strategies=("recover", "dump", "exit"))
+    assert job.hears("changeStrategy").strategy == "dump"
+
+
+def test_what_it_was_told_is_named_in_the_next_handling_too(monkeypatch):
+    monkeypatch.setattr(clusterd_faults, "KEPT", 60.0)
+    job = Job()
+    job.tell("ReportProcessFault", ranks=((1, 1),))
+    job.named()
+    job.result("recover")
+    job.path()
+    job.subscribe()
+    job.tell("ReportProcessFault", ranks=((2, 1),))
+    assert dict(job.hears("stopTrain").ranks) == {1: 1, 2: 1}
+
+
+def test_without_its_configuration_it_gives_the_job_up():
+    job = Job()
+    job.machine.configured = False
+    job.tell("ReportProcessFault", ranks=((1, 1),))
     job.hears("stopTrain")
+    job.tell("ReportStopComplete")
+    job.hears("killMaster")
 
 
 @pytest.mark.parametrize(

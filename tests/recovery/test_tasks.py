@@ -99,6 +99,6 @@ def test_clusterd_has_it_done(tmp_path):
             told = cluster.wait("ReplyStressTestResult", 2).stressResult
             assert {r: told[r].rankResult["0"].code for r in told} == {"1": "0", "2": "2"}
             result = job.end()  # the node is to go, and the job has no other
-            assert "ClusterD replaces its pod" in result.log("manager.log")
+            assert "ClusterD orders exit" in result.log("manager.log")
     finally:
         cluster.close()

@@ -137,7 +137,8 @@ class Nodes:
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up, but the last that have their state."""
-        for number in self._concerned(event):
+        # first those whose hardware is known to have failed
+        for number in sorted(self._concerned(event), key=lambda n: n not in self._certain):
             if number in self._left or self._repaired(number, now):
                 continue
             if not self._others_have(number):
