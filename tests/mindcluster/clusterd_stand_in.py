@@ -16,6 +16,7 @@ import json
 import queue
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from concurrent import futures
 from typing import Any
@@ -30,7 +31,8 @@ PATIENCE = 10.0  # of a call that has to wait; its caller's is shorter
 
 class StandIn(Operations):
     """`heard`: calls and what they said, in order. `silent`: it takes reports and sends nothing.
-    `refused`: so many calls are refused by its limit of requests."""
+    `refused`: so many calls are refused by its limit of requests. `refuses`: calls, with the code
+    of the refusal."""
 
     def __init__(
         self,
@@ -42,6 +44,8 @@ class StandIn(Operations):
     ) -> None:
         self.heard: list[tuple[str, Any]] = []
         self.silent, self.refused = False, 0
+        self.refuses: dict[str, int] = {}  # Init or Register: the code
+        self.seconds_per_label = 0.0  # that it writes for each pod of a report; 0.2
         self._task_streams: dict[str, queue.Queue[Any]] = {}
         super().__init__(strategies, per_node, job, threading.Condition())
         self._server = grpc.server(futures.ThreadPoolExecutor(16))
@@ -99,7 +103,9 @@ class StandIn(Operations):
                 context.abort(grpc.StatusCode.UNKNOWN, f"qps exceeded, method={call}")
             self.heard.append((call, request))
             self.changed.notify_all()
-        code = 0
+        code = self.refuses.get(call, 0)
+        if self.seconds_per_label:
+            time.sleep(self.seconds_per_label * len(getattr(request, "faultRanks", ())))
         if call == "ReportProcessFault" and not self.silent:
             self.reported({int(f.rankId): int(f.faultType) for f in request.faultRanks})
         elif call not in ("Init", "Register") and not self.silent:
@@ -169,9 +175,10 @@ class StandIn(Operations):
             return found()[number - 1]
 
     def begun(self, number: int) -> None:
-        """Wait until the job has subscribed for the `number`-th time, to its tasks too."""
-        for call in ("Subscribe", "SubscribeNotifySwitch", "SubscribeNotifyExecStressTest"):
-            self.wait(call, number)
+        """Wait until the job has subscribed for the `number`-th time, and to its tasks."""
+        self.wait("Subscribe", number)
+        for call in ("SubscribeNotifySwitch", "SubscribeNotifyExecStressTest"):
+            self.wait(call)
 
 
 def _tell(cluster: StandIn) -> None:

@@ -21,7 +21,7 @@ from taskd.manager.following.clusterd import ClusterDConnection
 from taskd.mindcluster.clusterd import client, interface
 from taskd.mindcluster.clusterd.client import WAITING, Certificates, Client
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
-from tests.mindcluster.clusterd_line import PATIENCE, connected
+from tests.mindcluster.clusterd_line import PATIENCE, Line, connected
 from tests.mindcluster.clusterd_stand_in import StandIn
 
 SIGNAL = interface.CLASSES["ProcessManageSignal"]
@@ -39,6 +39,7 @@ def test_signals_arrive_in_order_and_reports_are_told(cluster, line):
 
 def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
     line = connect(f"127.0.0.1:{cluster.port}")
+    line.until(connected)
     for call in interface.TASKS:
         cluster.wait(call)
     cluster.switch_nics({0: True, 3: False})
@@ -67,9 +68,10 @@ def test_tasks_arrive_and_their_results_are_told(cluster, connect, caplog):
         e.ProfileSwitched((0, 4), "ClusterD"),
         e.ProfileSwitched((), "ClusterD"),
     ]
-    # with the stream of signals those of tasks end, and begin again
+    # the stream of signals ends and begins again, those of tasks stay
     cluster.cut()
-    cluster.wait("SubscribeNotifySwitch", 2)
+    line.until(lambda seen: seen.count(e.AdvisorConnected(True)) == 2)
+    assert cluster.count("SubscribeNotifySwitch") == 1
     cluster.stress_test({1: []})
     cluster.switch_nics({4: True})
     line.until(lambda seen: e.AdvisorTask(ranks=((4, True),)) in seen)
@@ -105,6 +107,35 @@ def test_any_task_is_an_event_or_refused_with_the_reason(message):
     else:
         assert message.jobId != "another" and bool(task.ranks) != bool(task.tests)
         assert all(0 <= op < 2**63 for _, ops in task.tests for op in ops)
+
+
+@pytest.mark.parametrize("call", ["Init", "Register"])
+def test_a_clusterd_that_does_not_register_the_job_gives_it_tasks(
+    cluster, monkeypatch, caplog, call
+):
+    """A job without process recovery is refused, and its ranks are profiled nevertheless."""
+    cluster.refuses[call] = 403
+    made = Client(f"127.0.0.1:{cluster.port}", "job")
+    line = Line(made)
+    try:
+        cluster.wait("SubscribeDataTraceSwitch")
+        cluster.profile(Step="on")
+        line.until(lambda seen: seen == [e.ProfileSwitched((0,), "ClusterD")])
+        cluster.wait(call, 2)
+        assert f"{call} is refused with code 403" in caplog.text
+        cluster.refuses.clear()
+        line.until(lambda seen: e.AdvisorConnected(True) in seen)
+    finally:
+        made.close()
+
+
+def test_a_report_of_many_ranks_has_the_time_that_their_labels_take(cluster, line, monkeypatch):
+    """A label for each pod, of which ClusterD writes few in a second."""
+    monkeypatch.setattr(client, "CALL_SECONDS", 0.1)
+    monkeypatch.setattr(client, "CALL_SECONDS_PER_RANK", 0.2)
+    cluster.seconds_per_label = 0.1
+    line.client.send(c.TellAdvisor("ReportProcessFault", ranks=tuple((r, 1) for r in range(8))))
+    line.until(lambda seen: "stopTrain" in [getattr(s, "kind", "") for s in seen])
 
 
 def test_a_stream_that_ends_is_opened_again(cluster, line):

@@ -36,7 +36,9 @@ from taskd.mindcluster.clusterd import interface
 from taskd.mindcluster.clusterd.translation import BadSignal, event_of, request_of, task_of
 
 ROLE = "taskd"
-CALL_SECONDS = 5.0  # for one call
+# for one call: Init of a job without a pod group takes it 6, and a report one label, of five a
+# second, for each pod that it names
+CALL_SECONDS, CALL_SECONDS_PER_RANK = 10.0, 0.2
 TRIES = 3  # for one report
 # between two attempts to connect: the first, and the longest
 AGAIN, AGAIN_AT_MOST = 1.0, 10.0
@@ -91,7 +93,7 @@ class Client:
         self._readable, self._waker = socket.socketpair()
         self._readable.setblocking(False)
         self._waker.setblocking(False)
-        # each with the number of its stream
+        # each with the number of its stream, a task with 0
         self._signals: queue.Queue[tuple[int, Happened]] = queue.Queue(WAITING)
         self._reports: queue.Queue[tuple[int, c.TellAdvisor | None]] = queue.Queue(WAITING)
         self._streams = 0  # opened so far
@@ -102,13 +104,18 @@ class Client:
         self._known = 0  # the number of the last one that the manager knows of
         self._on = False  # whether the manager is told that there is a stream
         self._heard = False  # whether the last stream has had a signal
-        self._task_streams: dict[str, Any] = {}  # those that are open, by their thread's name
         self._over = threading.Event()
         self._channel: Any = None
         self._threads = [
-            threading.Thread(target=self._listen, name="clusterd-signals", daemon=True),
-            threading.Thread(target=self._report, name="clusterd-reports", daemon=True),
+            threading.Thread(target=self._listen, name="clusterd-signals"),
+            threading.Thread(target=self._report, name="clusterd-reports"),
+            *(
+                threading.Thread(target=self._tasks, name=f"clusterd-{call}", args=[call])
+                for call in interface.TASKS
+            ),
         ]
+        for thread in self._threads:
+            thread.daemon = True
 
     # -- the manager's side ------------------------------------------------------------------------
 
@@ -143,9 +150,8 @@ class Client:
                 stream, event = self._signals.get_nowait()
             except queue.Empty:
                 return
-            if stream >= self._known:  # else a task of an earlier stream
-                self._known = stream
-                yield event
+            self._known = stream or self._known
+            yield event
 
     def send(self, report: c.TellAdvisor) -> None:
         """Report it, soon; never waits."""
@@ -196,7 +202,8 @@ class Client:
             request_serializer=lambda message: message.SerializeToString(),
             response_deserializer=answer.FromString,
         )
-        return stub(request, timeout=CALL_SECONDS)
+        ranks = len(getattr(request, "faultRanks", ()))
+        return stub(request, timeout=CALL_SECONDS + CALL_SECONDS_PER_RANK * ranks)
 
     def _listen(self) -> None:
         wait, soon, told = AGAIN, SOON, ""
@@ -242,7 +249,6 @@ class Client:
         number = self._open = self._streams
         self._on = True
         self._happens(e.AdvisorConnected(True), number)
-        tasks = [self._also(name, number) for name in interface.TASKS]
         try:
             for signal in stream:
                 self._spoken = number
@@ -253,8 +259,6 @@ class Client:
                     log.warning("a signal of ClusterD is ignored: %s", error)
         finally:
             self._open = 0
-            for thread in tasks:
-                self._cancel(thread.name)
         return "it has ended the stream of signals"
 
     def _stream(self, call: str, reply: str) -> Any:
@@ -264,40 +268,27 @@ class Client:
             response_deserializer=interface.CLASSES[reply].FromString,
         )
 
-    # -- streams of tasks, for as long as that of signals is open ----------------------------------
+    # -- streams of tasks, which do not need a registration ----------------------------------------
 
-    def _also(self, call: str, number: int) -> threading.Thread:
-        name = f"clusterd-{call}-{number}"
-        thread = threading.Thread(target=self._tasks, name=name, args=(call, number), daemon=True)
-        thread.start()
-        return thread
-
-    def _tasks(self, call: str, number: int) -> None:
-        me = interface.CLASSES[interface.TASKS[call][0]](jobId=self.job, role=ROLE)
-        while self._open == number:
+    def _tasks(self, call: str) -> None:
+        request, reply = interface.TASKS[call]
+        me, wait, told = interface.CLASSES[request](jobId=self.job, role=ROLE), AGAIN, False
+        while not self._over.is_set():
             try:
-                stream = self._stream(call, interface.TASKS[call][1])(me)
-                self._task_streams[threading.current_thread().name] = stream
-                if self._open != number:
-                    stream.cancel()
-                for message in stream:
+                for message in self._stream(call, reply)(me):
+                    wait = AGAIN
                     try:
-                        self._happens(task_of(message, self.job), number)
+                        self._happens(task_of(message, self.job), 0)
                     except BadSignal as error:
                         log.warning("a task of ClusterD is ignored: %s", error)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED and not told:
+                    told = True
                     log.info("ClusterD at %s has no %s", self.address, call)
-                    break
             except ValueError:  # the channel is closed
-                break
-            if self._open == number:
-                self._over.wait(AGAIN)
-        self._task_streams.pop(threading.current_thread().name, None)
-
-    def _cancel(self, name: str) -> None:
-        if (stream := self._task_streams.get(name)) is not None:
-            stream.cancel()
+                return
+            self._over.wait(wait)
+            wait = min(2 * wait, AGAIN_AT_MOST)
 
     def _report(self) -> None:
         # each with whether it was answered
