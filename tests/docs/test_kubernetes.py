@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ import torch.distributed.run
 import yaml
 
 from taskd import settings
+from tests.kubernetes import operator_model
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from ports import free_port
@@ -23,13 +25,24 @@ from ports import free_port
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
 JOBS = sorted(path.name for path in FOLDER.glob("*job*.yaml"))
+OPERATORS = [name for name in JOBS if name.startswith("ascendjob")]
 # oldest with endPort and the other fields that the examples use, and the newest known
 VERSIONS = ("1.25", kubernetes_validate.latest_version())
 LIMIT = 240  # seconds; a job takes 20, and a hang must not eat the whole suite
 
 
+def documents(name):
+    return {each["kind"]: each for each in yaml.safe_load_all((FOLDER / name).read_text())}
+
+
+def the_job(name):
+    """The job of a file, whatever else is in it."""
+    (job,) = (each for kind, each in documents(name).items() if kind.endswith("Job"))
+    return job
+
+
 def templates(name):
-    spec = yaml.safe_load((FOLDER / name).read_text())["spec"]
+    spec = the_job(name)["spec"]
     replicas = spec.get("replicaSpecs") or spec["pytorchReplicaSpecs"]
     return {role: each["template"] for role, each in replicas.items()}
 
@@ -82,7 +95,7 @@ def test_the_role_for_standbys_is_what_kubernetes_takes(version):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_nothing_in_them_is_refused(name):
-    job = yaml.safe_load((FOLDER / name).read_text())
+    job = the_job(name)
     for template in templates(name).values():
         for meta in (job["metadata"], template.get("metadata", {})):
             for given in (meta.get("labels", {}), meta.get("annotations", {})):
@@ -93,6 +106,41 @@ def test_nothing_in_them_is_refused(name):
             assert settings.examine(environ).refused == ()
 
 
+@pytest.mark.parametrize("name", OPERATORS)
+def test_ascend_operator_makes_one_job_of_it(name):
+    """Of one with `limits` only it makes as many jobs as there are pods."""
+    first, second = (env for _, _, env in operator_model.pods(the_job(name)))
+    node, world = (
+        ("MS_NODE_RANK", "MS_WORKER_NUM") if "mindspore" in name else ("RANK", "WORLD_SIZE")
+    )
+    assert (first[node], second[node], first[world]) == ("0", "1", "16")
+    assert first["HIGH_AVAILABILITY"] == "recover,retry" and "ENABLE_RESTART_FAULT_PROCESS" in first
+    for template in templates(name).values():
+        (container,) = template["spec"]["containers"]
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        assert {9601, 2222} == {port["containerPort"] for port in container["ports"]}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_taskd_reads_is_where_the_pod_sees_it(name):
+    """The operator copies labels and annotations of the job to no pod."""
+    job = the_job(name)["metadata"]
+    for template in templates(name).values():
+        for kind in ("labels", "annotations"):
+            known = {k: v for k, v in job[kind].items() if k in settings.PARAMETERS}
+            assert known.items() <= template["metadata"][kind].items()
+    assert "fault-retry-times" in job["labels"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_object_that_clusterd_needs_is_there(name, version):
+    made = documents(name)["ConfigMap"]
+    kubernetes_validate.validate(made, version, strict=True)
+    assert made["metadata"]["name"] == f"reset-config-{the_job(name)['metadata']['name']}"
+    assert json.loads(made["data"]["reset.json"])
+
+
 def test_the_policy_opens_the_ports_that_the_jobs_use():
     policy = yaml.safe_load((FOLDER / "network-policy.yaml").read_text())
     open_ports = {
@@ -100,7 +148,7 @@ def test_the_policy_opens_the_ports_that_the_jobs_use():
         for each in policy["spec"]["ingress"][0]["ports"]
         for port in range(each["port"], each.get("endPort", each["port"]) + 1)
     }
-    for name in (name for name in JOBS if name.startswith("ascendjob")):
+    for name in OPERATORS:
         for template in templates(name).values():
             (container,) = template["spec"]["containers"]
             environ = {e["name"]: e.get("value", "") for e in container["env"]}
