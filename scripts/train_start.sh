@@ -6,7 +6,8 @@
 #   GPUS_PER_NODE, where set, count instead of what follows from these.
 # MindSpore, if MS_SCHED_HOST is set: also MS_SCHED_PORT, MS_WORKER_NUM, MS_LOCAL_WORKER,
 #   MS_NODE_RANK, MS_ENABLE_TFT.
-# Both: POD_IP, MINDX_TASK_ID.
+# Both: POD_IP, MINDX_TASK_ID. Where NPU_POD is false, a pod without NPUs: of MindSpore it has the
+#   scheduler and manager.py, of PyTorch manager.py, and no process that trains.
 # manager.py is taken from CODE_DIR (examples/manager.py shows it); set node_nums and proc_per_node
 # in it.
 set -euo pipefail
@@ -94,7 +95,8 @@ fi
 MS_SCHED_HOST=${MS_SCHED_HOST:-}
 if [[ -n "${MS_SCHED_HOST}" ]]; then
     get_env_for_mindspore_multi_node_job
-else
+    export MS_WORKER_NUM MS_SCHED_HOST MS_SCHED_PORT
+elif [[ "${NPU_POD:-}" != false ]]; then
     get_env_for_pytorch_multi_node_job
 fi
 
@@ -119,6 +121,17 @@ if [[ -f "$TASKD_SO_PATH" ]]; then
     export LD_PRELOAD=$TASKD_SO_PATH:$LD_PRELOAD
 fi
 export TASKD_PROCESS_ENABLE="on"
+
+if [[ "${NPU_POD:-}" == false ]]; then
+    if [[ -n "${MS_SCHED_HOST}" ]]; then
+        python manager.py &   # Determined by the current path.
+        export MS_ENABLE_TFT=${MS_ENABLE_TFT:-'{RSC:1}'}
+        export MS_ROLE=MS_SCHED   # with it MindSpore's init() is the scheduler, until all have left
+        exec python "$script" "$@"
+    fi
+    exec python manager.py
+fi
+unset MS_ROLE   # msrun sets it for each of its processes
 
 if [[ -n "${MS_SCHED_HOST}" ]]; then
     # MindSpore

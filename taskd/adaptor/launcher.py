@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
 from collections.abc import Callable, Mapping
 
 from taskd import logs, settings
@@ -42,6 +44,31 @@ def supervise(
         # one line, without the launcher's traceback
         raise SystemExit(f"taskd: {error}") from None
     return Supervisor(address, keys, os.environ, unprotected)
+
+
+def status(ending: to_agent.Ending, moved: bool) -> int:
+    """A launcher's exit status. `moved`: the job goes on without its node, where nothing had
+    failed. Ascend Operator takes any other status than 0 of a worker's pod for the job's failure;
+    elsewhere what is not 0 has the node's place filled again."""
+    return 0 if moved and _in_operators_pod(os.environ) else STATUS[ending]
+
+
+def stay(node: int, moved: bool) -> None:
+    """Wait in the operator's first pod until that is deleted, if its node has moved: its end would
+    be the job's, with any status."""
+    if node or not moved or not _in_operators_pod(os.environ):
+        return
+    text = "this pod stays until it is deleted: Ascend Operator would take its end for the job's"
+    print(f"taskd: {text}", file=sys.stderr, flush=True)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    while True:
+        signal.pause()
+
+
+def _in_operators_pod(environ: Mapping[str, str]) -> bool:
+    """It sets this variable in each pod, whether there is a ClusterD or not."""
+    return bool(environ.get("MINDX_SERVER_IP"))
 
 
 def last_words(environ: Mapping[str, str]) -> str:

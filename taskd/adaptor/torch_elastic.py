@@ -32,7 +32,8 @@ from taskd.adaptor import contexts, rendezvous, restarts, script, stopping, stor
 from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
-from taskd.adaptor.launcher import STATUS, last_words, supervise
+from taskd.adaptor.launcher import last_words, stay, supervise
+from taskd.adaptor.launcher import status as status_of
 from taskd.adaptor.place import Place
 from taskd.agent.ranks.processes import signal_group
 from taskd.agent.standby import Order
@@ -84,6 +85,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         self._restart: to_agent.RestartAll | None = None
         self._why = ""  # why the job ends
         self._ending: to_agent.Ending = "failed"
+        self._moved = False  # the job goes on without this node
         self._too_few: str | None = None  # why launchers that have met are not protected
 
     def _make_store(self) -> tuple[Any, Address]:
@@ -256,6 +258,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if verdict.restart is not None:
             return self._begin_anew(verdict.restart)
         if verdict.what == "give up":
+            self._moved = verdict.moved
             return self._give_up(verdict.reason, verdict.ending)
         if self._pcontext is not None:
             pids = self._pcontext.pids()  # torch does not know replacements' pids
@@ -294,7 +297,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         again. Raises SystemExit."""
         print(f"\ntaskd: {why}\n{last_words(os.environ)}", file=sys.stderr, flush=True)
         self._why, self._ending = why.partition("\n")[0], ending  # for the manager
-        raise SystemExit(STATUS[ending])
+        raise SystemExit(status_of(ending, self._moved))
 
     def _stand_down(self) -> RunResult:
         """End a standby's unneeded preparations; `run` then waits for the next order."""
@@ -352,6 +355,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             stopping.leaving()
             self._supervisor.close(ok, why, stopped, self._ending)
             stopping.left()
+            stay(self._worker_group.group_rank or 0, self._moved)
 
     def _stand_by(self, role: str) -> RunResult:
         spec, standby = self._worker_group.spec, self._supervisor.agent.standby

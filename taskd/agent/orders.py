@@ -131,7 +131,7 @@ class Orders:
         self._standby.leave()
         reason = f"this node has been replaced: {order.reason}"
         if self._member.decided is None or self._member.decided.what != "give up":
-            self._member.decide(Verdict("give up", reason))
+            self._member.decide(Verdict("give up", reason, moved=order.moved))
         for rank in self._member.epoch.ranks.values() if self._member.epoch else ():
             if rank.over is None:
                 self._processes.kill(rank)

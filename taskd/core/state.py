@@ -211,12 +211,12 @@ class JobState:
     def order(self, commands: list[c.Command]) -> None:
         self.out += commands
 
-    def fence(self, agent: str, node: int, why: str) -> None:
+    def fence(self, agent: str, node: int, why: str, moved: bool = False) -> None:
         """Exclude the agent, which has or had `node`, from the job."""
         self.fenced.add(agent)
         self.election.depart(agent)
         self.election.candidate.want(agent, False)
-        self.out.append(to_agent.Fence(agent, node, why))
+        self.out.append(to_agent.Fence(agent, node, why, moved))
 
     def reachable(self, standbys: Iterable[str] = ()) -> tuple[int, int]:
         """Return how many of the agents that may vote are reachable, and how many there are: those

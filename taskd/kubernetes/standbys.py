@@ -62,9 +62,12 @@ class Standbys:
 
     def _ask(self, address: str, wanted: bool) -> None:
         api, limit = client.CoreV1Api(self._way.api), (CONNECT, READ)
-        found = api.list_namespaced_pod(
+        listed = api.list_namespaced_pod(
             self._way.namespace, field_selector=f"status.podIP={address}", _request_timeout=limit
         ).items
+        # on the host's network a finished pod has the address of the one after it
+        over = ("Succeeded", "Failed")
+        found = [pod for pod in listed if not (pod.status and pod.status.phase in over)]
         if len(found) != 1:
             log.warning(
                 "no standby is asked for: %d pods of namespace %s have the address %s; POD_IP of"

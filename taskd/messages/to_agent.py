@@ -172,11 +172,12 @@ class TakeOver(Message, frozen=True):
 
 class Fence(Message, frozen=True):
     """Agent `agent` is no longer part of the job: it ends its ranks and leaves, and whatever it
-    sends is ignored."""
+    sends is ignored. `moved`: nothing had failed there."""
 
     agent: Name
     node: Node
     reason: Report
+    moved: bool = False
 
 
 class KeepSwitch(Message, frozen=True):

@@ -102,6 +102,21 @@ _SWITCHES = {
 # what taskd does not read
 OF_OTHERS: tuple[Parameter[Any, Any], ...] = (
     Parameter(
+        "TASKD_PROCESS_INTERVAL",
+        kinds.text(),
+        None,
+        "TaskD's",
+        "How often TaskD's manager looks for work, in milliseconds. taskd's waits for events.",
+    ),
+    Parameter(
+        "TASKD_REPORT_FAULT_TIMEOUT",
+        kinds.text(),
+        None,
+        "TaskD's",
+        "After how many seconds TaskD's agent ends where nobody answers a fault. taskd's needs no"
+        " answer: `TASKD_MANAGER_WAIT` is how long it waits for a manager.",
+    ),
+    Parameter(
         "hotReset",
         kinds.choice("-1", "0", "2"),
         None,
@@ -138,7 +153,7 @@ OF_OTHERS: tuple[Parameter[Any, Any], ...] = (
 
 PROCESS_RECOVER = Parameter(
     "PROCESS_RECOVER",
-    kinds.switch(),
+    kinds.only("on"),
     None,
     "off, unless strategies are named",
     "off: the ladder is `exit` alone and no node moves, whatever else is set, an annotation and"

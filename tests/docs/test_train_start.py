@@ -173,6 +173,19 @@ def test_what_is_refused(started, tmp_path, variables, why):
     assert not (tmp_path / "here").exists() and not (tmp_path / "out").exists()
 
 
+def test_a_pod_without_npus_trains_nothing(started):
+    """It has rank 0 as the first worker has."""
+    both = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8", "RANK": "0", "POD_IP": "10.0.0.1"}
+    done = started(**both, NPU_POD="false")
+    assert done.returncode == 0 and "torchrun" not in done.stdout, done.stdout
+    assert re.search(r"bin/python manager\.py \|", done.stdout)
+    variables = {**HOST, "MS_WORKER_NUM": "8", "MS_LOCAL_WORKER": "8", "MS_ROLE": "MS_SCHED"}
+    done = started(**variables, NPU_POD="false")
+    assert done.returncode == 0 and "msrun" not in done.stdout, done.stdout
+    assert re.search(r"bin/python manager\.py \|", done.stdout)
+    assert re.search(r"bin/python train\.py --lr 1 \|", done.stdout)
+
+
 def test_missing_arguments(started):
     done = started(".", "out")
     assert done.returncode == 2 and "2 arguments given, 3 or more are needed" in done.stderr

@@ -14,7 +14,7 @@ def standbys(way):
     made.close()
 
 
-def pod(cluster, name, address):
+def pod(cluster, name, address, phase="Running"):
     cluster.put(
         "",
         "pods",
@@ -22,7 +22,7 @@ def pod(cluster, name, address):
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "train", "annotations": {"mine": "stays"}},
-            "status": {"podIP": address},
+            "status": {"podIP": address, "phase": phase},
         },
     )
 
@@ -34,6 +34,8 @@ def annotations(cluster, name):
 def test_it_is_asked_for_and_no_longer(cluster, standbys):
     pod(cluster, "job-worker-0", "10.0.0.2")
     pod(cluster, "job-worker-1", "10.0.0.3")
+    pod(cluster, "earlier-worker-4", "10.0.0.3", "Succeeded")
+    pod(cluster, "earlier-worker-5", "10.0.0.3", "Failed")
     standbys.wish("10.0.0.3", True)
     cluster.wait(
         "it is asked for",

@@ -23,6 +23,7 @@ ATTRIBUTES = {
     "msn_process": "msn.run()",
     "master_addr": "_convert_addr_to_ip(args.master_addr)",
     "node_rank": "args.node_rank",
+    "is_master": "_is_local_ip(self.master_addr)",
 }
 METHODS = {"start_scheduler": ["self"]}
 # by operator: the method that msrun registers, with its parameters

@@ -148,6 +148,44 @@ def test_the_documented_shell_lines_with_the_example(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.timeout(200)
+def test_a_scheduler_without_npus_is_a_pod_of_its_own(tmp_path):
+    """As in most public jobs of several nodes. It has the address that the worker looks for, the
+    scheduler and manager.py."""
+    examples, pods = HERE.parents[1] / "examples", []
+    script = HERE.parents[1] / "scripts" / "train_start.sh"
+    manager = (examples / "manager.py").read_text().replace("per_node = 4", f"per_node = {WORKERS}")
+    shared = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "MS_SCHED_HOST": "127.0.0.2",  # not this machine's, to msrun
+        "MS_SCHED_PORT": str(free_port()),
+        "MS_WORKER_NUM": str(WORKERS),
+        "MS_LOCAL_WORKER": str(WORKERS),
+        "MS_NODE_RANK": "0",
+        "TASKD_PORT": str(free_port()),
+        "TASKD_SECRET": "tests",
+        "GLOG_v": "3",
+    }
+    own = [("127.0.0.2", "false", "MS_SCHED"), ("127.0.0.1", "true", "MS_WORKER")]
+    try:
+        for number, (ip, npus, role) in enumerate(own):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            shutil.copy(examples / "mindspore" / "train.py", folder)
+            variables = {**shared, "POD_IP": ip, "NPU_POD": npus, "MS_ROLE": role}
+            command = ["bash", str(script), ".", "out", "train.py", "300"]
+            pods.append(Launch(folder, WORKERS, command, manager=False, **variables))
+            (folder / "manager.py").write_text(manager)
+        log = tmp_path / "1" / "out" / "msrun_log" / "worker_0.log"
+        assert pods[1].process.wait(LIMIT) == 0, pods[1].output
+        assert pods[0].process.wait(LIMIT) == 0, pods[0].output
+    finally:
+        for pod in pods:
+            pod.close()
+    assert "rank 0 has trained 300 steps" in log.read_text()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
 def test_msruns_exit_status_is_the_workers(start):
     job = start("3", "7")
     assert job.end() == (7, 1), job.output

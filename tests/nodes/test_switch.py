@@ -25,6 +25,37 @@ def committed(job: Cluster, rank: int) -> list[int]:
     return [int(step) for kind, step, _, _ in job.result()._lines(rank) if kind == "step"]
 
 
+@pytest.mark.long
+def test_nodes_of_ascend_operator_move(hosts, tmp_path, reference):
+    """It takes a worker's status other than 0 for the job's failure, and any end of the first pod
+    for the job's: that one stays until it is deleted."""
+    machines = hosts(4)
+    with Cluster(
+        machines,
+        tmp_path / "job",
+        2,
+        2,
+        "steered.py",
+        STEPS,
+        strategy=STRATEGY,
+        TASKD_SUBHEALTHY_STRATEGY="hotSwitch",
+        MINDX_SERVER_IP=machines.address(3),
+        TASKD_CLUSTERD="off",
+    ) as job:
+        job.standby(2, 3)
+        job.ready(2)
+        for node in (1, 0):
+            status, text = answer(job.subhealth(node))
+            assert status == 0 and f"node {node} has moved to standby" in text, text
+            job.repaired()
+            job.trains()
+        assert job.launchers[1].wait(30) == 0
+        result = job.end(1, 0)
+        assert job.launchers[0].poll() is None
+    training.assert_equal(result, reference, 4)
+    assert "this pod stays until it is deleted" in result.output
+
+
 def test_a_node_moves_and_then_node_0(hosts, tmp_path, reference):
     machines = hosts(4)
     with Cluster(

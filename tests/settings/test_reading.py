@@ -40,6 +40,7 @@ def test_nothing_set():
         ),
         ({"TASKD_RECOVER_STRATEGY": "exit", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         ({"PROCESS_RECOVER": "off"}, ("exit",)),
+        ({"PROCESS_RECOVER": "true", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         ({"PROCESS_RECOVER": "off", "HIGH_AVAILABILITY": "retry"}, ("exit",)),
         # what the operator injects for recover-strategy: exit
         ({"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}, ("exit",)),
@@ -129,7 +130,6 @@ def test_manager_address(environ, expected):
         ("TASKD_LOG_STDOUT", "no"),
         ("TASKD_RECOVER_STRATEGY", "retyr"),
         ("TASKD_RECOVER_STRATEGY", ","),
-        ("PROCESS_RECOVER", "1"),
         ("HIGH_AVAILABILITY", "recover-in-place"),
         ("HIGH_AVAILABILITY", ","),
         ("MS_ENABLE_TFT", "UCE:1"),

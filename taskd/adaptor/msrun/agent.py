@@ -48,6 +48,8 @@ class MsrunAgent:
         self._scheduler_host = os.environ.get("MS_SCHED_HOST") or str(
             getattr(manager, "master_addr", "")
         )
+        # its host may be a pod that has no workers; manager.py is where it is
+        self._here = self._node == 0 and bool(getattr(manager, "is_master", True))
         self._supervisor = launcher.supervise(self._manager, self._node, self._nodes)
         self._news = self._supervisor.agent.news
         self._scheduler = Scheduler(functions["MONITOR"], self._news.set)
@@ -61,7 +63,7 @@ class MsrunAgent:
         self._signal: signal.Signals | None = None
 
     def _manager(self) -> Address:
-        return launcher.manager(self._scheduler_host, here=self._node == 0)
+        return launcher.manager(self._scheduler_host, here=self._here)
 
     def run(self) -> None:
         """Train until the job has ended well on all nodes. Raises SystemExit if it has not."""
@@ -207,8 +209,10 @@ class MsrunAgent:
             self._replace()
             failed = self._supervisor.dead()
             if verdict.what == "give up":
-                known = verdict.ending != "failed"
-                return verdict.reason, launcher.STATUS[verdict.ending] if known else _status(failed)
+                known = verdict.ending != "failed" or verdict.moved
+                return verdict.reason, launcher.status(
+                    verdict.ending, verdict.moved
+                ) if known else _status(failed)
             if verdict.restart is not None:
                 lost = verdict.restart.fault == "node"
                 if not lost and (why := self._in_vain(failed)):

@@ -153,12 +153,14 @@ class Epoch:
 @dataclass(frozen=True)
 class Verdict:
     """What the launcher must do, decided by the agent's thread: "native" (proceed as without
-    taskd), "wait" (a repair is under way), "restart" (see `restart`), "give up"."""
+    taskd), "wait" (a repair is under way), "restart" (see `restart`), "give up". `moved`: the job
+    goes on without this node, where nothing had failed."""
 
     what: Literal["native", "wait", "restart", "give up"]
     reason: str = ""
     restart: to_agent.RestartAll | None = None
     ending: to_agent.Ending = "failed"
+    moved: bool = False
 
 
 @dataclass

@@ -180,7 +180,7 @@ class Takeover:
         for leg in moving.legs:
             if leg.before is not None and leg.before.agent:
                 why = f"node {leg.node} has moved: {moving.why}"
-                self._job.fence(leg.before.agent, leg.node, why)
+                self._job.fence(leg.before.agent, leg.node, why, moved=True)
 
     def put_back(self, incident: Incident, why: str) -> None:
         """Undo the move: each node is as it was before."""
