@@ -158,4 +158,5 @@ DISTRIBUTED_ARGS="--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --node_rank $
     --master_addr $MASTER_ADDR --master_port $MASTER_PORT --max_restarts 32767"
 # the launcher sets these for each of its processes; the pod's own must not be mistaken for them
 unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE
-torchrun $DISTRIBUTED_ARGS "$script" "$@"
+# as the pod's first process it gets the signal upon which the state is saved; a shell keeps it
+exec torchrun $DISTRIBUTED_ARGS "$script" "$@"

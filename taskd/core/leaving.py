@@ -6,10 +6,12 @@ rank has recorded is saved at once. Nor does it wait for a rank that is still in
 runs short: the start of that step is saved.
 
 A node that has to leave alone moves to a standby instead, if one is there and `recover` is
-configured; the others train on.
+configured; the others train on. Where an advisor has lost nodes replaced, it is given up.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from taskd.core.finishing import Finishing
 from taskd.core.incident.machine import Recovery
@@ -26,10 +28,17 @@ RESERVE = 3.0
 
 class Leaving(Part):
     def __init__(
-        self, job: JobState, recovery: Recovery, pause: Pause, finishing: Finishing, switch: Switch
+        self,
+        job: JobState,
+        recovery: Recovery,
+        pause: Pause,
+        finishing: Finishing,
+        switch: Switch,
+        advised: Callable[[], bool],
     ) -> None:
+        """`advised`: whether an advisor is connected, which has lost nodes replaced."""
         self._job, self._recovery, self._pause = job, recovery, pause
-        self._finishing, self._switch = finishing, switch
+        self._finishing, self._switch, self._advised = finishing, switch, advised
         self._why = ""  # why the state is saved; "": nothing is asked for
         self._ends = False  # the job ends then
         self._saving = False  # it is being saved
@@ -54,9 +63,19 @@ class Leaving(Part):
             job.note(f"{why}; a standby takes its place")
             self._moving[event.node] = node.agent
             return
+        if not self._ends and self._is_replaced(event.node):
+            self._recovery.give_up(event.node, why, now)
+            return
         until = now + event.grace
         self._until = until if self._until is None else min(self._until, until)
         self._begin(why, True, self._until - self._takes - RESERVE, now)
+
+    def _is_replaced(self, number: int) -> bool:
+        """Whether another pod takes the node's place, and the others go on with it. The last one
+        saves what there is."""
+        others = any(n.living for i, n in self._job.topology.nodes.items() if i != number)
+        settings = self._job.settings
+        return others and "recover" in settings.ladder and not settings.saves and self._advised()
 
     def _moves(self, number: int, why: str) -> bool:
         """Move the node to a standby, if each node that leaves has one."""

@@ -28,6 +28,9 @@ class Settings:
     # for the advisor to name a strategy: ClusterD waits 1 s for further faults, 10 s for the end of
     # a pod
     advice: float = 60.0
+    # a signal to save the state for is named (TASKD_PREEMPTION_SIGNAL): it is also saved where the
+    # advisor has nodes replaced
+    saves: bool = False
     advisor: str = "off"  # who decides if there is one: lead, follow; see core/advice.py
     # until a standby is available for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     reschedule: float = 270.0

@@ -88,6 +88,7 @@ def make(
             switches=switches,
             advice=settings.clusterd_timeout(environ),
             advisor=settings.clusterd_role(environ),
+            saves=settings.preemption_is_named(environ),
         ),
         job=config.job,
         keys=keys,

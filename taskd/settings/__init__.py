@@ -90,4 +90,12 @@ from taskd.settings.reading import (
     unprotected,
     verify,
 )
-from taskd.settings.saving import AUTO, OFF, dump_path, grace_period, keep_dumps, resume_path
+from taskd.settings.saving import (
+    AUTO,
+    OFF,
+    dump_path,
+    grace_period,
+    keep_dumps,
+    preemption_is_named,
+    resume_path,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from taskd.settings import clusterd, here, kinds
+from taskd.settings import here, kinds
 from taskd.settings.parameter import Parameter, Section
 
 OFF, AUTO = "off", "auto"
@@ -41,9 +41,11 @@ TASKD_PREEMPTION_SIGNAL = Parameter(
     "TASKD_PREEMPTION_SIGNAL",
     kinds.choice("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP", OFF),
     None,
-    "SIGTERM; off where lost pods are replaced (`TASKD_POD_RESCHEDULING`, ClusterD)",
+    "SIGTERM; off with `TASKD_POD_RESCHEDULING`",
     "The signal, to any launcher or rank, upon which the job saves its state and ends with status"
-    " 75. off: none; a launcher that is stopped ends its ranks; `taskd run --preemption-signal`.",
+    " 75. Where it is not set, ClusterD is connected and `recover` is a strategy, the node is given"
+    " up instead, and its next pod takes its place. off: none; a launcher that is stopped ends its"
+    " ranks; `taskd run --preemption-signal`.",
     remedy="unset it for SIGTERM",
 )
 TASKD_GRACE_PERIOD = Parameter(
@@ -87,9 +89,13 @@ def preemption_signal(environ: Mapping[str, str], pods: bool) -> signal.Signals 
     """The signal that asks the job to leave. `pods`: lost pods are replaced."""
     name = TASKD_PREEMPTION_SIGNAL.read(environ)
     if name is None:
-        replaced = pods or clusterd.clusterd_role(environ) != "off"
-        name = OFF if replaced else "SIGTERM"
+        name = OFF if pods else "SIGTERM"
     return None if name == OFF else signal.Signals[name]
+
+
+def preemption_is_named(environ: Mapping[str, str]) -> bool:
+    """Whether the signal is the user's choice."""
+    return TASKD_PREEMPTION_SIGNAL.read(environ) is not None
 
 
 def grace_period(environ: Mapping[str, str]) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
+from taskd.core.incident.ladder import ENDING
 
 if TYPE_CHECKING:
     from tests.core.world import World
@@ -44,6 +45,8 @@ class FaultCenter:
         self.faults = 0
         self.ranks: tuple[tuple[int, int], ...] = ()
         self.nodes: tuple[int, ...] = ()
+        self.kept: dict[int, int] = {}  # what it was told last
+        self.naming: set[str] = set()  # the uuids under which it has named somebody
         self.connected = False
 
     def carry_out(self, command: c.Command) -> bool:
@@ -93,7 +96,22 @@ class FaultCenter:
             if node < len(self.world.nodes):
                 for rank in self.world.nodes[node].ranks:
                     rank.evidence["clusterd"] += 1
+        if signal.ranks or signal.nodes:
+            self.naming.add(signal.uuid)
+        job, recovery = self.world.coordinator.job, self.world.coordinator.recovery
+        before = recovery.incident
+        goes_on = job.protected and not (job.closing or job.leaves)
+        goes_on = goes_on and (before is None or before.strategy not in ENDING)
         self.world.deliver(signal)
+        if (
+            signal.kind == "changeStrategy"
+            and signal.strategy in ENDING
+            and signal.uuid
+            and goes_on
+        ):
+            ordered = recovery.incident is not None and "ClusterD" in recovery.incident.faults[-1]
+            ends = ordered and recovery.incident.strategy in ENDING
+            assert signal.uuid in self.naming or not ends, "it ends a job for nobody's fault"
 
     def fault(self) -> None:
         """It finds a fault."""
@@ -142,7 +160,11 @@ class FaultCenter:
             return
         if report.call == "ReportProcessFault":
             self.faults += 1
-            self.ranks, self.nodes = report.ranks, ()
+            # it may have begun anew meanwhile, and lost the ranks; or keep those of the last report
+            kept = self.kept if self.chance.random() < 0.3 else {}
+            self.kept = dict(report.ranks)
+            found = {} if self.chance.random() < 0.15 else {**kept, **self.kept}
+            self.ranks, self.nodes = tuple(sorted(found.items())), ()
             self.send("stopTrain", "stop_train")
         elif report.call == "ReportStopComplete" and report.code == 0:
             leave = ["fault_nodes_exit"] if self.nodes else []
@@ -163,6 +185,8 @@ class FaultCenter:
             if self.chance.random() < 0.8:  # it begins anew, and its stream too
                 self.world.deliver(e.AdvisorConnected(True))
         elif report.call == "ReportRecoverStrategy" or report.code:
-            word = self.chance.choice(WORDS)
+            word = self.chance.choice(WORDS if self.ranks or self.nodes else ("dump", "exit"))
+            if report.strategy == "dump" and self.chance.random() < 0.5:  # it gives up
+                self.send("killMaster", uuid=f"k{self.faults}")
             extra = self.chance.choice(EXTRA.get(word, ("",)))
             self.send("changeStrategy", strategy=word, extra=extra)

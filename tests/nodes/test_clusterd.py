@@ -3,6 +3,8 @@ process on a host of its own."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 import training
 from cluster import STEPS, Cluster
@@ -104,3 +106,35 @@ def test_two_pods_fail_one_after_the_other(hosts, tmp_path, reference):
         job.trains()
         result = job.end(1, 2)
     training.assert_equal(result, reference, 4)
+
+
+@pytest.mark.long
+def test_a_pod_is_deleted_and_the_next_one_takes_its_place(hosts, tmp_path, reference):
+    """Its launcher gets SIGTERM: nothing is saved, as ClusterD has the next pod come."""
+    machines = hosts(4)
+    with (
+        stand_in(machines, 3, tmp_path / "told", CLUSTERD, "recover", AT, "2") as cluster,
+        Cluster(
+            machines,
+            tmp_path / "job",
+            2,
+            2,
+            "steered.py",
+            STEPS,
+            strategy=STRATEGY,
+            MINDX_SERVER_IP=machines.address(3),
+            TASKD_DUMP_PATH=str(tmp_path / "dump"),
+        ) as job,
+    ):
+        job.standby(2)
+        job.ready(1)
+        calls = lambda: [line["call"] for line in cluster.lines()]  # noqa: E731
+        job.until("ClusterD had the job", lambda: "Subscribe" in calls())
+        job.launchers[1].send_signal(signal.SIGTERM)
+        incident = job.repaired()
+        assert (incident["strategy"], incident["ranks"]) == ("recover", [2, 3]), incident
+        assert job.launchers[1].wait(30) != 0
+        job.trains()
+        result = job.end(1)
+    training.assert_equal(result, reference, 4)
+    assert not list(tmp_path.glob("dump/step-*"))

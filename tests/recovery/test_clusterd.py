@@ -269,6 +269,30 @@ def test_clusterd_ends_the_job(tmp_path):
         assert (told.status.code, told.strategy) == (0, "dump")
 
 
+@pytest.mark.parametrize("answers", [True, *training.long(False)])
+def test_the_last_pod_saves_the_state_when_it_is_deleted(tmp_path, answers):
+    """Whether the ClusterD answers whose address the operator always sets, or not."""
+    more = {} if answers else {"MINDX_SERVER_IP": f"127.0.0.1:{training.free_port()}"}
+    with ended_by(tmp_path, more) as running:
+        os.kill(running._process.pid, signal.SIGTERM)
+        result = running.end()
+    assert result.status == 75 and "SIGTERM to its launcher" in training.paragraph(result)
+    assert list((tmp_path / "dump").glob("step-*"))
+
+
+@contextmanager
+def ended_by(tmp_path, more):
+    """A job that trains, where a ClusterD answers or, if its address is among `more`, none."""
+    more = {**more, "TASKD_DUMP_PATH": str(tmp_path / "dump")}
+    if "MINDX_SERVER_IP" not in more:
+        with job(tmp_path, role="lead", **more) as (running, _):
+            yield running
+        return
+    with training.start(tmp_path / "job", WORLD, "steered.py", STEPS, **more) as running:
+        running.trains()
+        yield running
+
+
 @pytest.mark.long
 def test_the_manager_is_killed_while_clusterd_pauses(tmp_path, reference):
     """The pause was its order, and ClusterD does not know the next one's."""
