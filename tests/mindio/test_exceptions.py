@@ -156,6 +156,12 @@ def test_what_cannot_be_registered_changes_nothing(pattern, state, handle, kind,
     assert meaning(RuntimeError("x")) == (ReportState.RS_UNKNOWN, "")
 
 
+@pytest.mark.parametrize("code", ["80E01801", "0x80e01801"])
+def test_the_device_s_code_is_told(code):
+    text = f"UCE ERROR: rank 2, device error type {code}, in aclrtSynchronize"
+    assert meaning(RuntimeError(text)) == (ReportState.RS_UCE, code.removeprefix("0x"))
+
+
 # -- when memory failed ----------------------------------------------------------------------------
 
 
@@ -200,6 +206,7 @@ def test_the_last_note_counts(nothing_noted):
 
 def test_without_any_time_the_answer_is_no(nothing_noted):
     assert utils.tft_can_do_uce_repair(2**62) is False
+    assert utils.tft_can_do_uce_repair(None, 10, 20) is False
     utils.tft_set_update_end_time(10)
     assert utils.tft_can_do_uce_repair(2**62) is False
 

@@ -207,7 +207,7 @@ for state in tft.ReportState:
     tft.tft_report_error(state)
     tft.tft_report_error(state.value, "507054")
 assert tft.tft_wait_next_action() == tft.Action.EXIT.value
-assert (tft.tft_get_repair_step(), tft.tft_get_repair_type()) == (0, "unknown")
+assert (tft.tft_get_repair_step(), tft.tft_get_repair_type()) == (0, "unknow")
 tft.tft_reset_limit_step()
 tft.tft_report_load_ckpt_step(3)
 assert controller_ttp.tft_query_high_availability_switch() is False
@@ -254,14 +254,15 @@ def test_wrong_arguments_are_refused_without_an_agent_too(call, kind):
         call()
 
 
-def test_the_controller_wants_the_order_and_the_address(monkeypatch):
+def test_the_controller_wants_the_order_and_the_address(monkeypatch, caplog):
     monkeypatch.setattr(controller, "_made", False)
     monkeypatch.setattr(controller, "_started", False)
-    with pytest.raises(RuntimeError, match="tft_init_controller first"):
+    with pytest.raises(SystemExit, match="2"):
         framework_ttp.tft_start_controller("127.0.0.1", 6000)
+    assert "tft_init_controller first" in caplog.text
     framework_ttp.tft_init_controller(-1, 100_000, False)
     for address, port in [("0.0.0.0", 6000), ("", 6000), ("::1", 1023), ("::1", 65536)]:
-        with pytest.raises(ValueError):
+        with pytest.raises(SystemExit, match="2"):
             framework_ttp.tft_start_controller(address, port)
     assert not controller.started()
     framework_ttp.tft_start_controller("::1", 65535)

@@ -31,6 +31,8 @@ _OUTCOMES = {
     "OTHER": ReportState.RS_UNKNOWN,
 }
 CODE = 15  # characters of an error code, documented
+# of the device's fault, in torch_npu's texts
+_DEVICE = re.compile(rf"device error type[\s:=]*(?:0x)?([0-9a-fA-F]{{1,{CODE}}})\b")
 TEXT = 1000  # of an exception that is told to all ranks
 
 _registered: dict[str, tuple[ReportState, Handle]] = {}
@@ -62,11 +64,12 @@ def meaning(error: BaseException) -> tuple[ReportState, str]:
         return ReportState.RS_UNKNOWN, ""
     if pattern in _registered:
         told = str(_registered[pattern][1](text) or "")
-        found = {**ReportState.__members__, **_OUTCOMES, **known}.get(told, known[pattern])
-        return found, told[:CODE]
+        state = {**ReportState.__members__, **_OUTCOMES, **known}.get(told, known[pattern])
+        return state, told[:CODE]
+    code = found[1] if (found := _DEVICE.search(text)) is not None else ""
     if pattern == HBM and repairable(text):
-        return ReportState.RS_UCE, ""
-    return known[pattern], ""
+        return ReportState.RS_UCE, code
+    return known[pattern], code
 
 
 def load(state: ReportState, text: str) -> Load | None:

@@ -42,7 +42,7 @@ def at(step: int, args: Any) -> None:
 
 
 def shrink(dp_ranks: list[int], ranks: list[int], args: Any, params: str) -> None:
-    assert params == '{"scale-in-strategy": "DP"}' and tft_get_repair_type() == "unknown"
+    assert params == '{"scale-in-strategy": "DP"}' and tft_get_repair_type() == "unknow"
     assert present == DP_RANKS, "it was told already that ranks have left"
     assert RANK in dp_ranks and set(dp_ranks) < set(DP_RANKS) and set(dp_ranks) <= set(ranks)
     leave(dp_ranks, ranks)

@@ -98,7 +98,7 @@ def stop(args: Any, ctx: Any) -> None:
 
 
 def clean(is_uce_error: bool, args: Any, ctx: Any) -> int:
-    assert tft_get_repair_type() in ("retry", "recover", "dump", "unknown")
+    assert tft_get_repair_type() in ("retry", "recover", "dump", "unknow")
     if is_uce_error:
         args[MODEL] = args[OPTIMIZER] = None
     return 0

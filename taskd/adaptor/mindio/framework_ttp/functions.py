@@ -6,6 +6,7 @@ nothing is repaired.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from taskd.adaptor.mindio.updates import Stopped
 from taskd.adaptor.mindio.utils.uce_utils import tft_can_do_uce_repair
 
 Handler = Callable[..., Any]
+
+log = logging.getLogger("taskd.worker")
 
 # -- controller ------------------------------------------------------------------------------------
 
@@ -36,9 +39,14 @@ def tft_init_controller(
 def tft_start_controller(
     bind_ip: str, port: int, enable_tls: bool = True, tls_info: str = ""
 ) -> None:
-    """Nothing is started: ranks reach the manager by their agents. Raises RuntimeError before
-    tft_init_controller."""
-    controller.start(bind_ip, port)
+    """Nothing is started: ranks reach the manager by their agents. Where MindIO's would not start,
+    with a wrong argument or before tft_init_controller, the process ends as it does there. Raises
+    SystemExit(2)."""
+    try:
+        controller.start(bind_ip, port)
+    except (ValueError, RuntimeError) as error:
+        log.error("%s", error)
+        raise SystemExit(2) from None
 
 
 def tft_destroy_controller() -> None:
@@ -191,10 +199,11 @@ def tft_get_repair_step() -> int:
 
 
 def tft_get_repair_type() -> str:
-    """ "retry", "recover", "dump" or "unknown", which it is too where ranks leave or come back."""
+    """ "retry", "recover", "dump" or "unknow", as MindIO spells it, which it is too where ranks
+    leave or come back."""
     me = processor.current()
     known = me is not None and me.repair_type in ("retry", "recover", "dump")
-    return me.repair_type if me is not None and known else "unknown"
+    return me.repair_type if me is not None and known else "unknow"
 
 
 def tft_report_load_ckpt_step(step: int) -> None:

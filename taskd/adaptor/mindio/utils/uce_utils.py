@@ -25,13 +25,14 @@ def tft_set_update_end_time(end_time: int | None = None) -> None:
 
 
 def tft_can_do_uce_repair(
-    hbm_error_time: int, start_time: int | None = None, end_time: int | None = None
+    hbm_error_time: int | None, start_time: int | None = None, end_time: int | None = None
 ) -> bool:
     """Whether the last update of the parameters began before the memory failed at `hbm_error_time`;
     otherwise it may have used wrong values, and so may other ranks. Missing times default to the
-    noted ones; without any, the answer is False."""
+    noted ones; without any, or where it is not known when the memory failed (None), the answer is
+    False."""
     start = _last.get("start") if start_time is None else start_time
-    return start is not None and hbm_error_time > start
+    return start is not None and hbm_error_time is not None and hbm_error_time > start
 
 
 def get_update_start_end_time() -> tuple[int | None, int | None]:
