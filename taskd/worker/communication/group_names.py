@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-_numbered: list[int] = []  # the number in use, and how many groups were named by it
+_number = 0  # in use
+_made: dict[
+    tuple[int, ...], int
+] = {}  # how many groups were named by it, by their ranks; () by none
 
 
 def number_names(number: int) -> None:
-    """Name groups made from now on by `number` and a count that starts over. torch counts groups in
-    each process, and the count of a new process, or of one that failed to make some, differs from
-    the rest. Raises RuntimeError."""
-    first = not _numbered
-    _numbered[:] = number, 0
+    """Name groups made from now on by `number` and a count that starts over: of those with the same
+    ranks if only these make the group, else of all. torch counts the groups that each process has
+    made, or holds: a new process, or one that failed to make some, has others than the rest, and
+    would wait for its peers under another name. Raises RuntimeError."""
+    global _number
+    _number = number
+    _made.clear()
     original = getattr(c10d, "_process_group_name", None)
     if original is None:
         raise RuntimeError(f"torch {torch.__version__} lacks distributed_c10d._process_group_name")
-    if not first:
-        return
+    if original is not _named:
+        c10d._process_group_name = _named
 
-    def named(ranks: Any, use_hashed_name: Any) -> Any:
-        name = original(ranks, use_hashed_name)
-        if use_hashed_name:  # a name by its ranks
-            return f"{name}_{_numbered[0]}"
-        _numbered[1] += 1
-        return f"{_numbered[0]}_{_numbered[1]}"
 
-    c10d._process_group_name = named
+def _named(ranks: Any, use_hashed_name: Any) -> Any:
+    key = tuple(ranks) if use_hashed_name else ()
+    _made[key] = _made.get(key, 0) + 1
+    name = f"{_number}_{_made[key]}"
+    if not use_hashed_name:
+        return name
+    return hashlib.sha256(f"{'_'.join(map(str, ranks))} {name}".encode()).hexdigest()
