@@ -9,6 +9,7 @@ import pytest
 from taskd.adaptor.mindio import exceptions, utils
 from taskd.adaptor.mindio.enums import ReportState
 from taskd.adaptor.mindio.exceptions import meaning, register
+from taskd.adaptor.mindio.framework_ttp import ttp_decorator
 from taskd.adaptor.mindio.updates import Stopped
 
 TEXTS = {
@@ -209,6 +210,14 @@ def test_without_any_time_the_answer_is_no(nothing_noted):
     assert utils.tft_can_do_uce_repair(None, 10, 20) is False
     utils.tft_set_update_end_time(10)
     assert utils.tft_can_do_uce_repair(2**62) is False
+
+
+def test_failed_memory_in_words(nothing_noted):
+    utils.tft_set_update_start_time(10)
+    assert ttp_decorator.handle_l2_hbm_error("UCE ERROR") == "OTHER"
+    for failed, words in ((11, "can repair"), (9, "can't repair")):
+        text = f"HBM MULTI BIT ECC at time us={failed}"
+        assert ttp_decorator.handle_l2_hbm_error(text) == f"HBM MULTI BIT ECC {words}"
 
 
 def test_now_is_in_microseconds(nothing_noted):

@@ -104,10 +104,13 @@ def check_pytorch_version() -> bool:
     return True
 
 
-def handle_l2_hbm_error(err_str: str) -> tuple[bool, bool]:
-    """Whether `err_str` reports failed memory, and whether a repair can restore what it held."""
-    failed = exceptions.HBM in err_str
-    return failed, not failed or exceptions.repairable(err_str)
+def handle_l2_hbm_error(err_str: str) -> str:
+    """Whether `err_str` reports failed memory, and whether a repair can restore what it held, in
+    words: "OTHER", "HBM MULTI BIT ECC can repair", "HBM MULTI BIT ECC can't repair"."""
+    if exceptions.HBM not in err_str:
+        return "OTHER"
+    can = "can" if exceptions.repairable(err_str) else "can't"
+    return f"{exceptions.HBM} {can} repair"
 
 
 def is_valid_ip(ip_str: str) -> bool:
