@@ -298,6 +298,7 @@ def make_epoch(
                 TASKD_SLOT=str(local),
                 TASKD_LOCAL_RANK=str(local),
                 TASKD_INCARNATION="0",
+                RESTART_FAULT_PROCESS_TYPE="pod",  # read by MindSpeed-LLM, as TaskD sets it
                 **common,
             )
         for local in environments:

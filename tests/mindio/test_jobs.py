@@ -73,6 +73,8 @@ def test_one_fault_after_the_other_gloo_for_hccl(
         ("recover-in-place", [3]),
     ]
     assert "ValueError: a defect that shows once in step 40" in str(found[5]["faults"])
+    types = [(job.out / f"type-{rank}").read_text() for rank in range(4)]
+    assert types == ["worker", "pod", "worker", "worker"]
 
 
 def test_a_part_of_a_sharded_optimizer_comes_from_its_replica_gloo_for_hccl(

@@ -126,11 +126,11 @@ def test_a_pod_is_deleted_and_the_next_one_takes_its_place(hosts, tmp_path, refe
             TASKD_DUMP_PATH=str(tmp_path / "dump"),
         ) as job,
     ):
-        job.standby(2)
-        job.ready(1)
+        job.trains()
         calls = lambda: [line["call"] for line in cluster.lines()]  # noqa: E731
         job.until("ClusterD had the job", lambda: "Subscribe" in calls())
         job.launchers[1].send_signal(signal.SIGTERM)
+        job.standby(2)
         incident = job.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover", [2, 3]), incident
         assert job.launchers[1].wait(30) != 0

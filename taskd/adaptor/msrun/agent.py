@@ -24,7 +24,7 @@ from taskd.adaptor.msrun.scheduler import LEAVING, Scheduler
 from taskd.adaptor.msrun.workers import NotUsable, Program, Workers
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.processes import Forked, describe
-from taskd.agent.ranks.replacements import Order
+from taskd.agent.ranks.replacements import IN_PLACE, Order
 from taskd.messages import from_agent, to_agent
 from taskd.protocol.addresses import Address
 
@@ -128,7 +128,11 @@ class MsrunAgent:
             rank = epoch.ranks.get(local)
             if rank is None or rank.incarnation != incarnation:
                 continue  # ordered before all ranks were restarted
-            variables = {**self._variables[local], "TASKD_INCARNATION": str(incarnation)}
+            variables = {
+                **self._variables[local],
+                "TASKD_INCARNATION": str(incarnation),
+                **IN_PLACE,
+            }
             program, zygote = self._workers.programs.get(local), agent.replacements.zygote
             if program is not None and zygote is not None and zygote.ready:
                 order = self._order(program, rank, incarnation)
@@ -159,7 +163,7 @@ class MsrunAgent:
             incarnation,
             sys.executable,
             program.arguments,
-            {**variables, **paths, "TASKD_INCARNATION": str(incarnation)},
+            {**variables, **paths, "TASKD_INCARNATION": str(incarnation), **IN_PLACE},
             program.log,
             program.log,
             by_msrun,

@@ -41,6 +41,7 @@ class Rank:
     joined: bool = False
     dumps: tuple[str, ...] = ()  # see from_rank.RankJoined
     idle: float | None = None  # at its last interruption, see from_rank.RankInterrupted
+    in_place: bool = False  # its process has replaced one of this node
     stateless: bool = False  # its process is a replacement that does not have its state yet
     ready: bool = False  # and it waits for orders
     restored: int = 0  # the generation in which it was last given its state

@@ -18,7 +18,7 @@ from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank, pidfd
 from taskd.agent.ranks.processes import Forked, Handler, Ordered, signal_group
 from taskd.agent.ranks.rank_connections import RankConnections
-from taskd.agent.ranks.replacements import Order, Replacements
+from taskd.agent.ranks.replacements import IN_PLACE, Order, Replacements
 
 log = logging.getLogger("taskd.agent")
 
@@ -49,6 +49,7 @@ class RankProcesses:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
         before = marks(epoch, rank.local, rank.incarnation), rank.pid
+        rank.in_place = rank.in_place or rank.pid > 0
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
             self.node.retired.append(rank.process)
@@ -103,6 +104,7 @@ class RankProcesses:
                     **os.environ,
                     **context.envs[rank.local],
                     "TASKD_INCARNATION": str(rank.incarnation),
+                    **(IN_PLACE if rank.in_place else {}),
                 },
                 stdout=context.stdouts[rank.local],
                 stderr=context.stderrs[rank.local],

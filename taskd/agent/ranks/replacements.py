@@ -39,6 +39,9 @@ AGAIN = 5.0
 REFUSED = 5.0
 # seconds between two tries: nothing notifies of a place that has become free; a try takes 1 ms
 NEXT = 0.1
+# as TaskD says it to a rank that is started again in its pod: MindSpeed-LLM does not wait for its
+# node's other ranks then
+IN_PLACE = {"RESTART_FAULT_PROCESS_TYPE": "worker"}
 
 
 @dataclass(frozen=True)

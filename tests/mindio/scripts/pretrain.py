@@ -343,6 +343,7 @@ def main() -> None:
     tft_register_exception_handler("PRECISION ERROR", "RS_RETRY", precision_error)
     model = Model()
     (OUTPUT / f"pid-{RANK}").write_text(str(os.getpid()))
+    (OUTPUT / f"type-{RANK}").write_text(os.environ.get("RESTART_FAULT_PROCESS_TYPE", "none"))
     optimizer = train(step_of, model, DistributedAdam(model), Scheduler())
     trained = [*optimizer.state, *optimizer.parameters]
     digest = [hashlib.sha256(t.detach().numpy().tobytes()).hexdigest() for t in trained]
