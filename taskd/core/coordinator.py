@@ -68,14 +68,8 @@ class Coordinator:
         self.finishing = Finishing(self.job, self.recovery, self.faults, self.pause)
         self.forming = Forming(self.job, self.recovery)
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
-        self.leaving = Leaving(
-            self.job,
-            self.recovery,
-            self.pause,
-            self.finishing,
-            self.switch,
-            lambda: self.advisor.on,
-        )
+        saving = self.pause, self.finishing, self.switch
+        self.leaving = Leaving(self.job, self.recovery, *saving, lambda: self.advisor.on)
         parts = self.recovery, self.faults, self.pause, self.finishing
         self.tasks = Tasks(self.job, *parts, lambda *told: self.advisor.task_done(*told))
         self.profiling = Profiling(self.job)

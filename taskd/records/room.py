@@ -21,10 +21,10 @@ SMALL = 1 << 20
 # what is left to the training, whose own memory rises and falls: this share of the limit, at most
 # `LEFT` bytes
 SHARE, LEFT = 1 / 32, 1 << 30
+MORE = "more memory (docker: --memory; Kubernetes: resources.limits.memory)"
 REMEDY = (
-    "Give the container more memory (docker: --memory; Kubernetes: resources.limits.memory); files"
-    " of records can be in /dev/shm too (docker: --shm-size; Kubernetes: an emptyDir of medium"
-    " Memory)"
+    f"Give the container {MORE}; files of records can be in /dev/shm too (docker: --shm-size;"
+    " Kubernetes: an emptyDir of medium Memory)"
 )
 TRIES, PAUSE = 100, 0.01  # to lock, seconds between two
 _UNLIMITED = 1 << 60  # a limit above it is none: version 1 says so with a number

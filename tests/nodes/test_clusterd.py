@@ -15,13 +15,17 @@ AT = "0.0.0.0:8899"
 STRATEGY = "retry,recover-in-place,recover"
 
 
+def requests(cluster, call):
+    """What ClusterD was told by such calls."""
+    return [line["request"] for line in cluster.lines() if line["call"] == call]
+
+
 @pytest.mark.long
 def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, reference):
     machines = hosts(5)
 
     def told(call):
-        """What it was told by such calls."""
-        return [line["request"] for line in cluster.lines() if line["call"] == call]
+        return requests(cluster, call)
 
     def begun():
         """Whether it has a stream of signals since it was last told the result."""
@@ -79,7 +83,7 @@ def test_two_pods_fail_one_after_the_other(hosts, tmp_path, reference):
     machines = hosts(7)
 
     def told(call):
-        return [line["request"] for line in cluster.lines() if line["call"] == call]
+        return requests(cluster, call)
 
     with (
         stand_in(machines, 6, tmp_path / "told", CLUSTERD, "recover", AT, "1") as cluster,
@@ -127,8 +131,7 @@ def test_a_pod_is_deleted_and_the_next_one_takes_its_place(hosts, tmp_path, refe
         ) as job,
     ):
         job.trains()
-        calls = lambda: [line["call"] for line in cluster.lines()]  # noqa: E731
-        job.until("ClusterD had the job", lambda: "Subscribe" in calls())
+        job.until("ClusterD had the job", lambda: requests(cluster, "Subscribe"))
         job.launchers[1].send_signal(signal.SIGTERM)
         job.standby(2)
         incident = job.repaired()

@@ -22,19 +22,20 @@ ALL = ("retry", "recover-in-place", "dump")
 
 
 @contextmanager
-def job(tmp_path, strategies=ALL, role="follow", **more):
-    """A job that trains, and the ClusterD that has registered it."""
+def job(tmp_path, strategies=ALL, role="follow", answers=True, **more):
+    """A job that trains, and the ClusterD that has registered it, if it answers."""
     directory = tmp_path / "job"
     cluster = StandIn(strategies, per_node=WORLD)
     env = {
-        "MINDX_SERVER_IP": f"127.0.0.1:{cluster.port}",
+        "MINDX_SERVER_IP": f"127.0.0.1:{cluster.port if answers else training.free_port()}",
         "TASKD_CLUSTERD": role,
         "TASKD_RECOVER_STRATEGY": ",".join(strategies),
         **more,
     }
     try:
         with training.start(directory, WORLD, "steered.py", STEPS, **env) as running:
-            registered(running, cluster)
+            if answers:
+                registered(running, cluster)
             running.trains()
             yield running, cluster
     finally:
@@ -272,25 +273,12 @@ def test_clusterd_ends_the_job(tmp_path):
 @pytest.mark.parametrize("answers", [True, *training.long(False)])
 def test_the_last_pod_saves_the_state_when_it_is_deleted(tmp_path, answers):
     """Whether the ClusterD answers whose address the operator always sets, or not."""
-    more = {} if answers else {"MINDX_SERVER_IP": f"127.0.0.1:{training.free_port()}"}
-    with ended_by(tmp_path, more) as running:
+    dump = str(tmp_path / "dump")
+    with job(tmp_path, role="lead", answers=answers, TASKD_DUMP_PATH=dump) as (running, _):
         os.kill(running._process.pid, signal.SIGTERM)
         result = running.end()
     assert result.status == 75 and "SIGTERM to its launcher" in training.paragraph(result)
     assert list((tmp_path / "dump").glob("step-*"))
-
-
-@contextmanager
-def ended_by(tmp_path, more):
-    """A job that trains, where a ClusterD answers or, if its address is among `more`, none."""
-    more = {**more, "TASKD_DUMP_PATH": str(tmp_path / "dump")}
-    if "MINDX_SERVER_IP" not in more:
-        with job(tmp_path, role="lead", **more) as (running, _):
-            yield running
-        return
-    with training.start(tmp_path / "job", WORLD, "steered.py", STEPS, **more) as running:
-        running.trains()
-        yield running
 
 
 @pytest.mark.long

@@ -110,8 +110,8 @@ def memory(environ: Mapping[str, str], state: int | None, root: Path = Path("/")
         return warning(
             name,
             f"no copy of the training state would be kept: {why}",
-            "more memory (docker: --memory; Kubernetes: resources.limits.memory); or do without the"
-            " copy, TASKD_STRIPES=off: a fault after the update then cannot be undone",
+            f"{room.MORE}; or do without the copy, TASKD_STRIPES=off: a fault after the update then"
+            " cannot be undone",
         )
     return ok(name, f"{text}, and records take {_size(need)}")
 

@@ -105,8 +105,7 @@ class Stripes:
         node = STRIPES * _total(tensors) * (self._local_size // len(self._local(local)))
         return (
             f"this node's stripes take {room.mib(node)}, twice parameters and optimizer state: give"
-            " the container more memory (docker: --memory; Kubernetes: resources.limits.memory), or"
-            " set TASKD_STRIPES=off"
+            f" the container {room.MORE}, or set TASKD_STRIPES=off"
         )
 
     def _local(self, local: Sequence[int] | None) -> Sequence[int]:

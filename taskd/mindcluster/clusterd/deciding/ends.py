@@ -53,8 +53,7 @@ class Ends:
         at_fault, named = self._nodes.at_fault, self._reports.named
         if not named:
             return "ClusterD names no rank that is at fault"
-        repaired = self._reports.known | self._reports.stale(now)
-        if not at_fault and named <= repaired:
+        if not at_fault and named <= self._reports.settled(now):
             return "what ClusterD names is repaired"
         return ""
 

@@ -142,8 +142,8 @@ class Nodes:
             if number in self._left or self._repaired(number, now):
                 continue
             if not self._others_have(number):
-                text = f"node {number} stays: no other node has the state of its ranks"
-                self._job.note(f"{text}; they are replaced there, and ClusterD's order is not")
+                text = f"node {number} stays, since no other node has the state of its ranks"
+                self._job.note(f"{text}: those at fault are replaced there")
                 continue
             self._left.add(number)
             self._recovery.give_up(number, "ClusterD replaces its pod", now)
@@ -160,8 +160,9 @@ class Nodes:
     def _repaired(self, number: int, now: float) -> bool:
         """Whether ClusterD means a fault that is repaired."""
         ranks = set(self._topology.nodes[number].ranks)
-        stale = self._reports.known | self._reports.stale(now)
-        repaired = not ranks.isdisjoint(stale) and ranks.isdisjoint(self.at_fault)
+        repaired = not ranks.isdisjoint(self._reports.settled(now)) and ranks.isdisjoint(
+            self.at_fault
+        )
         return repaired and number not in self._certain
 
     def known(self, now: float) -> set[int]:

@@ -91,6 +91,10 @@ class Reports:
         """The ranks that ClusterD may still name for a fault that is repaired."""
         return {rank for rank, at in self._repaired.items() if now < at + STALE}
 
+    def settled(self, now: float) -> set[int]:
+        """The ranks whose fault is handled or repaired here."""
+        return self.known | self.stale(now)
+
     def repeat(self, event: e.AdvisorSignal) -> None:
         """Report again what ClusterD's signal lacks, before it is answered: a report that comes
         while it begins anew begins its handling, but its ranks are lost to it."""
