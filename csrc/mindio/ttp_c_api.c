@@ -4,22 +4,25 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static int updating;
+EXPORT int taskd_optimizer_updates;
+
+static void set(int updates)
+{
+    __atomic_store_n(&taskd_optimizer_updates, updates, __ATOMIC_SEQ_CST);
+}
 
 EXPORT int MindioTtpSetOptimStatusUpdating(int64_t backup_step)
 {
-    (void)backup_step;
-    __atomic_store_n(&updating, 1, __ATOMIC_SEQ_CST);
+    if (backup_step < -1)
+        return 1;
+    set(1);
     return 0;
 }
 
-EXPORT int MindioTtpSetOptimStatusFinished(void)
+EXPORT int MindioTtpSetOptimStatusFinished(int64_t step)
 {
-    __atomic_store_n(&updating, 0, __ATOMIC_SEQ_CST);
+    if (step <= 0)
+        return 1;
+    set(0);
     return 0;
-}
-
-EXPORT int taskd_optimizer_updates(void)
-{
-    return __atomic_load_n(&updating, __ATOMIC_SEQ_CST);
 }

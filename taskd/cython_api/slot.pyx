@@ -12,7 +12,7 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_leave_on, taskd_together, taskd_wait_started, taskd_waited,
+    taskd_leave_on, taskd_together, taskd_damaged, taskd_torn, taskd_wait_started, taskd_waited,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -31,6 +31,7 @@ PHASES = (
 )
 
 ALL_DONE = TASKD_ALL_DONE
+BEGUN, LOST, TORN, STOPPED = range(4)
 
 
 def attach(path, slot):
@@ -118,16 +119,38 @@ def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
     return rc == 0
 
 
-def together(uint64_t step, uint32_t built_at, timeout_ms=-1):
-    """Wait until the ranks of all slots have called this for `step` and `built_at`: True. False, on
-    all of them, if an interruption newer than `built_at` came before the last. Raises OSError
-    ETIMEDOUT after `timeout_ms`: the others may get another answer."""
-    cdef int rc, part = int(timeout_ms)
-    with nogil:
-        rc = taskd_together(step, built_at, part)
+def begin_update(uint64_t step, uint32_t built_at, uint64_t accepted, int timeout_ms):
+    """Publish that this rank changes its state, after `step` updates, once the ranks of all slots
+    have called this for `step` and `built_at`. Returns BEGUN; or, nothing being published, LOST: a
+    memory page is gone, more than `accepted` so far; TORN: see sockets.torn; STOPPED, on all of
+    them: an interruption newer than `built_at` came before the last. `timeout_ms` < 0: do not wait
+    for the others. Raises OSError ETIMEDOUT: the others may get another answer."""
+    cdef int rc
+    if taskd_damaged() != accepted:
+        return LOST
+    if taskd_torn() != 0:
+        return TORN
+    if timeout_ms >= 0:
+        with nogil:
+            rc = taskd_together(step, built_at, timeout_ms)
+        if rc < 0:
+            raise failure(rc, f"step {step} together with the ranks of this node, {timeout_ms} ms")
+        if rc != 0:
+            return STOPPED
+    rc = taskd_progress(step, TASKD_UPDATING)
     if rc < 0:
-        raise failure(rc, f"step {step} together with all ranks of this node, {timeout_ms} ms")
-    return rc == 0
+        raise failure(rc, f"update of step {step}")
+    return BEGUN
+
+
+def end_update(uint64_t step, uint64_t accepted):
+    """Publish that `step` updates are done. Returns (whether a page was lost, whether a message was
+    torn) meanwhile, or before: then what the update gave is not whole."""
+    cdef bint lost = taskd_damaged() != accepted, torn = taskd_torn() != 0
+    cdef int rc = taskd_progress(step, TASKD_COMMITTED)
+    if rc < 0:
+        raise failure(rc, f"end of update {step}")
+    return lost, torn
 
 
 def copying():

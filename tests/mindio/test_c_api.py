@@ -20,11 +20,18 @@ def test_an_update_that_the_device_begins_is_waited_for(monkeypatch: pytest.Monk
     ctypes.CDLL(str(FOLDER / "framework_ttp" / "libttp_framework.so"))
     library = ctypes.CDLL(str(FOLDER / "mindspore_api" / "libttp_c_api.so"))
     updating = library.MindioTtpSetOptimStatusUpdating
-    updating.argtypes, updating.restype = [ctypes.c_int64], ctypes.c_int
+    finished = library.MindioTtpSetOptimStatusFinished
+    for call in (updating, finished):
+        call.argtypes, call.restype = [ctypes.c_int64], ctypes.c_int
     updates = Updates(threading.Condition())
+    assert not updates.under_way
+    assert updating(-2) == 1
     assert not updates.under_way
     assert updating(-1) == 0
     assert updates.under_way
+    assert [finished(0), finished(-1)] == [1, 1] and updates.under_way
+    assert finished(1) == 0 and not updates.under_way
+    assert updating(7) == 0 and updates.under_way
     assert not updates.close(0.01), "an update is under way"
     assert not updates.whole
     updates.open(3, 1)

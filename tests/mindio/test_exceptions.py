@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
+import torch
 
-from taskd.adaptor.mindio import exceptions, utils
+from taskd.adaptor.mindio import exceptions, frameworks, utils
 from taskd.adaptor.mindio.enums import ReportState
 from taskd.adaptor.mindio.exceptions import meaning, register
 from taskd.adaptor.mindio.framework_ttp import ttp_decorator
@@ -245,3 +247,55 @@ def test_an_hbm_error_counts_by_its_time(nothing_noted, text, expected):
     utils.tft_set_update_start_time(10_000)
     utils.tft_set_update_end_time(10_500)
     assert meaning(RuntimeError(text)) == (ReportState[expected], "")
+
+
+# -- what another rank's end may have caused -------------------------------------------------------
+
+
+def gloo() -> RuntimeError:
+    return RuntimeError("[gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:1")
+
+
+def as_a_context() -> Exception:
+    try:
+        try:
+            raise gloo()
+        finally:
+            raise KeyError("what the collective should have given")
+    except KeyError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (gloo(), True),
+        (as_a_context(), True),
+        (torch.distributed.DistStoreError("wait timeout"), True),
+        (ConnectionResetError(), True),
+        (EOFError(), True),
+        (None, True),
+        (RuntimeError("a defect"), False),
+        (RuntimeError("The size of tensor a (3) must match the size of tensor b (4)"), False),
+        (ValueError("Connection closed by peer"), False),
+        (KeyError("x"), False),
+    ],
+)
+def test_what_another_rank_s_end_may_have_caused(error, may):
+    assert frameworks.may_be_of_a_peer(error) is may
+
+
+def test_after_a_torn_message_anything_may_be(monkeypatch):
+    monkeypatch.setattr(frameworks.sockets, "torn", lambda: True)
+    assert frameworks.may_be_of_a_peer(IndexError("an index that came as zeros"))
+
+
+def test_on_an_accelerator_any_text_of_its_libraries_may_be(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert frameworks.may_be_of_a_peer(RuntimeError("a text of the next release"))
+    assert not frameworks.may_be_of_a_peer(ValueError("a defect"))
+
+
+def test_where_the_framework_is_not_torch_it_is_not_known(monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    assert frameworks.may_be_of_a_peer(ValueError("a defect"))

@@ -24,8 +24,8 @@ def rank(monkeypatch):
         report=lambda *what: calls.append("report"),
         wait_for_action=lambda: calls.append("wait"),
     )
-    made.explained = lambda: made.is_explained
-    made.stay_for_dump = lambda: processor.Processor.stay_for_dump(made)
+    made.explained = lambda error: made.is_explained
+    made.stay_for_dump = lambda explained: processor.Processor.stay_for_dump(made, explained)
     monkeypatch.setattr(processor, "current", lambda: made)
     return made
 

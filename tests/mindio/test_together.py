@@ -40,7 +40,8 @@ for line in sys.stdin:
     while time.perf_counter_ns() < due:
         pass
     try:
-        print(slot.together(step, built_at, limit), flush=True)
+        begun = slot.begin_update(step, built_at, 0, limit)
+        print({slot.BEGUN: True, slot.STOPPED: False}[begun], flush=True)
     except TimeoutError:
         print("timeout", flush=True)
 """
@@ -68,7 +69,7 @@ class Node:
     def come(
         self, rank: int, step: int, built_at: int = 0, limit: int = LIMIT * 1000, delay: int = 0
     ) -> None:
-        """Let `rank` call together, after `delay` ns."""
+        """Let `rank` begin an update, after `delay` ns."""
         pipe = self.ranks[rank].stdin
         assert pipe is not None
         pipe.write(f"{step} {built_at} {limit} {delay}\n")
@@ -260,7 +261,7 @@ def test_numbers_may_be_large(node):
 
 def test_without_a_slot():
     with pytest.raises(OSError) as error:
-        slot.together(0, 0, 1)
+        slot.begin_update(0, 0, 0, 1)
     assert error.value.errno == errno.ENOTCONN
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from taskd.cython_api import sockets
+
 _version = ""  # MindSpeed or MindSpeed-LLM, as the framework says
 
 
@@ -80,6 +82,27 @@ def free_memory() -> None:
 
             gc.collect()
             device.empty_cache()
+
+
+def may_be_of_a_peer(error: BaseException | None) -> bool:
+    """Whether the end of another rank may be the cause of `error`, whose text nobody has explained
+    to the interface; None: it is not known, it may be. A script's own defect is not kept waiting.
+    On an accelerator any RuntimeError may be, since a library's next release has other texts: all
+    ranks would otherwise end with the first."""
+    if error is None or "torch" not in sys.modules or sockets.torn():
+        return True
+    import torch
+
+    from taskd import devices
+    from taskd.devices.faults import causes
+
+    chain = causes(error)
+    if any(isinstance(cause, (OSError, EOFError)) for cause in chain):
+        return True
+    if not any(isinstance(cause, RuntimeError) for cause in chain):
+        return False
+    accelerated = device() is not None or torch.cuda.is_available()
+    return accelerated or devices.of(torch.device("cpu")).recognise(error) is not None
 
 
 def sets_up_by_itself() -> None:

@@ -32,7 +32,7 @@ from taskd.worker.set_up import imports
 
 log = logging.getLogger("taskd.worker")
 
-# Seconds that an exception of unknown cause waits for an interruption: where a peer has died, the
+# Seconds that an exception waits for an interruption which explains it: where a peer has died, the
 # order arrives some milliseconds after its connections have broken.
 UNEXPLAINED = 1.0
 NO_FAULTS = (
@@ -205,16 +205,20 @@ class Processor(Rank):
             text = "it was stopped, and taskd had not ordered that"
             self.agent.report(from_rank.RankFaulted, step, fault, text)
 
-    def explained(self) -> bool:
-        """Whether an interruption explains an exception of unknown cause: waits for it a moment."""
+    def explained(self, error: BaseException | None) -> bool:
+        """Whether an interruption explains an exception of unknown cause: waits for it a moment
+        where another rank's end may be the cause."""
+        patience = UNEXPLAINED if frameworks.may_be_of_a_peer(error) else 0.0
         with self.changed:
-            return self.changed.wait_for(lambda: self.interrupted, UNEXPLAINED)
+            return self.changed.wait_for(lambda: self.interrupted, patience)
 
-    def stay_for_dump(self) -> None:
+    def stay_for_dump(self, explained: bool) -> None:
         """Wait while another thread of this process saves a last checkpoint; afterwards the
-        launcher ends the process. Returns at once for another strategy."""
+        launcher ends the process. Returns at once for another strategy. `explained`: an
+        interruption has come, and its order, which names the strategy, is about to."""
         with self.changed:
-            self.changed.wait_for(lambda: self.repair_type != "unknown", UNEXPLAINED)
+            patience = UNEXPLAINED if explained else 0.0
+            self.changed.wait_for(lambda: self.repair_type != "unknown", patience)
             saving = self.repair_type == "dump"
         if saving:
             self.wait_for_action()

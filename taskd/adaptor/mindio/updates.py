@@ -16,7 +16,7 @@ import logging
 import threading
 from pathlib import Path
 
-from taskd.cython_api import damage, slot, sockets
+from taskd.cython_api import damage, slot
 
 # seconds that the other ranks of the node may take to arrive after a barrier; a framework in which
 # not all of them take part would otherwise wait forever
@@ -37,55 +37,57 @@ class Stopped(RuntimeError):
         super().__init__(f"{text}: ForceStopError: taskd has stopped this rank for a repair")
 
 
-def _device() -> ctypes.CDLL | None:
-    """The library by which MindSpore's device code tells that an update begins (csrc/mindio); the
-    same copy, as it is loaded from the same path."""
+def _device() -> ctypes.c_int:
+    """Set while MindSpore's device code writes parameters, by a library that it calls: see
+    csrc/mindio. The same copy, as it is loaded from the same path."""
     path = Path(__file__).parent / "mindspore_api" / "libttp_c_api.so"
     try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(path)), "taskd_optimizer_updates")
+    except (OSError, ValueError) as error:
         log.warning("%s: updates on a device are not seen: %s", path, error)
-        return None
+        return ctypes.c_int(0)
 
 
 class Updates:
-    """Used by the training thread and the one that carries out orders."""
+    """Used by the training thread and the one that carries out orders.
+
+    An update is two calls in each step, so they take no lock: each thread first sets what it does,
+    `updating` or `closed`, and then looks at the other's. Whoever finds both gives way, or waits.
+    """
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.step = 0  # updates finished
         self.updating = False
-        self.closed = False  # a repair has taken this rank's position
+        self.closed = False  # a repair takes, or has taken, this rank's position
         self.whole = True  # the state is that after `step` updates
         self._device = _device()
         self._built_at = slot.interruption()  # training goes on since this interruption
-        self._together = True
+        self._patience_ms = round(TOGETHER * 1e3)
         self._accepted = damage.damaged()  # pages that were lost, and whose content was restored
 
     # -- the training thread -----------------------------------------------------------------------
 
     def begin(self) -> None:
         """Raises Stopped, RuntimeError."""
-        self.look_at_memory()
-        with self._changed:
-            if self.closed:
-                raise Stopped
-            if sockets.torn():  # gloo's collectives returned, and what they gave is not whole
-                raise RuntimeError(f"{TORN}: what this step has received must not be used")
-            self.updating = True
-        if not self._come():
-            with self._changed:
-                self.updating = False
-                self._changed.notify_all()
+        self.updating = True
+        if self.closed:
+            self._end()
+            self.look_at_memory()
             raise Stopped
-        slot.progress(self.step, slot.UPDATING)
+        begun = self._begin()
+        if begun == slot.BEGUN:
+            return
+        self._end()
+        if begun == slot.LOST:
+            self.look_at_memory()
+        if begun == slot.TORN:  # gloo's collectives returned, and what they gave is not whole
+            raise RuntimeError(f"{TORN}: what this step has received must not be used")
+        raise Stopped
 
-    def _come(self) -> bool:
-        """Whether the ranks of this node begin the update."""
+    def _begin(self) -> int:
         try:
-            return not self._together or slot.together(
-                self.step, self._built_at, round(TOGETHER * 1e3)
-            )
+            return slot.begin_update(self.step, self._built_at, self._accepted, self._patience_ms)
         except TimeoutError:
             log.warning(
                 "not all ranks of this node began update %d within %.0f s: from now on this rank"
@@ -93,22 +95,28 @@ class Updates:
                 self.step + 1,
                 TOGETHER,
             )
-            self._together = False
-            return True
+            self._patience_ms = -1
+            return self._begin()
 
     def end(self, step: int) -> None:
         """Raises RuntimeError."""
         if type(step) is not int or step < 1:
             raise ValueError(f"tft_end_updating_os: step is {step!r}; it must be 1 or more")
-        lost = self.lost
-        if self._device is not None:
-            self._device.MindioTtpSetOptimStatusFinished()
-        with self._changed:
-            self.updating, self.step = False, step
-            self.whole = self.whole and not lost and not sockets.torn()
-            self._changed.notify_all()
-        slot.progress(step, slot.COMMITTED)
-        self.look_at_memory()
+        lost, torn = slot.end_update(step, self._accepted)
+        if self._device.value:
+            self._device.value = 0
+        if lost or torn:
+            self.whole = False
+        self.step = step
+        self._end()
+        if lost:
+            self.look_at_memory()
+
+    def _end(self) -> None:
+        self.updating = False
+        if self.closed:
+            with self._changed:
+                self._changed.notify_all()
 
     @property
     def lost(self) -> bool:
@@ -123,8 +131,7 @@ class Updates:
     @property
     def under_way(self) -> bool:
         """Whether parameters are being changed, as reported by the script or the device's code."""
-        on_device = self._device is not None and self._device.taskd_optimizer_updates()
-        return self.updating or bool(on_device)
+        return self.updating or bool(self._device.value)
 
     # -- repairs -----------------------------------------------------------------------------------
 
@@ -132,8 +139,8 @@ class Updates:
         """Wait until no update is under way, and let none begin. False if it takes longer than
         `limit` seconds: then the state is not whole."""
         with self._changed:
-            done = self._changed.wait_for(lambda: not self.under_way, limit)
             self.closed = True
+            done = self._changed.wait_for(lambda: not self.under_way, limit)
             self.whole = self.whole and done and not self.lost
             return done
 
@@ -142,8 +149,7 @@ class Updates:
         self._built_at = interruption
         self._accepted = damage.damaged()
         damage.accept(self._accepted)
-        if self._device is not None:
-            self._device.MindioTtpSetOptimStatusFinished()
+        self._device.value = 0
         with self._changed:
             self.step, self.updating, self.closed, self.whole = step, False, False, True
             self._changed.notify_all()

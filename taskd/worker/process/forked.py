@@ -35,11 +35,13 @@ def warm() -> None:
     import torch
 
     from taskd import trainers
+    from taskd.adaptor.mindio import alias
     from taskd.records import sealed
     from taskd.worker.discovery import loop_variables, project
     from taskd.worker.set_up import interception
 
     trainers.warm()
+    alias.modules()
     # all modules are looked at here, not in each fork
     interception.rehearse()
     project.know_modules()

@@ -7,6 +7,7 @@ nothing is repaired.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -170,11 +171,12 @@ def tft_report_error(error_type: int | ReportState, error_code: str = "") -> Non
     me = processor.current()
     if me is None:
         return
-    explained = state is ReportState.RS_UNKNOWN and me.explained()
+    # the caller handles the exception as it calls this
+    explained = state is ReportState.RS_UNKNOWN and me.explained(sys.exc_info()[1])
     if not explained:
         me.report(state, str(error_code)[: exceptions.CODE])
     if state is ReportState.RS_UNKNOWN:
-        me.stay_for_dump()  # the caller ends the process
+        me.stay_for_dump(explained)  # the caller ends the process
     if explained:
         raise Stopped
 

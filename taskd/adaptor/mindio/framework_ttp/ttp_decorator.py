@@ -67,7 +67,7 @@ def _await_repair(me: Processor, error: Exception) -> None:
     """Report `error` and wait until the training function may be called again; otherwise raises
     it."""
     state, code = exceptions.meaning(error)
-    if state is ReportState.RS_UNKNOWN and me.explained():
+    if state is ReportState.RS_UNKNOWN and me.explained(error):
         state = ReportState.RS_NORMAL
     log.warning("rank %d: %s: %s: %s", me.agent.rank, state.name, type(error).__name__, error)
     if state is ReportState.RS_UNKNOWN:
