@@ -61,6 +61,9 @@ job = taskd.protect(model=model, optimizer=optimizer)
 with open(OUTPUT / f"losses-{RANK}", "a", buffering=1) as losses:
     for attempt in job.steps(10**9):
         with attempt as step:
+            if (mark := OUTPUT / f"raise-{RANK}").exists():
+                mark.unlink()
+                raise ValueError("a defect that shows once")
             x = torch.randn(BATCH, WIDTH)
             hidden = torch.relu(column(_Copy.apply(x)))
             loss = (_Sum.apply(row(hidden)) - x.roll(1, 1)).pow(2).mean()

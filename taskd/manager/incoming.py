@@ -10,6 +10,7 @@ import zmq
 from taskd.core.coordinator import Coordinator
 from taskd.manager import peers
 from taskd.manager.history.writer import JournalWriter
+from taskd.manager.limits import ManagerLimits
 from taskd.manager.membership import Membership
 from taskd.manager.operators import Operators
 from taskd.manager.outgoing import Outgoing
@@ -17,6 +18,7 @@ from taskd.manager.peers import Dropped, Origin, Peer
 from taskd.manager.voters import Voters
 from taskd.messages import from_agent, from_rank, to_agent, to_operator
 from taskd.messages.envelope import OPERATOR, STANDBY, unseal
+from taskd.protocol.addresses import Address
 from taskd.protocol.gate import speaker
 
 
@@ -49,6 +51,7 @@ class Incoming:
         self._overheard: set[str] = set()
         self._rendezvous = ""  # where the job's launchers meet, by the first that named one
         self._last_launcher = clock()  # when there was one, or one asked
+        self._last_arrival = clock()
         self._from_anybody: dict[type, Callable[[Origin, Any, float], None]] = {
             from_agent.VoterState: self._vote,
             from_agent.Vote: self._vote,
@@ -208,12 +211,24 @@ class Incoming:
             to_agent.Permit(question.node, question.agent, question.fetch, granted, ranks or ()),
         )
 
+    def miss_nodes(self, place: Address, now: float, limits: ManagerLimits) -> float:
+        """Warn of nodes that have never joined, once their launchers have had time to meet.
+        `place`: where the manager listens. Returns when to look again."""
+        members = self._members
+        meeting = self._last_arrival + limits.meeting
+        come = len(members.seen | members.arrived)
+        if now < meeting and come >= self._coordinator.job.settings.nodes:
+            return meeting
+        members.miss_nodes(place)
+        return now + limits.next_warning
+
     def _arrived(self, route: bytes, message: from_agent.Arrived) -> None:
         """Answer a launcher that has just started: is the job under way, and its node taken?"""
         self._rendezvous = self._rendezvous or message.rendezvous
         self._last_launcher = self._clock()
         if message.node >= 0:
             self._members.arrived.add(message.node)
+            self._last_arrival = self._clock()
         nodes = range(self._coordinator.job.settings.nodes) if message.node < 0 else [message.node]
         agents = [self._members.agents.get(node) for node in nodes]
         taken = all(peer is not None and peer.connection >= 0 for peer in agents) or (

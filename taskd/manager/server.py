@@ -360,8 +360,8 @@ class Server:
                 log.error("the manager leaves: %s", why)
                 self._leave(None, why)
         if now >= self._next_warning:
-            self._next_warning = now + self.limits.next_warning
-            self.members.miss_nodes((self.host, self.port))
+            place = self.host, self.port
+            self._next_warning = self._incoming.miss_nodes(place, now, self.limits)
 
     # -- the coordinator ---------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import pytest
 from taskd import start
 from taskd.core.settings import Settings
 from taskd.manager.incoming import Incoming
+from taskd.manager.limits import ManagerLimits
 from taskd.messages import from_agent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +143,26 @@ def test_without_launchers_it_leaves_with_the_reason(manager, fake_agent, port):
     process = manager(program=(str(ROOT / "examples" / "manager.py"),), TASKD_LAUNCHER_WAIT="1")
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "") and "no launcher has come" in err
+
+
+def test_launchers_that_have_all_come_get_the_time_to_meet():
+    """They import torch and make a rendezvous: of healthy starts nothing is said."""
+    now, said = [100.0], []
+    members = SimpleNamespace(
+        agents={}, arrived=set(), seen=set(), miss_nodes=lambda place: said.append(place)
+    )
+    job = SimpleNamespace(settings=Settings(2, 1), replaces=False)
+    incoming = Incoming(
+        *("job", SimpleNamespace(job=job, under_way=False), members, None, None),
+        *(SimpleNamespace(reply=lambda *what: None), None, None, lambda: False, lambda: now[0]),
+    )
+    limits = ManagerLimits(meeting=60.0, next_warning=300.0)
+    assert incoming.miss_nodes(("h", 1), 110.0, limits) == 410.0 and len(said) == 1, "none came"
+    for node in (0, 1):
+        now[0] += 5
+        incoming._arrived(b"", from_agent.Arrived(node))
+    assert incoming.miss_nodes(("h", 1), 111.0, limits) == 170.0 and len(said) == 1
+    assert incoming.miss_nodes(("h", 1), 170.0, limits) == 470.0 and len(said) == 2
 
 
 def test_it_stays_while_it_has_a_launcher_and_after_one_has_asked():

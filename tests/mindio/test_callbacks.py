@@ -53,9 +53,9 @@ def test_one_repair_in_the_documented_order():
     assert not told.under_way
     faulty = {1: 0, 3: 2}
     assert program.next() == ("report_fault_ranks", faulty, {1: "", 3: ""})
-    assert program.next() == ("report_stop_complete", 0, "training has stopped", faulty)
+    assert program.next() == ("report_stop_complete", 0, "stop ok", faulty)
     assert program.next() == ("report_strategies", faulty, ["exit", "dump", "retry", "recover"])
-    assert program.next() == ("report_result", 0, "repaired", faulty, "recover")
+    assert program.next() == ("report_result", 0, "Mindio do repair operation ok", faulty, "recover")
     assert program.calls.empty() and requested == []
 
 
@@ -87,8 +87,8 @@ def test_a_second_repair_forgets_the_first():
     calls = [program.next() for _ in range(7)]
     assert calls[4:] == [
         ("report_fault_ranks", {0: 1}, {0: ""}),
-        ("report_stop_complete", 0, "training has stopped", {0: 1}),
-        ("report_strategies", {0: 1}, ["exit", "dump", "retry", "recover"]),
+        ("report_stop_complete", 0, "stop ok", {0: 1}),
+        ("report_strategies", {0: 1}, ["exit", "dump", "recover"]),  # its process is gone
     ]
 
 

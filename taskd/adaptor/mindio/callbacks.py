@@ -21,6 +21,7 @@ log = logging.getLogger("taskd.worker")
 FAULT_RANKS, STOP_COMPLETE = "report_fault_ranks", "report_stop_complete"
 STRATEGIES, RESULT = "report_strategies", "report_result"
 ACTIONS = (FAULT_RANKS, STOP_COMPLETE, STRATEGIES, RESULT)
+ENDED = 1  # the type of a fault that has cost the process
 OFFERED = ("exit", "dump", "recover", "retry")  # the last resort first
 SUCCESS, FAILURE = 0, 1  # what tft_notify_controller_… return
 
@@ -53,8 +54,9 @@ class Callbacks:
 
     @property
     def offered(self) -> list[str]:
-        """The strategies that may be chosen now; the one being carried out comes last."""
-        return [s for s in OFFERED if s != self._strategy] + [self._strategy]
+        """The strategies that fit the fault; the one being carried out comes last."""
+        unfit = {self._strategy, *(["retry"] if ENDED in self._faulty.values() else [])}
+        return [*(s for s in OFFERED if s not in unfit), self._strategy]
 
     @property
     def under_way(self) -> bool:
@@ -69,12 +71,12 @@ class Callbacks:
         self._call(FAULT_RANKS, dict(self._faulty), dict(codes))
 
     def stopped(self) -> None:
-        self._call(STOP_COMPLETE, 0, "training has stopped", dict(self._faulty))
+        self._call(STOP_COMPLETE, 0, "stop ok", dict(self._faulty))
         self._call(STRATEGIES, dict(self._faulty), self.offered)
 
     def resumed(self) -> None:
         strategy, self._strategy = self._strategy, ""
-        self._call(RESULT, 0, "repaired", dict(self._faulty), strategy)
+        self._call(RESULT, 0, "Mindio do repair operation ok", dict(self._faulty), strategy)
 
     def _call(self, action: str, *arguments: Any) -> None:
         if not all(a in registered for a in ACTIONS):

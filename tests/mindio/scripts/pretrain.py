@@ -8,7 +8,8 @@ pretrain.py MODEL_PARALLEL REPLICAS STEPS OUTPUT [FAULT RANK STEP]..., with RANK
 or late (HBM fails before or after an update has begun). SAVE_INTERVAL: updates between two
 checkpoints, 0: none. LOAD_FAULT: a fault on rank 2 while it first loads one. ZIT=0: without elastic
 training. PACE: seconds before each step, until there is a file "hurry" in OUTPUT.
-DIES_GROWING: ranks that are back die while all make their groups.
+DIES_GROWING: ranks that are back die while all make their groups. A file "raise-RANK" in OUTPUT:
+that rank raises, once.
 """
 
 from __future__ import annotations
@@ -274,6 +275,9 @@ def hurt(model: Model, optimizer: DistributedAdam) -> None:
         if rank in (str(RANK), "all") and int(step) == optimizer.steps and not mark.exists():
             mark.touch()
             strike(fault, optimizer)
+    if (mark := OUTPUT / f"raise-{RANK}").exists():
+        mark.unlink()
+        strike("raise", optimizer)
 
 
 def strike(fault: str, optimizer: DistributedAdam) -> None:
