@@ -42,8 +42,12 @@ class Access:
 
     def _call(self, wanted: Object) -> Any:
         if not wanted.group:
-            core = client.CoreV1Api(self.api)
-            return lambda **more: core.read_namespaced_pod(namespace=self.namespace, **more)
+            core: Any = client.CoreV1Api(self.api)
+            read = {
+                "pods": core.read_namespaced_pod,
+                "configmaps": core.read_namespaced_config_map,
+            }[wanted.plural]
+            return lambda **more: read(namespace=self.namespace, **more)
         custom = client.CustomObjectsApi(self.api)
         return lambda **more: custom.get_namespaced_custom_object(
             wanted.group, wanted.version, self.namespace, wanted.plural, **more

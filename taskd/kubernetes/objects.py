@@ -31,6 +31,19 @@ def pod(name: str) -> Object:
     return Object("", "v1", "pods", name)
 
 
+def reset_config(job: str) -> Object:
+    """The ConfigMap that ClusterD writes its state of an AscendJob into."""
+    return Object("", "v1", "configmaps", f"reset-config-{job}")
+
+
+def ascend_job(found: Mapping[str, Any]) -> str | None:
+    """The name of the AscendJob that owns the pod `found`."""
+    for owner in (found.get("metadata") or {}).get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == "AscendJob":
+            return str(owner.get("name"))
+    return None
+
+
 def labelled(found: Mapping[str, Any]) -> Object:
     """The object whose labels count, of the pod `found`: its pod group, where ClusterD looks too;
     else the job that owns it; else the pod itself."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from taskd import settings
 from taskd.core import job_name
+from taskd.manager.following import kubernetes
 from taskd.settings import pod_info
 
 MAX_NODES = 100_000
@@ -31,6 +32,8 @@ class Config:
     ranks_per_node: int
     ladder: tuple[str, ...]
     warnings: tuple[str, ...] = ()
+    # that the job's own object sets by its labels, where the Kubernetes API is used
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def job(self) -> str:
@@ -96,7 +99,12 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
     found = settings.examine(environ, starting=not under_way)
     errors += [str(refusal) for refusal in found.refused]
     warnings += found.notices
+    variables: dict[str, str] = {}
     try:
+        if not found.refused:
+            variables, told = kubernetes.at_start(environ, under_way)
+            warnings += told
+            environ = {**environ, **variables}
         if not found.refused and not under_way:  # the first manager has said so
             warnings += pod_info.notices(environ)
         environ = pod_info.environment(environ, under_way)
@@ -123,7 +131,7 @@ def parse(config: Any, environ: Mapping[str, str] = os.environ, under_way: bool 
             else "TASKD_PROCESS_ENABLE"
         )
         warnings.append(f"{off} is off: no fault is repaired, the ladder is exit")
-    return Config(job_id, nodes, ranks, ladder, tuple(warnings))
+    return Config(job_id, nodes, ranks, ladder, tuple(warnings), variables)
 
 
 def _job_id(config: dict[str, Any], environ: Mapping[str, str], errors: list[str]) -> str:

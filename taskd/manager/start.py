@@ -43,6 +43,7 @@ def make(
 ) -> Server:
     """Make a manager that does not listen yet. `starter`, `rivals`: see Server. Raises
     settings.BadSetting, keys.BadSecret and InCharge."""
+    environ = {**environ, **config.variables}
     given, environ = environ, pod_info.environment(environ, under_way=successor)
     log_path = settings.log_path(environ)
     port = settings.port(environ) if port is None else port

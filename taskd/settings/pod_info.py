@@ -88,7 +88,12 @@ def environment(environ: Mapping[str, str], under_way: bool = False) -> dict[str
     """`environ`, with the variables that the pod's labels and annotations set where it has none.
     Raises BadSetting for a label or annotation that is not allowed; in a job that is `under_way`
     such a one, which may have been set meanwhile, changes nothing."""
-    made, found = dict(environ), usable(environ, under_way)
+    return {**environ, **set_by(usable(environ, under_way), environ)}
+
+
+def set_by(found: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that these labels and annotations set. Raises BadSetting."""
+    made: dict[str, str] = {}
     for parameter, variable in VARIABLES.items():
         if (text := parameter.text(found)) is not None:
             value = parameter.parse(text)  # the annotation has an order, a switch other words
@@ -100,10 +105,13 @@ def environment(environ: Mapping[str, str], under_way: bool = False) -> dict[str
     return made
 
 
-def usable(environ: Mapping[str, str], under_way: bool) -> dict[str, str]:
-    """The pod's labels and annotations, but for those that a variable overrides. Raises BadSetting
-    for a value that is not allowed, unless the job is `under_way`."""
-    found, good = read(directory(environ)), {}
+def usable(
+    environ: Mapping[str, str], under_way: bool, found: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The pod's labels and annotations, or `found`, but for those that a variable overrides. Raises
+    BadSetting for a value that is not allowed, unless the job is `under_way`."""
+    good: dict[str, str] = {}
+    found = read(directory(environ)) if found is None else found
     for parameter in TAKEN:
         variable, text = VARIABLES.get(parameter), parameter.text(found)
         if text is None or (variable is not None and variable.text(environ) is not None):
@@ -118,9 +126,27 @@ def usable(environ: Mapping[str, str], under_way: bool) -> dict[str, str]:
     return good
 
 
+def unseen(environ: Mapping[str, str]) -> str:
+    """Why nothing that a job's labels say acts here, with the remedy; "" if something does, or
+    Ascend Operator has not made this pod."""
+    at = directory(environ)
+    if not environ.get("MINDX_SERVER_IP") or kubernetes.TASKD_KUBERNETES.read(environ):
+        return ""
+    if read(at) or any(variable.text(environ) is not None for variable in VARIABLES.values()):
+        return ""
+    names = ", ".join(parameter.name for parameter in TAKEN)
+    return (
+        f"none of the labels and annotations that act here is in {at}: {names}. Ascend Operator"
+        " copies those of the job to its pod group, and to no pod: write them into the pod"
+        " template too, with a downwardAPI volume (docs/mindcluster.md), or set TASKD_KUBERNETES"
+        " to on"
+    )
+
+
 def notices(environ: Mapping[str, str]) -> tuple[str, ...]:
     """What labels and annotations mean against their own words. Raises BadSetting."""
-    found, said = read(directory(environ)), []
+    found = read(directory(environ))
+    said = [hidden] if (hidden := unseen(environ)) else []
     label, switch = documented.POD_RESCHEDULING, documented.ENABLE_RESTART_FAULT_PROCESS
     text = label.text(found)
     own = kubernetes.TASKD_POD_RESCHEDULING.text(environ)

@@ -1,7 +1,7 @@
 """A stand-in for the API server of Kubernetes, written from its public interface: objects of any
 kind with resource versions, conflicts, lists in pages, watches that end, and the rights of
-examples/kubernetes/role*.yaml, enforced. ConfigMaps are those of kube-system, all else is in one
-other namespace.
+examples/kubernetes/role*.yaml, enforced. ConfigMaps are those of kube-system but for
+reset-config-JOB, all else is in one other namespace.
 
     python -m tests.kubernetes.api_stand_in ADDRESS:PORT
 
@@ -103,14 +103,22 @@ class Cluster:
         labels = labels or {"mx-consumer-cim": "true"}
         self.put("", "configmaps", {"metadata": {"name": name, "labels": labels}, "data": data})
 
-    def pod(self, name: str, group: str = "", labels: dict[str, str] | None = None) -> None:
+    def pod(
+        self, name: str, group: str = "", labels: dict[str, str] | None = None, job: str = ""
+    ) -> None:
+        """`job`: of the AscendJob that owns it."""
         notes = {"scheduling.k8s.io/group-name": group} if group else {}
-        metadata = {"name": name, "labels": labels or {}, "annotations": notes}
+        metadata: dict[str, Any] = {"name": name, "labels": labels or {}, "annotations": notes}
+        if job:
+            owner = {"apiVersion": "mindxdl.gitee.com/v1", "kind": "AscendJob", "name": job}
+            metadata["ownerReferences"] = [{**owner, "controller": True}]
         self.put("", "pods", {"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
 
-    def pod_group(self, name: str, **labels: str) -> None:
+    def pod_group(
+        self, name: str, annotations: dict[str, str] | None = None, **labels: str
+    ) -> None:
         marks = {key.replace("_", "-"): value for key, value in labels.items()}
-        metadata = {"name": name, "labels": marks}
+        metadata = {"name": name, "labels": marks, "annotations": annotations or {}}
         self.put("scheduling.volcano.sh", "podgroups", {"metadata": metadata})
 
     def wait(self, what: str, condition: Any, seconds: float = 30.0) -> None:
@@ -121,6 +129,11 @@ class Cluster:
     def lease(self, name: str) -> dict[str, Any] | None:
         found = self.objects.get(("coordination.k8s.io", "leases", name))
         return None if found is None else found["spec"]
+
+
+def _namespace(plural: str, name: str) -> str:
+    of_system = plural == "configmaps" and not name.startswith("reset-config-")
+    return SYSTEM if of_system else NAMESPACE
 
 
 def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
@@ -136,8 +149,8 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             group = "" if parts[0] == "api" else parts[1]
             rest = parts[2:] if parts[0] == "api" else parts[3:]
             assert rest[0] == "namespaces", self.path
-            assert rest[1] == (SYSTEM if rest[2] == "configmaps" else NAMESPACE), self.path
             name = rest[3] if len(rest) > 3 else ""
+            assert rest[1] == _namespace(rest[2], name), self.path
             return group, rest[2], name, parse_qs(url.query)
 
         def _answer(self, status: int, content: Any) -> None:
@@ -164,7 +177,7 @@ def _handler(cluster: Cluster) -> type[BaseHTTPRequestHandler]:
             return False
 
         def _may(self, verb: str, group: str, plural: str, name: str) -> bool:
-            right = SYSTEM if plural == "configmaps" else NAMESPACE, group, plural, verb
+            right = _namespace(plural, name), group, plural, verb
             if right not in cluster.allowed:
                 return False
             only = cluster.allowed[right]

@@ -55,7 +55,13 @@ def test_one_repair_in_the_documented_order():
     assert program.next() == ("report_fault_ranks", faulty, {1: "", 3: ""})
     assert program.next() == ("report_stop_complete", 0, "stop ok", faulty)
     assert program.next() == ("report_strategies", faulty, ["exit", "dump", "retry", "recover"])
-    assert program.next() == ("report_result", 0, "Mindio do repair operation ok", faulty, "recover")
+    assert program.next() == (
+        "report_result",
+        0,
+        "Mindio do repair operation ok",
+        faulty,
+        "recover",
+    )
     assert program.calls.empty() and requested == []
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from taskd.kubernetes.access import Access
     from taskd.kubernetes.following import Following
     from taskd.kubernetes.lease import Lease
+    from taskd.kubernetes.objects import Object
     from taskd.kubernetes.standbys import Standbys
+
+NOT_FOUND = 404
 
 log = logging.getLogger("taskd.manager")
 
@@ -112,6 +115,50 @@ def access(environ: Mapping[str, str]) -> Access | None:
     except NotReachable as error:
         log.warning("the Kubernetes API is not used: %s", error)
         return None
+
+
+def at_start(environ: Mapping[str, str], under_way: bool) -> tuple[dict[str, str], list[str]]:
+    """Before the job begins: the variables that the labels and annotations of its own object set
+    (those of a pod may be fewer), but for those that are followed; and warnings. Raises
+    settings.BadSetting."""
+    if (way := access(environ)) is None:
+        return {}, []
+    from taskd.kubernetes import access as api
+    from taskd.kubernetes import objects
+
+    try:
+        pod = way.get(objects.pod(way.pod))
+        wanted = objects.labelled(pod)
+        labels, annotations = objects.marks(pod if wanted.plural == "pods" else way.get(wanted))
+    except Exception as error:  # whatever the client raises, the job begins with its pod's
+        why = api.describe(error)
+        return {}, [f"the job's labels cannot be read by the Kubernetes API: {why}"]
+    found = pod_info.taken(labels, Where.LABEL) | pod_info.taken(annotations, Where.ANNOTATION)
+    found.pop(documented.SUB_HEALTHY.name, None)
+    made = pod_info.set_by(pod_info.usable(environ, under_way, found), environ)
+    job = objects.ascend_job(pod)
+    if under_way or job is None or settings.clusterd_address(environ) is None:
+        return made, []
+    return made, _without_reset_config(way, objects.reset_config(job))
+
+
+def _without_reset_config(way: Access, wanted: Object) -> list[str]:
+    """A warning, if ClusterD will not find it."""
+    from taskd.kubernetes import access as api
+
+    try:
+        way.get(wanted)
+    except Exception as error:
+        if getattr(error, "status", None) != NOT_FOUND:
+            log.info("whether there is a ConfigMap %s: %s", wanted.name, api.describe(error))
+            return []
+        return [
+            f"there is no ConfigMap {wanted.name} in namespace {way.namespace}: ClusterD gives up"
+            " each fault of this job without it. Create it (examples/kubernetes/ascendjob-*.yaml),"
+            f" or: kubectl create configmap {wanted.name} -n {way.namespace}"
+            """ --from-literal=reset.json='{"status": "initialize"}'"""
+        ]
+    return []
 
 
 def make(
