@@ -19,14 +19,15 @@ from a replica that is not doubted, if there is any, and then the stripes that i
 are not used.
 
 A *provisional* entry (recorded at the previous commit) counts, for dead and living ranks alike, if
-a living rank has begun that step and found that user code between the steps had changed nothing:
-the ranks run the same program, and none of them runs that code again.
+a rank has said in this incident that it had begun that step and found that user code between the
+steps had changed nothing, whatever has become of it since: the ranks run the same program, and none
+of them runs that code again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from taskd.core.abbreviate import abbreviate
@@ -49,15 +50,33 @@ class Member:
         return self.position.replica_set if self.position is not None else 0
 
 
+@dataclass
+class Witnesses:
+    """What ranks have said of the starts of steps."""
+
+    begun: set[int] = field(default_factory=set)  # steps with a final entry
+    drifted: set[int] = field(default_factory=set)  # see Position
+
+    def hear(self, position: Position) -> None:
+        self.begun |= position.final
+        self.drifted |= position.drifted
+
+    @property
+    def vouched(self) -> set[int]:
+        return self.begun - self.drifted
+
+
 @dataclass(frozen=True)
 class Refusal:
     reason: str
 
 
-def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusal:
+def plan(
+    members: Iterable[Member], resumed: int | None = None, dead: Witnesses | None = None
+) -> Plan | Refusal:
     """Plan for all ranks of a job; `members` has each rank once, in any order. `resumed`: the step
-    of the previous plan, whose provisional entries were vouched for then, perhaps by a rank that is
-    now dead."""
+    of the previous plan, whose provisional entries were vouched for then. `dead`: what ranks have
+    said in this incident that may be dead by now."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     if not ranks:
         return Refusal("the job has no ranks")
@@ -68,7 +87,7 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
             if len(unknown) > 1
             else f"rank {unknown[0]} left no record of where it was"
         )
-    known = _entries(ranks, resumed)
+    known = _entries(ranks, resumed, dead or Witnesses())
     steps = frozenset.intersection(*known.values())
     if not steps:
         seen = abbreviate(f"rank {r}: {sorted(entries) or 'none'}" for r, entries in known.items())
@@ -89,11 +108,16 @@ def plan(members: Iterable[Member], resumed: int | None = None) -> Plan | Refusa
     return Refusal("; ".join(tried))
 
 
-def _entries(ranks: Mapping[int, Member], resumed: int | None) -> dict[int, frozenset[int]]:
+def _entries(
+    ranks: Mapping[int, Member], resumed: int | None, dead: Witnesses
+) -> dict[int, frozenset[int]]:
     """Return for each rank the steps at whose start its private state is known."""
     positions = {r: m.position for r, m in ranks.items() if m.position is not None}
-    living = [p for r, p in positions.items() if ranks[r].alive]
-    vouched = {s for p in living for s in p.final} - {s for p in living for s in p.drifted}
+    heard = Witnesses({*dead.begun}, {*dead.drifted})
+    for rank, position in positions.items():
+        if ranks[rank].alive:
+            heard.hear(position)
+    vouched = heard.vouched
     return {
         r: p.final | {s for s in p.provisional if s in vouched or s == resumed}
         for r, p in positions.items()

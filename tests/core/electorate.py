@@ -3,6 +3,7 @@ acknowledge it or not, and store its rosters."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
@@ -24,6 +25,7 @@ class Electorate:
         self._in_charge: dict[int, str] = {}  # term -> manager
         # agents that the current manager has been told are lost, and not heard from since
         self._lost: set[str] = set()
+        self._heard: dict[str, float] = {}  # when each agent has, or will have, its last message
 
     def election(self) -> Election:
         """Return the election of the next manager."""
@@ -103,7 +105,7 @@ class Electorate:
                 granted = self._voters[agent].claim(term, manager, command.stamp)
                 world.deliver(e.AgentVoted(agent, term, granted))
 
-        world.after(world.chance.uniform(0.0, 0.02), vote)
+        self._in_order(agent, vote)
 
     def _ask_machine(self, agent: str) -> None:
         """The machine of an agent that has ended says so; one that is cut off does not answer."""
@@ -126,4 +128,11 @@ class Electorate:
                 if voter.manager == self._name and voter.learn(roster):
                     world.deliver(e.RosterKept(agent, roster.stamp))
 
-        world.after(world.chance.uniform(0.0, 0.02), keep)
+        self._in_order(agent, keep)
+
+    def _in_order(self, agent: str, action: Callable[[], None]) -> None:
+        """What is sent over one connection does not overtake."""
+        world = self._world
+        at = world.now + world.chance.uniform(0.0, 0.02)
+        self._heard[agent] = at = max(at, self._heard.get(agent, 0.0))
+        world.after(at - world.now, action)

@@ -24,7 +24,7 @@ from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.messages.values import Preparation, Spans
 from taskd.mindcluster import levels
 from taskd.mindcluster.clusterd.deciding.signals import ClusterD
-from tests.core import shrinking
+from tests.core import drawn, shrinking
 from tests.core.actors import GUARDED, UNHEARD, Former, Node, Rank
 from tests.core.agents import Agents
 from tests.core.chains import Chains
@@ -53,32 +53,21 @@ class World:
 
     def __post_init__(self) -> None:
         self.chance = chance = random.Random(self.seed)
-        nodes = chance.choice([2, 3] if self.moves else [1, 1, 2, 3])
-        per_node = chance.randint(2 if nodes == 1 else 1, 8 // nodes)
-        usual = ["retry,recover-in-place", "retry,recover-in-place,recover"]
-        ladders = [*usual[:1] * 2, *usual[1:] * 2, "recover-in-place", "retry", "retry,dump"]
-        ladders += ["recover", "recover-in-place,recover,dump", "dump"]
-        ladder = (*chance.choice(ladders).split(","), "exit")
-        others = [] if self.moves else ["ignore", "save", "end"]
-        sub_healthy = chance.choice([*["move"] * 8, *others])
-        retries = chance.choice([0, 0, 0, 1])
-        times = {"reschedule": 60.0, "take_over": 10.0, "prepare": 20.0, "pause_all": 60.0}
-        about = {"retries": retries, "advisor": self.clusterd, "advice": 20.0, **times}
-        self.settings = Settings(nodes, per_node, ladder, sub_healthy, **about)
-        if self.elastic:
-            self.settings = shrinking.settings(chance, about)
-            nodes, per_node = self.settings.nodes, self.settings.ranks_per_node
+        self.settings = self.configure()
+        nodes, per_node = self.settings.nodes, self.settings.ranks_per_node
+        self.now = 0.0
+        self.queue: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = 0
         self.manager = 0  # number of the current manager
         self.electorate = Electorate(self)
         self.operators, self.cluster = Operators(self), Cluster(self)
         self.handover = Handover(self)
-        self.fault_center = FaultCenter(self)
+        self.fault_center = self.make_fault_center()
         self.chains, self.shrinking = Chains(self), shrinking.Shrinking(self)
         self.training, self.agents, self.probes = Training(self), Agents(self), Probes(self)
         self.coordinator = Coordinator(self.settings, self.electorate.election(), ClusterD)
         self._due: tuple[float | None] | None = None  # its deadline, if it is known
-        long = self.moves or self.elastic
-        self.total = chance.randint(30, 60) if long else chance.randint(3, 12)
+        self.total = self.length()
         # replica sets: on each node are ranks of both, more than one of each if it is the only node
         self.sets = 2 if self.seed % 2 and per_node >= (4 if nodes == 1 else 2) else 1
         if self.elastic:
@@ -106,9 +95,6 @@ class World:
         self.resets: dict[int, str] = {}
         self.told_resets: dict[int, str] = {}  # of these, what the manager was told
         self.fenced: set[str] = set()
-        self.now = 0.0
-        self.queue: list[tuple[float, int, Callable[[], None]]] = []
-        self.order = 0
         self.jam = 0  # generations whose collectives never end, including the current one
         self.jammed = 0  # the current generation
         self.jam_from = 0  # first step without an end
@@ -124,6 +110,17 @@ class World:
         self.wires = [Wire(self, node) for node in self.nodes]
         self.invariants = Invariants(self)
         self.nemesis, self.harm = Nemesis(self), Harm(self)
+
+    def configure(self) -> Settings:
+        return drawn.settings(self)
+
+    def make_fault_center(self) -> FaultCenter:
+        return FaultCenter(self)
+
+    def length(self) -> int:
+        """Steps of the job."""
+        long = self.moves or self.elastic
+        return self.chance.randint(30, 60) if long else self.chance.randint(3, 12)
 
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.order += 1
@@ -142,32 +139,14 @@ class World:
 
     def run(self) -> str:
         """Play the job to its end; return how it ended."""
-        if self.elastic:
-            self.harm.begin()
-        for node in self.nodes:
-            self.cluster.start(node)
-        for _ in range(self.chance.choice([0, 0, 1, 2, 3])):
-            self.after(self.chance.uniform(0.5, 20.0), self.operators.pause)
-        saves = [0, 0, 0, 0, 1] if self.elastic else [0, 0, 1, 2]
-        for _ in range(self.chance.choice(saves) if self.trouble else 0):
-            self.after(self.chance.uniform(0.5, 20.0), self.operators.save)
-        moves = [1, 2, 3] if self.moves else [0, 0, 1, 2]
-        for _ in range(self.chance.choice(moves) if self.trouble else 0):
-            self.after(
-                self.chance.choice([4.0, self.chance.uniform(4.0 if self.moves else 2.0, 15.0)]),
-                self.operators.sub_healthy,
-            )
-        for _ in range(self.chance.choice([0, 0, 0, 1, 3]) if self.trouble else 0):
-            self.after(self.chance.uniform(0.5, 20.0), self.operators.device)
-        for _ in range(2 if self.clusterd != "off" else 0):
-            self.after(self.chance.uniform(1.0, 30.0), self.fault_center.fault)
-        several = self.moves or self.elastic
-        for number in range(self.chance.choice([1, 2, 3] if several else [0, 1, 2, 3])):
-            at = self.chance.uniform(1.0, 60.0)
-            self.after(
-                at if self.elastic else self.chance.choice([0.1, 0.1, at]),
-                lambda n=number: self.cluster.standby(f"standby-{n}"),
-            )
+        self.begin()
+        return self._play()
+
+    def begin(self) -> None:
+        """Start the nodes; what is to happen to them."""
+        drawn.begin(self)
+
+    def _play(self) -> str:
         for _ in range(60_000):
             if self.over and not self.queue:
                 self.invariants.at_the_end()

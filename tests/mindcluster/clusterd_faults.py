@@ -21,6 +21,10 @@ RELEASE = 0.2  # 10 s; after that, 15 s for faults that may vanish and 9 s for r
 CONVERGE = 0.1  # 3 s
 INITIAL = 0.2  # 10 s, as long as it is in its first state, before it ends processes
 RESTART = 0.3  # 60 s
+# a fault of a device for which the step may be repeated: its process has so long to report it, and
+# so long where processes may be restarted in their pods
+FILTER, FILTER_IN_PLACE = 0.2, 0.4  # 10 s, 60 s
+BEGIN = 0.0  # as long as the API server takes: what it is told while it begins loses its ranks
 KEPT = 1.0  # 10 s: what it is told stays for the handlings that begin meanwhile
 POLL = 0.1  # 5 s
 ORDER = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
@@ -43,12 +47,16 @@ class Faults(Machine):
         # in platform mode: whether the platform answers in time; it takes as long as it likes
         self.platform: Callable[[], bool] | None = None
         self._seen: set[tuple[int, int]] = set()  # hardware faults that are there
-        self.loses = 0  # so many reports come while it begins: they lose their ranks
+        self.loses = 0  # so many reports come while it begins, however long that takes
+        self._begun = 0.0  # the second part of that, which forgets what it was told meanwhile
+        self.others = 0  # faults of other jobs, which it handles in turn with this one's
+        self._held: dict[int, bool] = {}  # ranks whose device has failed -> whether their pod exits
         self.configured = True  # there is a ConfigMap reset-config
         self._kept: dict[int, tuple[int, float]] = {}  # rank -> type, and until when
         super().__init__(job, changed)
 
     def forget(self) -> None:
+        self._begun = time.monotonic() + BEGIN
         self.normal: dict[int, int] = {}  # rank -> type, as for `retry`
         self.retry: dict[int, int] = {}
         self._exits: dict[int, bool] = {}  # pod -> whether it must exit, not its processes
@@ -62,8 +70,8 @@ class Faults(Machine):
     def reported(self, ranks: dict[int, int]) -> None:
         """ReportProcessFault."""
         with self.changed:
-            if self.loses:
-                self.loses -= 1
+            if self.loses or time.monotonic() < self._begun:
+                self.loses = max(self.loses - 1, 0)
             else:
                 self._take_in(ranks)
                 until = time.monotonic() + KEPT
@@ -77,23 +85,21 @@ class Faults(Machine):
 
     def hardware(self, ranks: dict[int, int], exits: Iterable[int] = ()) -> None:
         """Its fault center finds these. `exits`: pods that must exit for it."""
-        with self.changed:
-            self._soft = False
-            self._save(ranks)
-            for rank in ranks:
-                node = rank // self.per_node
-                self._exits[node] = self._exits.get(node, False) or node in exits
-            new = {r: k for r, k in ranks.items() if (r, k) not in self._seen}
-            self._seen |= new.items()
-            if not new:
-                return
-            if "retry" in self.strategies and OTHER not in new.values():
-                self.add("FaultOccur")
-                return
-        threading.Thread(target=self._end_processes, args=(new,), daemon=True).start()
+        new = {r: k for r, k in ranks.items() if (r, k) not in self._seen}
+        self._seen |= new.items()
+        if new:
+            threading.Thread(target=self._find, args=(new, tuple(exits)), daemon=True).start()
 
-    def _end_processes(self, ranks: dict[int, int]) -> None:
+    def _find(self, ranks: dict[int, int], exits: tuple[int, ...]) -> None:
         with self.changed:
+            if "retry" in self.strategies and OTHER not in ranks.values():
+                seconds = FILTER_IN_PLACE if "recover-in-place" in self.strategies else FILTER
+                self.changed.wait_for(lambda: not self._seen & ranks.items(), seconds)
+                ranks = dict(self._seen & ranks.items())
+            if not ranks:
+                return
+            self._held |= {rank: rank // self.per_node in exits for rank in ranks}
+            self._hold()
             self.changed.wait_for(lambda: self.state != INIT, INITIAL)
             self.send(
                 "preExitProcess",
@@ -103,9 +109,19 @@ class Faults(Machine):
                 nodes=self._nodes(ranks),
             )
 
-    def repaired(self) -> None:
-        """The faults of hardware are gone."""
-        self._seen.clear()
+    def _hold(self) -> None:
+        """Failed devices are found again each second, whatever was forgotten meanwhile."""
+        for rank, exits in self._held.items():
+            node = rank // self.per_node
+            self._soft, self.normal[rank] = False, OTHER
+            self._exits[node] = self._exits.get(node, False) or exits
+
+    def repaired(self, *ranks: int) -> None:
+        """The faults of hardware are gone, of these ranks or of all."""
+        with self.changed:
+            self._seen = {(r, k) for r, k in self._seen if ranks and r not in ranks}
+            self._held = {r: x for r, x in self._held.items() if ranks and r not in ranks}
+            self.changed.notify_all()
 
     def _save(self, ranks: dict[int, int]) -> None:
         for rank, kind in ranks.items():
@@ -152,6 +168,7 @@ class Faults(Machine):
 
     def _NotifyStopTrain(self, life: Life) -> str:
         now = time.monotonic()
+        self._hold()
         self._take_in({rank: kind for rank, (kind, end) in self._kept.items() if now < end})
         self.uuid = uuid.uuid4().hex
         return self.send(
@@ -178,7 +195,7 @@ class Faults(Machine):
             return self.send(
                 "globalFault", life, actions=["on_global_rank"], ranks=self.retry, timeout=timeout
             )
-        self._sleep(life, RELEASE)
+        self._sleep(life, RELEASE * (1 + self.others))
         in_place = "recover-in-place" in self.strategies and not all(self._exits.values())
         self._restarts = in_place and not (self._soft and len(self._exits) > 1)
         if self.platform is not None and not self.platform():

@@ -23,7 +23,8 @@ RETRIED = "FaultClear FaultRetry"
 
 def hurry(monkeypatch):
     """Scale its waits down."""
-    for name in ("FLUSH", "RELEASE", "CONVERGE", "INITIAL", "RESTART", "POLL", "KEPT"):
+    waits = ("FLUSH", "RELEASE", "CONVERGE", "INITIAL", "RESTART", "POLL", "KEPT")
+    for name in (*waits, "FILTER", "FILTER_IN_PLACE"):
         monkeypatch.setattr(clusterd_faults, name, 0.01)
     monkeypatch.setattr(clusterd_operations, "POD", 0.01)
 

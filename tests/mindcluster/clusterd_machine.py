@@ -138,14 +138,14 @@ class Machine:
             self.changed.notify_all()
             return 0
 
-    def _wait(self, life: Life, *calls: str, seconds: float = REPORT) -> Any:
+    def _wait(self, life: Life, *calls: str) -> Any:
         """The next report of these; None after too long."""
         with self.changed:
 
             def found() -> bool:
                 return life.over or any(life.boxes.get(call) for call in calls)
 
-            self.changed.wait_for(found, seconds)
+            self.changed.wait_for(found, REPORT)
             if life.over:
                 raise Over
             report = next((life.boxes[call].pop() for call in calls if life.boxes.get(call)), None)

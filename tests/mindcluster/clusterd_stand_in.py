@@ -5,8 +5,8 @@
 It prints its port, a free one unless it is given one.
 
 Lines on stdin: `fault 1:0,2:1` (of hardware: ranks and types), `node 1` (all of its hardware),
-`pods` (those of a shrunk job run again), `dump`, `kill`, `break` (ends the stream of signals). What
-it is told goes to stdout, one line of JSON each.
+`mended` (no longer), `pods` (those of a shrunk job run again), `dump`, `kill`, `break` (ends the
+stream of signals). What it is told goes to stdout, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -206,6 +206,8 @@ def main() -> None:
             first = int(rest) * cluster.per_node
             ranks = range(first, first + cluster.per_node)
             cluster.hardware(dict.fromkeys(ranks, 1), (int(rest),))
+        elif word == "mended":
+            cluster.repaired()
         elif word == "pods":
             cluster.run_again = True
         elif word == "dump":

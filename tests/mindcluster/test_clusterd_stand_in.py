@@ -96,6 +96,48 @@ def test_a_fault_for_a_repetition_begins_without_its_device():
     assert dict(job.hears("stopTrain").ranks) == {1: 0}
 
 
+@pytest.mark.parametrize(
+    ("strategies", "limit"), [(("retry",), "FILTER"), (("recover-in-place",), "FILTER_IN_PLACE")]
+)
+def test_a_device_whose_process_does_not_report_it_costs_the_process(
+    monkeypatch, strategies, limit
+):
+    job = Job("retry", *strategies)
+    monkeypatch.setattr(clusterd_faults, limit, 0.01)
+    job.machine.hardware({1: 0})
+    assert dict(job.hears("preExitProcess").ranks) == {1: 1}
+
+
+def test_a_device_that_recovers_in_time_costs_nothing(monkeypatch):
+    monkeypatch.setattr(clusterd_faults, "FILTER_IN_PLACE", 60.0)
+    job = Job()
+    job.machine.hardware({1: 0})
+    job.machine.repaired()
+    job.tell("ReportProcessFault", ranks=((2, 1),))
+    assert dict(job.hears("stopTrain").ranks) == {2: 1}
+
+
+def test_a_device_that_has_failed_is_found_again_after_a_handling():
+    job = Job("recover")
+    job.machine.hardware({1: 1}, (0,))
+    job.hears("preExitProcess")
+    job.tell("ReportProcessFault", ranks=((1, 1),))
+    job.named()
+    job.result("recover")
+    job.path()
+    job.subscribe()
+    job.tell("ReportProcessFault", ranks=((2, 1),))
+    assert dict(job.hears("stopTrain").ranks) == {1: 1, 2: 1}
+    job.machine.repaired()
+
+
+def test_it_takes_its_time_to_begin(monkeypatch):
+    monkeypatch.setattr(clusterd_faults, "BEGIN", 60.0)
+    job = Job()
+    job.tell("ReportProcessFault", ranks=((1, 1),))
+    assert job.hears("stopTrain").ranks == ()
+
+
 def test_a_report_that_comes_while_it_begins_has_no_ranks():
     """With `retry` configured it orders to save then."""
     job = Job()
@@ -142,7 +184,7 @@ def test_without_its_configuration_it_gives_the_job_up():
 )
 def test_a_repetition(kind, code, following):
     job = Job()
-    job.machine.hardware({1: kind})
+    job.tell("ReportProcessFault", ranks=((1, kind),))
     signal = job.named("retry", "recover", "dump", "exit")
     assert (signal.strategy, dict(signal.ranks)) == ("retry", {1: kind})
     job.result("retry", code)

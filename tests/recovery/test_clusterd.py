@@ -165,11 +165,12 @@ def test_a_fault_of_a_process_does_not_wait_for_a_clusterd_that_says_nothing(tmp
 @pytest.mark.long
 def test_faults_that_only_clusterd_sees(tmp_path, reference):
     with job(tmp_path, role="lead") as (running, cluster):
-        cluster.hardware({2: 0})  # on-chip memory
+        cluster.hardware({2: 0})  # on-chip memory, which its process has not noticed
         (incident,) = running.repaired()
-        assert (incident["strategy"], incident["ranks"]) == ("retry", [])
+        assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [2])
         running.trains()
         cluster.wait("ReportRecoverStatus")
+        cluster.repaired()
         cluster.hardware({0: 1})  # its process must go
         (incident,) = running.repaired()
         assert (incident["strategy"], incident["ranks"]) == ("recover-in-place", [0])
@@ -304,7 +305,7 @@ def test_all_ranks_are_restarted_before_clusterd_handles_the_fault(tmp_path, ref
         running.kill(1)  # `retry` cannot help
         running.until("all ranks were restarted", lambda: running.pid(0) not in (0, pid))
         cluster.silent = False
-        cluster.hardware({2: 0})
+        cluster.reported({2: 0})
         told = cluster.wait("ReportRecoverStatus")
         assert (told.status.code, told.strategy) == (0, "exit")
         equal(running, reference)

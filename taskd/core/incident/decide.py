@@ -39,7 +39,7 @@ class Decide(Work):
         plan = (
             optimizer_replicas.plan(members, job.optimizers, job.load, job.loads)
             if job.handlers
-            else repair.plan(members, self.resumed)
+            else repair.plan(members, self.resumed, incident.witnesses)
         )
         if isinstance(plan, repair.Refusal):
             return Move.REFUSED, plan.reason

@@ -235,12 +235,12 @@ class Recovery(Part):
         incident = self._in(Phase.INTERRUPT)
         if incident is None or event.interruption != self._job.interruption:
             return
-        if event.rank in incident.killed:
-            return
-        if why := event.unfit:
+        incident.witnesses.hear(event.position)
+        kept = event.rank not in incident.killed
+        if kept and (why := event.unfit):
             text = f"rank {event.rank} cannot be kept: {why}"
             self.fault(text, now, evicted={event.rank: why})
-        elif event.rank not in incident.new:
+        elif kept and event.rank not in incident.new:
             incident.round.reports[event.rank] = event.position
             incident.idled(event.idle)
             incident.round.times.note(times.INTERRUPTED, event.rank, self._job.at)

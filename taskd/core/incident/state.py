@@ -12,7 +12,7 @@ from taskd.core.incident.dump import Dump
 from taskd.core.incident.ladder import GROW, HOT_SWITCH, Rung
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.times import NEWEST, RankTimes
-from taskd.core.repair import Member
+from taskd.core.repair import Member, Witnesses
 from taskd.core.state import JobState, RankState
 from taskd.core.topology import Node
 from taskd.messages.values import Plan, Position
@@ -149,6 +149,7 @@ class Incident:
     hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks
     retry_requested: set[int] = field(default_factory=set)  # ranks whose device required a retry
     kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
+    witnesses: Witnesses = field(default_factory=Witnesses)  # ranks that were interrupted
     unloaded: int = 0  # times that a checkpoint could not be loaded under this strategy
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes

@@ -149,13 +149,26 @@ class Nodes:
             self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
     def _others_have(self, number: int) -> bool:
-        """Whether the job can do without the node's memory. Where nothing keeps records, the ranks
-        are replicas or the job restarts."""
-        known = self._topology.nodes
-        node = known[number]
-        if not any(n.living for i, n in known.items() if i != number):
-            return False
-        return not node.keepers or bool(self._topology.keepers(number))
+        """Whether the job can do without the node's memory: others keep its records, if any are
+        kept, and have the state of its ranks. A pod that has taken a node over in this incident has
+        none yet."""
+        known, node = self._topology.nodes, self._topology.nodes[number]
+        needed = {replicas for rank in node.ranks for replicas, _ in [self._state(rank)]}
+        others = (rank for i, n in known.items() if i != number and n.living for rank in n.ranks)
+        there = {replicas for replicas, has in map(self._state, others) if has}
+        return needed <= there and (not node.keepers or bool(self._topology.keepers(number)))
+
+    def _state(self, number: int) -> tuple[int, bool]:
+        """The replica set of a rank, and whether its process, or its node, has the state."""
+        incident, rank = self._recovery.incident, self._job.ranks.get(number)
+        if rank is None:
+            return 0, False
+        stays = rank.alive and (incident is None or number not in incident.new)
+        reports = incident.round.reports if incident is not None else {}
+        position = reports.get(number) if stays else rank.left
+        if position is None:
+            return 0, stays
+        return position.replica_set, stays or bool(position.stripes)
 
     def _repaired(self, number: int, now: float) -> bool:
         """Whether ClusterD means a fault that is repaired."""

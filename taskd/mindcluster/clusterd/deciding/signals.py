@@ -224,10 +224,10 @@ class ClusterD(Advisor):
         elif told and phase in (None, Phase.RESUME):  # the ranks are not stopped once more for it
             self._trains_on = True
             self._reports.send(Owed.STOPPED, OK, "it is repaired, and training goes on")
-        elif told and self._telling.keeps_all and self._reports.knows(event):
+        elif told and self._telling.beside and self._reports.knows(event):
             self._trains_on = True
             self._reports.repeat(event)
-            self._reports.send(Owed.STOPPED, OK, "it is being repaired: no process is lost")
+            self._reports.send(Owed.STOPPED, OK, "it is being repaired")
         else:
             self._reports.repeat(event)
             self._reports.owed.add(Owed.STOPPED)

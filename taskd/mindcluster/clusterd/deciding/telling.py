@@ -36,10 +36,18 @@ class Telling:
         self._reports.expire(incident.began if incident is not None else now)
 
     @property
-    def keeps_all(self) -> bool:
-        """Whether the fault under repair costs no process."""
-        faulty = dict(self._advice.faulty())
-        return bool(faulty) and OTHER not in faulty.values()
+    def beside(self) -> bool:
+        """Whether the fault under repair is repaired beside ClusterD's handling of it: it costs no
+        process, or this manager decides, and needs no node for it."""
+        incident, faulty = self._recovery.incident, dict(self._advice.faulty())
+        if incident is None or OTHER not in faulty.values():
+            return bool(faulty)
+        decides = not self._job.advised and not self._nodes.condemned
+        return decides and not self._needs(incident)
+
+    def _needs(self, incident: Incident) -> bool:
+        """Whether a node is waited for that ClusterD can bring."""
+        return incident.timeline.has(Phase.RESCHEDULE) and not self._growth.held
 
     def begun(self) -> None:
         """ClusterD has begun the incident, or has it wait."""
@@ -58,7 +66,7 @@ class Telling:
         if incident is None:
             self._reports.handled(faults)
         elif incident.rounds and incident.moving is None:
-            needs = incident.timeline.has(Phase.RESCHEDULE) and not self._growth.held
+            needs = self._needs(incident)
             at = incident.number, len(incident.faults), incident.rounds, needs
             if at != self._looked:  # which ranks are at fault is a scan of all
                 self._looked = at
@@ -75,8 +83,9 @@ class Telling:
         faulty = dict(self._advice.faulty())
         begun = incident.number == self._begun and not awaits
         if not self._job.advised and not needs:
-            # its own filter finds them in the device later, and would end their pods
-            return {} if self._growth.held else {r: k for r, k in faulty.items() if k != OTHER}
+            # its own filter finds those of devices later, and would end their pods; and of a fault
+            # that it is told in part it does not know what to do
+            return faulty if {*faulty.values()} - {OTHER} and not self._growth.held else {}
         if not self._job.advised or begun:
             return faulty
         if awaits:
