@@ -1,8 +1,10 @@
 """Jobs of two nodes beside ClusterD as it is: the stand-in's state machine with the real one's
 waits, on the world's clock. Nothing goes wrong but what is drawn: two or more faults, of processes,
-pages, devices and nodes, at any distance; each lost pod is replaced after a while.
+pages, devices and nodes, at any distance; each lost pod is replaced after a while. The job ends
+well, unless a moment comes at which no node has its state, or a rank has been replaced as often in
+one incident as is tried.
 
-A job without ClusterD has the same faults, but for those that ClusterD alone sees.
+A job without ClusterD has the same faults; a device that fails costs it its node.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from taskd.messages import to_agent
 from taskd.mindcluster.clusterd import interface
 from taskd.mindcluster.clusterd.client import REPEATED, SOON
 from taskd.mindcluster.clusterd.translation import event_of, request_of
+from tests.core.actors import Node
 from tests.core.fault_center import FaultCenter
 from tests.core.world import World
 from tests.mindcluster import clusterd_faults, clusterd_machine, clusterd_operations
@@ -146,6 +149,7 @@ class Beside(World):
                 self.faults.append(Fault(at, dice.choice(KINDS), rank, lasts))
                 at += dice.choice([dice.uniform(0.0, 2.0), dice.uniform(*APART)])
         self.pods = 0
+        self.fresh: set[str] = set()  # pods that have taken a node over, and trained no step yet
         super().__post_init__()
         self.sets = 1
 
@@ -169,14 +173,24 @@ class Beside(World):
 
     def run(self) -> str:
         try:
-            return super().run()
+            outcome = super().run()
         finally:
             if isinstance(self.fault_center, RealClusterD):
                 self.fault_center.close()
+        assert outcome == "well" or not self.holders, f"{outcome}, and {self.holders} had the state"
+        return outcome
 
     def carry_out(self, command: c.Command) -> None:
         if isinstance(command, to_agent.Fence):
             self.replace(command.agent, 10.0)
+        elif isinstance(command, to_agent.TakeOver):
+            self.fresh.add(command.agent)
+        elif isinstance(command, c.Closed):
+            self.fresh.clear()
+        elif isinstance(command, to_agent.GiveUp | to_agent.End):
+            tried = "times and died again" in command.reason
+            here = [n.agent for n in self.nodes if not n.gone and not tried]
+            self.holders = [agent for agent in here if agent not in self.fresh]
         super().carry_out(command)
         if self.over and isinstance(self.fault_center, RealClusterD):
             self.fault_center.clock.close()
@@ -204,12 +218,18 @@ class Beside(World):
             elif fault.kind == "device" and self.clusterd != "off":
                 ranks = {r.number: 1 for r in node.ranks}
                 self.fault_center.machine.hardware(ranks, (rank.node,))
-            elif fault.kind == "node":
-                self.replace(node.agent, fault.lasts)
-                self.cluster.vanish(node)
-                self.cluster._notice(node, 0.05)
+            elif fault.kind == "device":
+                self.after(WAITS["INITIAL"], lambda: self.lose(node, fault.lasts))
+            else:
+                self.lose(node, fault.lasts)
 
         return strike
+
+    def lose(self, node: Node, lasts: float) -> None:
+        if not self.over and not node.gone:
+            self.replace(node.agent, lasts)
+            self.cluster.vanish(node)
+            self.cluster._notice(node, 0.05)
 
     def replace(self, agent: str, after: float) -> None:
         """The pod of a node is gone, or about to go: the next one runs after a while."""

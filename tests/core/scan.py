@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import Any
 
+from tests.core.beside import Beside
 from tests.core.world import World
 
 LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
@@ -30,13 +31,21 @@ KINDS: dict[str, dict[str, Any]] = {
     "elastic-lead": {"trouble": 0.3, "elastic": True, "clusterd": "lead"},
     "elastic-follow": {"trouble": 0.3, "elastic": True, "clusterd": "follow"},
     "quiet": {"trouble": 0.0},
+    "beside-off": {"clusterd": "off"},
+    "beside-lead": {"clusterd": "lead"},
+    "beside-follow": {"clusterd": "follow"},
 }
+
+
+def world_of(kind: str, seed: int) -> World:
+    make = Beside if kind.startswith("beside") else World
+    return make(seed, **KINDS[kind])
 
 
 def play(kind: str, seed: int) -> tuple[World, str]:
     """Play one history; return the world at its end, and how the job ended. Of one that fails the
     trace and the command that repeats it are printed."""
-    world = World(seed, **KINDS[kind])
+    world = world_of(kind, seed)
     try:
         outcome = world.run()
         assert world.now < LIMIT, f"it takes {world.now:.0f} s of the world's time"
@@ -48,7 +57,7 @@ def play(kind: str, seed: int) -> tuple[World, str]:
 
 def failure(kind: str, seed: int) -> str:
     """What does not hold in a history; "" if it is clean."""
-    world = World(seed, **KINDS[kind])
+    world = world_of(kind, seed)
     try:
         world.run()
         return "" if world.now < LIMIT else f"it takes {world.now:.0f} s of the world's time"

@@ -83,9 +83,10 @@ class Telling:
         faulty = dict(self._advice.faulty())
         begun = incident.number == self._begun and not awaits
         if not self._job.advised and not needs:
-            # its own filter finds those of devices later, and would end their pods; and of a fault
-            # that it is told in part it does not know what to do
-            return faulty if {*faulty.values()} - {OTHER} and not self._growth.held else {}
+            # its own filter finds those of devices later, and would end their pods; and where it is
+            # told of a part, or what was a fault of memory is one of a process by now, it ends jobs
+            concerned = {*faulty.values()} - {OTHER} or faulty.keys() & self._reports.told.keys()
+            return faulty if concerned and not self._growth.held else {}
         if not self._job.advised or begun:
             return faulty
         if awaits:
