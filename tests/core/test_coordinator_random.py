@@ -15,6 +15,7 @@ from tests.core.scan import again, failure, play
 SEEDS = 2000
 # of each kind, of a range that nobody has played yet: 2 s of one CPU at most
 FRESH = {"plain": 100, "moves": 40, "lead": 100, "follow": 100, "elastic": 60}
+FRESH |= {"beside-lead": 20, "beside-follow": 20}
 
 
 def blocks(count, now):

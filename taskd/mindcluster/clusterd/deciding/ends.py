@@ -53,7 +53,7 @@ class Ends:
         at_fault, named = self._nodes.at_fault, self._reports.named
         if not named:
             return "ClusterD names no rank that is at fault"
-        if not at_fault and named <= self._reports.settled(now):
+        if named.isdisjoint(at_fault) and named <= self._reports.settled(now):
             return "what ClusterD names is repaired"
         return ""
 

@@ -68,9 +68,7 @@ class ClusterD(Advisor):
             "globalFault": self._global_fault,
             "changeStrategy": self._change_strategy,
             "saveAndExit": self._save_and_exit,
-            "preExitProcess": lambda signal, now: self._nodes.end_processes(
-                signal, now, self._waits
-            ),
+            "preExitProcess": lambda of, now: self._nodes.end_processes(of, now, self._waits),
             "faultNodesExit": self._elastic.nodes_exit,
             "killMaster": self._ends.kill,
             "hot-switch": self._hot.report,
@@ -252,9 +250,10 @@ class ClusterD(Advisor):
         if self._job.closing:
             return
         incident = self._recovery.incident
-        if incident is not None:
-            incident.kinds.update({r: kind for r, kind in event.ranks if kind != OTHER})
         known = self._nodes.known(now)
+        if incident is not None:
+            over = self._reports.stale(now) - self._nodes.at_fault
+            incident.kinds.update({r: k for r, k in event.ranks if k != OTHER and r not in over})
         present = self._job.ranks  # the others do not train
         news = {r: kind for r, kind in event.ranks if r not in known and r in present}
         leaving = self._nodes.leaving

@@ -85,7 +85,8 @@ class Telling:
         if not self._job.advised and not needs:
             # its own filter finds those of devices later, and would end their pods; and where it is
             # told of a part, or what was a fault of memory is one of a process by now, it ends jobs
-            concerned = {*faulty.values()} - {OTHER} or faulty.keys() & self._reports.told.keys()
+            told = self._reports.told
+            concerned = any(k != OTHER or told.get(r, k) != k for r, k in faulty.items())
             return faulty if concerned and not self._growth.held else {}
         if not self._job.advised or begun:
             return faulty
