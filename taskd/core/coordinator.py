@@ -23,6 +23,7 @@ from taskd.core.claims import Claims
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
 from taskd.core.faults import Faults
+from taskd.core.fencing import Fencing
 from taskd.core.finishing import Finishing
 from taskd.core.forming import Forming
 from taskd.core.framework import Framework
@@ -111,6 +112,7 @@ class Coordinator:
             self.framework,
             self.pods,
             self.profiling,
+            Fencing(self.job),
         )
         # of these, for each event: most do nothing then
         self._following = [p for p in self.parts if type(p).follow_up is not Part.follow_up]

@@ -92,6 +92,7 @@ class JobState:
         self.restart_fault: to_agent.RestartFault = "script"  # see to_agent.RestartAll
         self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
+        self.fences: list[to_agent.Fence] = []  # orders to them that wait, see fencing.py
         self.out: list[c.Command] = []
         self.at = 0.0  # when the event under way happened, at most now: see clocks
         self._unfinished, self._going_on = PendingSet(), PendingSet()
@@ -211,12 +212,21 @@ class JobState:
     def order(self, commands: list[c.Command]) -> None:
         self.out += commands
 
-    def fence(self, agent: str, node: int, why: str, moved: bool = False) -> None:
-        """Exclude the agent, which has or had `node`, from the job."""
+    def fence(
+        self, agent: str, node: int, why: str, moved: bool = False, may_wait: bool = False
+    ) -> None:
+        """Exclude the agent, which has or had `node`, from the job. `may_wait`: see fencing.py."""
+        election, order = self.election, to_agent.Fence(agent, node, why, moved)
+        waits = may_wait and not election.candidate.settled and election.votes_here(agent)
         self.fenced.add(agent)
-        self.election.depart(agent)
-        self.election.candidate.want(agent, False)
-        self.out.append(to_agent.Fence(agent, node, why, moved))
+        election.depart(agent)
+        election.candidate.want(agent, False)
+        (self.fences if waits else self.out).append(order)
+
+    def tell_fenced(self) -> None:
+        """Send what waits."""
+        self.out += self.fences
+        self.fences.clear()
 
     def reachable(self, standbys: Iterable[str] = ()) -> tuple[int, int]:
         """Return how many of the agents that may vote are reachable, and how many there are: those

@@ -139,6 +139,10 @@ class Election:
         elif (known := self._members.get(agent)) is not None:
             self._members = {**self._members, agent: Voting(STANDBY, known.records)}
 
+    def votes_here(self, agent: str) -> bool:
+        """Whether the agent is on the roster, and connected."""
+        return agent in self.roster.members and agent in self._connected
+
     def depart(self, agent: str) -> None:
         self._here.pop(agent, None)
         self._await_no_longer(agent)

@@ -65,13 +65,13 @@ class Takeover:
         """Stop using a node whose agent is still reachable."""
         self.lose(number)
         self._job.note(f"node {number} is given up: {why}")
-        self.fence(number, why)
+        self.fence(number, why, may_wait=True)
 
-    def fence(self, number: int, why: str) -> None:
-        """Exclude the agent that has, or had, the node."""
+    def fence(self, number: int, why: str, may_wait: bool = False) -> None:
+        """Exclude the agent that has, or had, the node. `may_wait`: see JobState.fence."""
         node = self._job.topology.nodes[number]
         if node.agent:
-            self._job.fence(node.agent, number, why)
+            self._job.fence(node.agent, number, why, may_wait=may_wait)
         node.agent = ""
         # lost with the previous manager, which knew its agent
         holder = self._job.election.holder(number)
@@ -126,6 +126,7 @@ class Takeover:
         if incident is not None:
             for rank in node.ranks:
                 incident.renew(rank, self._job.ranks[rank])
+        self._job.tell_fenced()
         self._job.say(
             to_agent.TakeOver(
                 agent=agent,
