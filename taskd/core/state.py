@@ -236,6 +236,13 @@ class JobState:
         agents |= {*self.topology.standbys, *standbys}
         return self.election.count(agents) or self.topology.reachable()
 
+    def majority_without(self, agent: str) -> bool:
+        """Whether this manager stays in charge without the agent, which may still vote about it."""
+        nodes, roster = self.topology.nodes.values(), self.election.roster.members
+        members = roster - self.fenced - {agent}
+        here = {n.agent for n in nodes if n.living} | set(self.topology.standbys)
+        return not roster or is_majority(len(members & here), len(members))
+
     def majority(self) -> bool:
         """Whether so many agents are reachable that no manager of the others can decide."""
         return is_majority(*self.reachable())

@@ -1,8 +1,8 @@
-"""Jobs of two nodes beside ClusterD as it is: the stand-in's state machine with the real one's
-waits, on the world's clock. Nothing goes wrong but what is drawn: two or more faults, of processes,
-pages, devices and nodes, at any distance; each lost pod is replaced after a while. The job ends
-well, unless a moment comes at which no node has its state, or a rank has been replaced as often in
-one incident as is tried.
+"""Jobs of two or three nodes beside ClusterD as it is: the stand-in's state machine with the real
+one's waits, on the world's clock. Nothing goes wrong but what is drawn: two or more faults, of
+processes, pages, devices and nodes, at any distance; each lost pod is replaced after a while. The
+job ends well, unless a moment comes at which no node has its state or two of three are lost, or a
+rank has been replaced as often in one incident as is tried.
 
 A job without ClusterD has the same faults; a device that fails costs it its node.
 """
@@ -30,7 +30,7 @@ from tests.mindcluster.clusterd_machine import Life
 from tests.mindcluster.clusterd_operations import Operations
 from tests.mindcluster.virtual_time import VirtualTime
 
-NODES, PER_NODE = 2, 2
+SHAPES = (2, 2), (2, 2), (3, 1), (3, 2)  # nodes, and ranks of each
 LADDER = ("retry", "recover-in-place", "recover", "exit")
 FIRST, APART = (8.0, 14.0), (0.0, 40.0)  # seconds: the first fault, and from one to the next
 AFTER = 160  # steps of 0.3 to 0.6 s after the last fault has come
@@ -84,7 +84,8 @@ class RealClusterD(FaultCenter):
         ]
         for patch in self._patches:
             patch.start()
-        self.machine = Machine(LADDER, PER_NODE, "job", self.clock.condition())
+        per_node = world.settings.ranks_per_node
+        self.machine = Machine(LADDER, per_node, "job", self.clock.condition())
         self.machine.others = chance.choice([0, 0, 0, 2])
         self.stream: Any = None
         self.said: list[str] = []
@@ -139,25 +140,27 @@ class RealClusterD(FaultCenter):
 class Beside(World):
     trouble: float = 0.0
     faults: list[Fault] = field(default_factory=list)
+    shape: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         self.dice = dice = random.Random(self.seed)
+        nodes, self.per_node = self.shape = self.shape or dice.choice(SHAPES)
         if not self.faults:
             at = dice.uniform(*FIRST)
             for _ in range(dice.choice([2, 2, 2, 3, 4, 6])):
-                rank, lasts = dice.randrange(NODES * PER_NODE), dice.uniform(*PODS)
+                rank, lasts = dice.randrange(nodes * self.per_node), dice.uniform(*PODS)
                 self.faults.append(Fault(at, dice.choice(KINDS), rank, lasts))
                 at += dice.choice([dice.uniform(0.0, 2.0), dice.uniform(*APART)])
         self.pods = 0
+        self.most_lost = 0  # nodes, at one moment
         self.fresh: set[str] = set()  # pods that have taken a node over, and trained no step yet
         super().__post_init__()
         self.sets = 1
 
     def configure(self) -> Settings:
         times = {"reschedule": 270.0, "take_over": 60.0, "prepare": 60.0, "pause_all": 60.0}
-        return Settings(
-            NODES, PER_NODE, LADDER, "ignore", advisor=self.clusterd, advice=60.0, **times
-        )
+        assert self.shape is not None
+        return Settings(*self.shape, LADDER, "ignore", advisor=self.clusterd, advice=60.0, **times)
 
     def length(self) -> int:
         return round(self.faults[-1].at / 0.3) + AFTER
@@ -188,15 +191,15 @@ class Beside(World):
         elif isinstance(command, c.Closed):
             self.fresh.clear()
         elif isinstance(command, to_agent.GiveUp | to_agent.End):
-            tried = "times and died again" in command.reason
+            tried = "times and died again" in command.reason or self.most_lost > 1
             here = [n.agent for n in self.nodes if not n.gone and not tried]
             self.holders = [agent for agent in here if agent not in self.fresh]
         super().carry_out(command)
         if self.over and isinstance(self.fault_center, RealClusterD):
             self.fault_center.clock.close()
         if isinstance(command, to_agent.TakeOver) and self.clusterd != "off":
-            first = command.node * PER_NODE
-            self.fault_center.machine.repaired(*range(first, first + PER_NODE))
+            first = command.node * self.per_node
+            self.fault_center.machine.repaired(*range(first, first + self.per_node))
 
     # -- faults ------------------------------------------------------------------------------------
 
@@ -229,6 +232,7 @@ class Beside(World):
         if not self.over and not node.gone:
             self.replace(node.agent, lasts)
             self.cluster.vanish(node)
+            self.most_lost = max(self.most_lost, sum(n.gone for n in self.nodes))
             self.cluster._notice(node, 0.05)
 
     def replace(self, agent: str, after: float) -> None:

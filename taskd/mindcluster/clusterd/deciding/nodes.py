@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
+from taskd.core.incident.phases import Phase
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, Reports
 
@@ -28,6 +29,7 @@ class Nodes:
         self._recovery, self._pods = parts.recovery, parts.pods
         self._advice, self._reports = advice, reports
         self._left: set[int] = set()  # nodes that were given up under the present uuid
+        self._later: set[int] = set()  # nodes that leave once enough others are there
         # names nodes that are to leave once the strategy is known
         self._leaving: e.AdvisorSignal | None = None
         self._certain: set[int] = set()  # nodes of which it has named ranks that it had condemned
@@ -39,6 +41,7 @@ class Nodes:
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
         self._left.clear()
+        self._later.clear()
         self._certain.clear()
         self._leaving = None
 
@@ -134,6 +137,7 @@ class Nodes:
     def stay(self) -> None:
         """The job ends: those that were to leave save its state."""
         self._leaving = None
+        self._later.clear()
 
     def leave(self, event: e.AdvisorSignal, now: float) -> None:
         """Give these nodes up, but the last that have their state."""
@@ -144,9 +148,28 @@ class Nodes:
             if not self._others_have(number):
                 text = f"node {number} stays, since no other node has the state of its ranks"
                 self._job.note(f"{text}: those at fault are replaced there")
-                continue
-            self._left.add(number)
-            self._recovery.give_up(number, "ClusterD replaces its pod", now)
+            elif not self._job.majority_without(self._topology.nodes[number].agent):
+                text = (
+                    f"node {number} stays until another one is back, for a majority of the agents"
+                )
+                self._job.note(text)
+                self._later.add(number)
+            else:
+                self._give_up(number, now)
+
+    def leave_later(self, now: float) -> None:
+        """Give up those that had to stay, once they need not any more."""
+        for number in sorted(self._later):
+            node = self._topology.nodes[number]
+            if self._recovery.phase in (None, Phase.RESUME) or not node.living:
+                self._later.discard(number)  # it is repaired where it is
+            elif self._job.majority_without(node.agent) and self._others_have(number):
+                self._give_up(number, now)
+
+    def _give_up(self, number: int, now: float) -> None:
+        self._later.discard(number)
+        self._left.add(number)
+        self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
     def _others_have(self, number: int) -> bool:
         """Whether the job can do without the node's memory: others keep its records, if any are

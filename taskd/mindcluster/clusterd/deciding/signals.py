@@ -355,6 +355,7 @@ class ClusterD(Advisor):
         self._formed |= job.protected
         if incident is None:
             self._nodes.stay()
+        self._nodes.leave_later(now)
         if self._advice.stopped:
             self._reports.pay(Owed.STOPPED)
         # looked at after every event: what fits is a scan of all ranks
