@@ -96,8 +96,9 @@ class FaultCenter:
             if node < len(self.world.nodes):
                 for rank in self.world.nodes[node].ranks:
                     rank.evidence["clusterd"] += 1
-        if signal.ranks or signal.nodes:
-            self.naming.add(signal.uuid)
+        if signal.ranks or signal.nodes:  # without an id: of what is handled now
+            now = {f"u{self.faults}", f"u{self.faults - 1}"}
+            self.naming |= {signal.uuid} if signal.uuid else now
         job, recovery = self.world.coordinator.job, self.world.coordinator.recovery
         before = recovery.incident
         goes_on = job.protected and not (job.closing or job.leaves)
