@@ -1,11 +1,11 @@
 """The time from kill -9 of a rank until all ranks train on, without ClusterD and with it in both
 roles; the jobs alternate in rounds.
 
-    python benchmarks/clusterd.py [--kills 20]
+    python benchmarks/clusterd.py [--kills 20] [--waits 0.2]
 
-ClusterD is the tests' stand-in, a gRPC server in this process, which waits 0.2 s each for further
-faults and for memory, instead of 1 and 10 s; a real one needs more for its decisions, in `follow`
-alone.
+ClusterD is the tests' stand-in, a gRPC server in this process, which waits so long each for further
+faults and for memory, instead of 1 and 10 s; a real one needs more
+for its decisions, in `follow` alone. `--waits 0`: what taskd itself takes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from figures import publish
 from jobs import Recovery, Run, breakdown, recoveries, wait_for_quiet
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.mindcluster import clusterd_faults
 from tests.mindcluster.clusterd_stand_in import StandIn
 
 ROUND = 5  # kills of one job
@@ -48,7 +49,9 @@ def one_job(directory: Path, role: str, kills: int, dice: random.Random) -> list
 def main() -> None:
     parser = Arguments(__doc__)
     parser.size("--kills", 20, 1)
+    parser.add_argument("--waits", type=float, default=0.2, help="seconds")
     args = parser.parse_args()
+    clusterd_faults.FLUSH = clusterd_faults.RELEASE = args.waits
     dice = random.Random(1)
     found: dict[str, list[Recovery]] = {role: [] for role in ("off", "lead", "follow")}
     wait_for_quiet(10.0)

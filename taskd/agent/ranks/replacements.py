@@ -27,8 +27,9 @@ from taskd.agent.ranks.processes import Forked, Zygote, leaving, orphan_code
 log = logging.getLogger("taskd.agent")
 
 ANSWER = 2.0  # seconds for a fork; it takes ~10 ms, and a fresh interpreter ~2 s
-# seconds from the start of the first zygote until it is ready: ~3 s, twice that while ranks start
-WARM = 10.0
+# seconds from the start of the first zygote until it is ready: ~3 s, twice that while ranks start,
+# and 20 where a pod has just come to a busy machine: a fresh interpreter would begin anew then
+WARM = 30.0
 # the same, for the first processes: without the zygote they would do the same work themselves
 FIRST = 60.0
 # seconds until another zygote is started: the fresh interpreters that stand in need the CPUs first,
