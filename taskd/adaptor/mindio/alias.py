@@ -13,7 +13,6 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from types import ModuleType
 
 NAME = "mindio_ttp"
 MODULES = (
@@ -34,18 +33,10 @@ class ForeignPackage(RuntimeError):
 
 def become(name: str) -> None:
     """Called by the package that `install` writes, while it is imported."""
-    for module, ours in modules().items():
-        sys.modules[f"{name}.{module}" if module else name] = ours
-
-
-def modules() -> dict[str, ModuleType]:
-    """The package as "", and its modules, imported; the process that ranks are forked from has
-    them already, since they take a tenth of a repair."""
-    package = "taskd.adaptor.mindio"
-    return {
-        "": importlib.import_module(package),
-        **{name: importlib.import_module(f"{package}.{name}") for name in MODULES},
-    }
+    package = importlib.import_module("taskd.adaptor.mindio")
+    sys.modules[name] = package
+    for module in MODULES:
+        sys.modules[f"{name}.{module}"] = importlib.import_module(f"{package.__name__}.{module}")
 
 
 def place(site: Path | None = None) -> Path:

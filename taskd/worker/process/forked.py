@@ -22,6 +22,8 @@ WARM = (
     "torch.testing._internal.distributed.fake_pg",
     "runpy",
     "taskd.worker.protection",
+    # where a framework repairs itself: an import of 30 ms, a seventh of a repair
+    "taskd.adaptor.mindio.framework_ttp.ttp_decorator",
 )
 WARM_IF_THERE = ("numpy",)  # torch does not require it
 
@@ -35,13 +37,11 @@ def warm() -> None:
     import torch
 
     from taskd import trainers
-    from taskd.adaptor.mindio import alias
     from taskd.records import sealed
     from taskd.worker.discovery import loop_variables, project
     from taskd.worker.set_up import interception
 
     trainers.warm()
-    alias.modules()
     # all modules are looked at here, not in each fork
     interception.rehearse()
     project.know_modules()
