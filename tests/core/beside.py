@@ -1,8 +1,9 @@
 """Jobs of two or three nodes beside ClusterD as it is: the stand-in's state machine with the real
 one's waits, on the world's clock. Nothing goes wrong but what is drawn: two or more faults, of
 processes, pages, devices and nodes, at any distance; each lost pod is replaced after a while. The
-job ends well, unless a moment comes at which no node has its state or two of three are lost, or a
-rank has been replaced as often in one incident as is tried.
+job ends well, unless a moment comes at which no node has its state or two of three are lost; or a
+rank has been replaced as often in one incident as is tried; or all ranks were killed before one
+could say that it had begun its step (a record does not); or a pod is lost as it takes a node over.
 
 A job without ClusterD has the same faults; a device that fails costs it its node.
 """
@@ -153,6 +154,7 @@ class Beside(World):
                 at += dice.choice([dice.uniform(0.0, 2.0), dice.uniform(*APART)])
         self.pods = 0
         self.most_lost = 0  # nodes, at one moment
+        self.lost_fresh = False
         self.fresh: set[str] = set()  # pods that have taken a node over, and trained no step yet
         super().__post_init__()
         self.sets = 1
@@ -191,8 +193,13 @@ class Beside(World):
         elif isinstance(command, c.Closed):
             self.fresh.clear()
         elif isinstance(command, to_agent.GiveUp | to_agent.End):
-            tried = "times and died again" in command.reason or self.most_lost > 1
-            here = [n.agent for n in self.nodes if not n.gone and not tried]
+            incident = self.coordinator.recovery.incident
+            known = self.most_lost > 1 or "times and died again" in command.reason
+            known |= "entry state of every rank" in command.reason and (
+                incident is None or not incident.witnesses.begun
+            )
+            known |= "left no record" in command.reason and self.lost_fresh
+            here = [n.agent for n in self.nodes if not n.gone and not known]
             self.holders = [agent for agent in here if agent not in self.fresh]
         super().carry_out(command)
         if self.over and isinstance(self.fault_center, RealClusterD):
@@ -231,6 +238,7 @@ class Beside(World):
     def lose(self, node: Node, lasts: float) -> None:
         if not self.over and not node.gone:
             self.replace(node.agent, lasts)
+            self.lost_fresh |= node.agent in self.fresh
             self.cluster.vanish(node)
             self.most_lost = max(self.most_lost, sum(n.gone for n in self.nodes))
             self.cluster._notice(node, 0.05)

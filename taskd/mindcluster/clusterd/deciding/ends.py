@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from taskd.core import events as e
 from taskd.core.advice import Advice
 from taskd.core.incident.phases import Phase
+from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.nodes import Nodes
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, OK, Owed, Reports
 
@@ -50,11 +51,14 @@ class Ends:
         ends = event.strategy in ("dump", "exit") and self._job.protected
         if not ends or self._job.closing or self._advice.saves:
             return ""
-        at_fault, named = self._nodes.at_fault, self._reports.named
+        named, kinds = self._reports.named, dict(self._advice.faulty())
         if not named:
             return "ClusterD names no rank that is at fault"
-        if named.isdisjoint(at_fault) and named <= self._reports.settled(now):
-            return "what ClusterD names is repaired"
+        # of memory, as it remembers, where the process is gone by now
+        means = {r for r, k in named.items() if k == OTHER or kinds.get(r, k) != OTHER}
+        at_fault = self._nodes.at_fault
+        if means.isdisjoint(at_fault) and named.keys() <= self._reports.settled(now):
+            return "what ClusterD names is repaired, or is another fault by now"
         return ""
 
     def kill(self, event: e.AdvisorSignal, now: float) -> None:

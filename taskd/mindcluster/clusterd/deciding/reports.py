@@ -48,7 +48,8 @@ class Reports:
         self.restarted = False  # all ranks, since ClusterD was last told of a fault
         self._reported: dict[int, int] = {}  # faults, by rank, since ClusterD has begun anew
         self._repaired: dict[int, float] = {}  # ranks whose fault is repaired, and when
-        self.named: set[int] = set()  # ranks that ClusterD names under the present uuid
+        # ranks that ClusterD names under the present uuid, with the worst type of their faults
+        self.named: dict[int, int] = {}
         self._reported_at: float | None = None  # when, of a fault that it has not begun to handle
 
     def forget(self) -> None:
@@ -62,14 +63,14 @@ class Reports:
 
     def hears(self, event: e.AdvisorSignal) -> None:
         """What ClusterD says itself it knows."""
-        self.named.update(rank for rank, _ in event.ranks)
         for rank, kind in event.ranks:
-            if self.told.get(rank) != OTHER:
-                self.told[rank] = kind
+            for names in (self.named, self.told):
+                if names.get(rank) != OTHER:
+                    names[rank] = kind
         for number in event.nodes:
             if (node := self._job.topology.nodes.get(number)) is not None:
                 self.told.update(dict.fromkeys(node.ranks, OTHER))
-                self.named.update(node.ranks)
+                self.named.update(dict.fromkeys(node.ranks, OTHER))
 
     def handled(self, faults: Mapping[int, int]) -> None:
         """Faults other than these are repaired: the next ones of the same ranks are news."""
@@ -97,9 +98,10 @@ class Reports:
 
     def repeat(self, event: e.AdvisorSignal) -> None:
         """Report again what ClusterD's signal lacks, before it is answered: a report that comes
-        while it begins anew begins its handling, but its ranks are lost to it."""
-        heard = {rank for rank, _ in event.ranks}
-        if lost := {r: kind for r, kind in self._reported.items() if r not in heard}:
+        while it begins anew begins its handling, but its ranks are lost to it; what it remembers of
+        them may be an earlier fault."""
+        heard = dict(event.ranks)
+        if lost := {r: k for r, k in self._reported.items() if heard.get(r) not in (k, OTHER)}:
             self._job.note(f"ClusterD has lost the fault of ranks [{abbreviate(sorted(lost))}]")
             self.report("ReportProcessFault", ranks=tuple(sorted(lost.items())))
 
