@@ -52,6 +52,7 @@ WAITS = {
 BEGIN = (0.0, 0.02, 0.1)
 REPORT = 900.0
 ON_THE_WAY = 0.003
+NOTICED = 0.05  # that an agent is gone
 
 
 @dataclass
@@ -155,6 +156,7 @@ class Beside(World):
         self.pods = 0
         self.most_lost = 0  # nodes, at one moment
         self.lost_fresh = False
+        self.unnoticed: set[str] = set()  # agents that have just gone
         self.fresh: set[str] = set()  # pods that have taken a node over, and trained no step yet
         super().__post_init__()
         self.sets = 1
@@ -188,6 +190,8 @@ class Beside(World):
     def carry_out(self, command: c.Command) -> None:
         if isinstance(command, to_agent.Fence):
             self.replace(command.agent, 10.0)
+            if self.unnoticed - {command.agent}:  # both are gone at one moment
+                self.most_lost = 2
         elif isinstance(command, to_agent.TakeOver):
             self.fresh.add(command.agent)
         elif isinstance(command, c.Closed):
@@ -241,7 +245,10 @@ class Beside(World):
             self.lost_fresh |= node.agent in self.fresh
             self.cluster.vanish(node)
             self.most_lost = max(self.most_lost, sum(n.gone for n in self.nodes))
-            self.cluster._notice(node, 0.05)
+            self.cluster._notice(node, NOTICED)
+            agent = node.agent
+            self.unnoticed.add(agent)
+            self.after(NOTICED, lambda: self.unnoticed.discard(agent))
 
     def replace(self, agent: str, after: float) -> None:
         """The pod of a node is gone, or about to go: the next one runs after a while."""
