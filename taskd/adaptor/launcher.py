@@ -50,13 +50,13 @@ def status(ending: to_agent.Ending, moved: bool) -> int:
     """A launcher's exit status. `moved`: the job goes on without its node, where nothing had
     failed. Ascend Operator takes any other status than 0 of a worker's pod for the job's failure;
     elsewhere what is not 0 has the node's place filled again."""
-    return 0 if moved and _in_operators_pod(os.environ) else STATUS[ending]
+    return 0 if moved and settings.in_operators_pod(os.environ) else STATUS[ending]
 
 
 def stay(node: int, moved: bool) -> None:
     """Wait in the operator's first pod until that is deleted, if its node has moved: its end would
     be the job's, with any status."""
-    if node or not moved or not _in_operators_pod(os.environ):
+    if node or not moved or not settings.in_operators_pod(os.environ):
         return
     text = "this pod stays until it is deleted: Ascend Operator would take its end for the job's"
     print(f"taskd: {text}", file=sys.stderr, flush=True)
@@ -64,11 +64,6 @@ def stay(node: int, moved: bool) -> None:
         signal.signal(number, signal.SIG_DFL)
     while True:
         signal.pause()
-
-
-def _in_operators_pod(environ: Mapping[str, str]) -> bool:
-    """It sets this variable in each pod, whether there is a ClusterD or not."""
-    return bool(environ.get("MINDX_SERVER_IP"))
 
 
 def last_words(environ: Mapping[str, str]) -> str:

@@ -38,10 +38,14 @@ def reset_config(job: str) -> Object:
 
 def ascend_job(found: Mapping[str, Any]) -> str | None:
     """The name of the AscendJob that owns the pod `found`."""
-    for owner in (found.get("metadata") or {}).get("ownerReferences") or ():
-        if owner.get("controller") and owner.get("kind") == "AscendJob":
-            return str(owner.get("name"))
-    return None
+    owner = _controller(found)
+    return str(owner.get("name")) if owner.get("kind") == "AscendJob" else None
+
+
+def _controller(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The owner that made it; one at most is called so."""
+    owners = (found.get("metadata") or {}).get("ownerReferences") or ()
+    return next((owner for owner in owners if owner.get("controller")), {})
 
 
 def labelled(found: Mapping[str, Any]) -> Object:
@@ -51,11 +55,10 @@ def labelled(found: Mapping[str, Any]) -> Object:
     name = (metadata.get("annotations") or {}).get(GROUP)
     if name:
         return Object("scheduling.volcano.sh", "v1beta1", "podgroups", str(name))
-    for owner in metadata.get("ownerReferences") or ():
-        group, _, version = str(owner.get("apiVersion")).partition("/")
-        plural = PLURALS.get((group, str(owner.get("kind"))))
-        if owner.get("controller") and plural is not None:
-            return Object(group, version, plural, str(owner.get("name")))
+    owner = _controller(found)
+    group, _, version = str(owner.get("apiVersion")).partition("/")
+    if (plural := PLURALS.get((group, str(owner.get("kind"))))) is not None:
+        return Object(group, version, plural, str(owner.get("name")))
     return pod(str(metadata.get("name")))
 
 

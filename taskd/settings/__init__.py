@@ -12,6 +12,7 @@ from taskd.settings.clusterd import (
     clusterd_certificates,
     clusterd_role,
     clusterd_timeout,
+    in_operators_pod,
 )
 from taskd.settings.combinations import (
     NOTICES,

@@ -83,6 +83,11 @@ PORT = 8899
 PROXY = f"127.0.0.1:{PORT}"
 
 
+def in_operators_pod(environ: Mapping[str, str]) -> bool:
+    """Ascend Operator sets this variable in each pod, whether there is a ClusterD or not."""
+    return bool(environ.get(MINDX_SERVER_IP.name))
+
+
 def clusterd_address(environ: Mapping[str, str]) -> str | None:
     """Where ClusterD is, as host:port; None: there is none, or it is not to be used."""
     if TASKD_CLUSTERD.read(environ) == "off":

@@ -17,6 +17,7 @@ from typing import Any
 
 from taskd.core.incident import ladder
 from taskd.settings import documented, injected, kubernetes, variables
+from taskd.settings.clusterd import in_operators_pod
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Where
 from taskd.settings.reading import pod_info
@@ -130,7 +131,7 @@ def unseen(environ: Mapping[str, str]) -> str:
     """Why nothing that a job's labels say acts here, with the remedy; "" if something does, or
     Ascend Operator has not made this pod."""
     at = directory(environ)
-    if not environ.get("MINDX_SERVER_IP") or kubernetes.TASKD_KUBERNETES.read(environ):
+    if not in_operators_pod(environ) or kubernetes.TASKD_KUBERNETES.read(environ):
         return ""
     if read(at) or any(variable.text(environ) is not None for variable in VARIABLES.values()):
         return ""

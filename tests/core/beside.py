@@ -48,9 +48,9 @@ WAITS = {
     "POLL": 5.0,
     "FILTER": 10.0,
     "FILTER_IN_PLACE": 60.0,
+    "REPORT": 900.0,
 }
 BEGIN = (0.0, 0.02, 0.1)
-REPORT = 900.0
 ON_THE_WAY = 0.003
 NOTICED = 0.05  # that an agent is gone
 
@@ -73,7 +73,6 @@ class RealClusterD(FaultCenter):
         super().__init__(world)
         self.clock = VirtualTime(world.after, lambda: world.now)
         waits = {**WAITS, "BEGIN": chance.choice(BEGIN)}
-        waits["REPORT"] = REPORT
         modules = ("threading", "queue", "time")
         self._patches = [
             mock.patch.object(module, name, value)

@@ -74,6 +74,13 @@ class Job:
     def result(self, strategy, code=0):
         self.tell("ReportRecoverStatus", code, strategy=strategy)
 
+    def handled(self, strategy):
+        """A fault of which ClusterD is told is handled; the next stream begins."""
+        self.named()
+        self.result(strategy)
+        self.path()
+        self.subscribe()
+
     def path(self):
         """The states of the last life that has ended; waits for its end."""
         self.ends()

@@ -122,10 +122,7 @@ def test_a_device_that_has_failed_is_found_again_after_a_handling():
     job.machine.hardware({1: 1}, (0,))
     job.hears("preExitProcess")
     job.tell("ReportProcessFault", ranks=((1, 1),))
-    job.named()
-    job.result("recover")
-    job.path()
-    job.subscribe()
+    job.handled("recover")
     job.tell("ReportProcessFault", ranks=((2, 1),))
     assert dict(job.hears("stopTrain").ranks) == {1: 1, 2: 1}
     job.machine.repaired()
@@ -155,10 +152,7 @@ def test_what_it_was_told_is_named_in_the_next_handling_too(monkeypatch):
     monkeypatch.setattr(clusterd_faults, "KEPT", 60.0)
     job = Job()
     job.tell("ReportProcessFault", ranks=((1, 1),))
-    job.named()
-    job.result("recover")
-    job.path()
-    job.subscribe()
+    job.handled("recover")
     job.tell("ReportProcessFault", ranks=((2, 1),))
     assert dict(job.hears("stopTrain").ranks) == {1: 1, 2: 1}
 

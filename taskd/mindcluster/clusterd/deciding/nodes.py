@@ -149,10 +149,7 @@ class Nodes:
                 text = f"node {number} stays, since no other node has the state of its ranks"
                 self._job.note(f"{text}: those at fault are replaced there")
             elif not self._job.majority_without(self._topology.nodes[number].agent):
-                text = (
-                    f"node {number} stays until another one is back, for a majority of the agents"
-                )
-                self._job.note(text)
+                self._job.note(f"node {number} stays until enough others are back for a majority")
                 self._later.add(number)
             else:
                 self._give_up(number, now)
@@ -176,7 +173,7 @@ class Nodes:
         kept, and have the state of its ranks. A pod that has taken a node over in this incident has
         none yet."""
         known, node = self._topology.nodes, self._topology.nodes[number]
-        needed = {replicas for rank in node.ranks for replicas, _ in [self._state(rank)]}
+        needed = {self._state(rank)[0] for rank in node.ranks}
         others = (rank for i, n in known.items() if i != number and n.living for rank in n.ranks)
         there = {replicas for replicas, has in map(self._state, others) if has}
         return needed <= there and (not node.keepers or bool(self._topology.keepers(number)))
