@@ -236,10 +236,11 @@ class JobState:
         agents |= {*self.topology.standbys, *standbys}
         return self.election.count(agents) or self.topology.reachable()
 
-    def majority_without(self, agent: str) -> bool:
-        """Whether this manager stays in charge without the agent, which may still vote about it."""
+    def majority_without(self, *agents: str) -> bool:
+        """Whether this manager stays in charge without the agents, which may still vote about
+        it."""
         nodes, roster = self.topology.nodes.values(), self.election.roster.members
-        members = roster - self.fenced - {agent}
+        members = roster - self.fenced - {*agents}
         here = {n.agent for n in nodes if n.living} | set(self.topology.standbys)
         return not roster or is_majority(len(members & here), len(members))
 

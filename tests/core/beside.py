@@ -33,6 +33,7 @@ from tests.mindcluster.virtual_time import VirtualTime
 
 SHAPES = (2, 2), (2, 2), (3, 1), (3, 2)  # nodes, and ranks of each
 LADDER = ("retry", "recover-in-place", "recover", "exit")
+NOT_IN_PLACE = ("retry", "recover", "exit")
 FIRST, APART = (8.0, 14.0), (0.0, 40.0)  # seconds: the first fault, and from one to the next
 AFTER = 160  # steps of 0.3 to 0.6 s after the last fault has come
 KINDS = ("kill", "kill", "page", "device", "node")
@@ -86,7 +87,7 @@ class RealClusterD(FaultCenter):
         for patch in self._patches:
             patch.start()
         per_node = world.settings.ranks_per_node
-        self.machine = Machine(LADDER, per_node, "job", self.clock.condition())
+        self.machine = Machine(world.settings.ladder, per_node, "job", self.clock.condition())
         self.machine.others = chance.choice([0, 0, 0, 2])
         self.stream: Any = None
         self.said: list[str] = []
@@ -142,6 +143,7 @@ class Beside(World):
     trouble: float = 0.0
     faults: list[Fault] = field(default_factory=list)
     shape: tuple[int, int] | None = None
+    strategies: tuple[str, ...] = LADDER
 
     def __post_init__(self) -> None:
         self.dice = dice = random.Random(self.seed)
@@ -163,7 +165,9 @@ class Beside(World):
     def configure(self) -> Settings:
         times = {"reschedule": 270.0, "take_over": 60.0, "prepare": 60.0, "pause_all": 60.0}
         assert self.shape is not None
-        return Settings(*self.shape, LADDER, "ignore", advisor=self.clusterd, advice=60.0, **times)
+        return Settings(
+            *self.shape, self.strategies, "ignore", advisor=self.clusterd, advice=60.0, **times
+        )
 
     def length(self) -> int:
         return round(self.faults[-1].at / 0.3) + AFTER

@@ -231,7 +231,7 @@ class Invariants:
             assert command.incarnation == self.newest[command.rank] + 1, (
                 "an incarnation is repeated or skipped"
             )
-            assert "recover-in-place" in self._allowed(incident)
+            assert {"recover-in-place", "recover"} & {*self._allowed(incident)}
             assert not job.ranks[command.rank].unusable, "a process for a device that takes none"
             assert not self.world.told_resets.get(command.rank), "it is being reset"
             self.newest[command.rank] = command.incarnation

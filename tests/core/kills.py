@@ -24,7 +24,7 @@ def check(world: World, command: to_agent.Kill, configured: tuple[str, ...]) -> 
     # its node may have been lost with the same event
     lost = world.coordinator.job.topology.is_lost(command.rank)
     assert incident is not None and (lost or command.rank in incident.evicted)
-    allowed = {"recover-in-place", "dump", "elastic-training"} & set(configured)
+    allowed = {"recover-in-place", "recover", "dump", "elastic-training"} & set(configured)
     assert allowed or world.clusterd != "off"
     said = rank.evidence
     world.counts[f"killed: {command.reason.translate(NO_DIGITS)}"] += 1

@@ -16,7 +16,7 @@ import time
 from functools import partial
 from typing import Any
 
-from tests.core.beside import Beside
+from tests.core.beside import NOT_IN_PLACE, Beside
 from tests.core.world import World
 
 LIMIT = 20_000.0  # seconds of the world's clock; the longest chain of deadlines is a few thousand
@@ -34,6 +34,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "beside-off": {"clusterd": "off"},
     "beside-lead": {"clusterd": "lead"},
     "beside-follow": {"clusterd": "follow"},
+    "beside-off-not-in-place": {"clusterd": "off", "strategies": NOT_IN_PLACE},
+    "beside-lead-not-in-place": {"clusterd": "lead", "strategies": NOT_IN_PLACE},
+    "beside-follow-not-in-place": {"clusterd": "follow", "strategies": NOT_IN_PLACE},
 }
 
 

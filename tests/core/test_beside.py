@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.beside import APART, KINDS, PODS, SHAPES, Beside, Fault, RealClusterD
+from tests.core.beside import APART, KINDS, NOT_IN_PLACE, PODS, SHAPES, Beside, Fault, RealClusterD
 from tests.core.scan import play
 
 ROLES = ("off", "lead", "follow")
@@ -46,10 +46,11 @@ FOUND = {
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_histories(role):
+@pytest.mark.parametrize("ladder", ["", "-not-in-place"])
+def test_histories(role, ladder):
     """Others are drawn anew each time: test_coordinator_random.py."""
     for seed in range(SEEDS):
-        play(f"beside-{role}", seed)
+        play(f"beside-{role}{ladder}", seed)
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -57,6 +58,17 @@ def test_histories(role):
 def test_what_was_found(role, shape, faults):
     for seed in range(6):
         Beside(seed, clusterd=role, faults=list(faults), shape=shape).run()
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("shape", [(2, 2), (3, 1)])
+@pytest.mark.parametrize("apart", [0.0, 1.0, 4.0])
+def test_the_last_that_have_the_state_are_not_given_up(role, shape, apart):
+    """Without recover-in-place a rank that dies costs its node."""
+    faults = [Fault(10.0, "kill", 2, 8.0), Fault(10.0 + apart, "kill", 0, 8.0)]
+    faults += [Fault(10.0 + 2 * apart, "kill", 1, 8.0)]
+    for seed in range(3):
+        Beside(seed, clusterd=role, faults=faults, shape=shape, strategies=NOT_IN_PLACE).run()
 
 
 FAULT = st.tuples(

@@ -48,7 +48,10 @@ class Interrupt(Work):
         incident.times.append(times)
         job.interruption += 1
         if rung.strategy == "recover":
-            for node in self._nodes.broken(incident):
+            going, staying = self._nodes.broken(incident)
+            for node in staying:
+                self._nodes.stay(node)
+            for node in going:
                 self._nodes.give_up(node, incident.faults[-1])
                 incident.forget(job.topology.nodes[node].ranks)
         faulty = self._rounds.faulty(incident) if job.handlers else ()

@@ -139,7 +139,8 @@ class Rounds:
             for r in (gone - topology.absent()) | set(incident.evicted)
             if (why := job.ranks[r].unusable)
         }
-        living = sum(n.living for n in topology.nodes.values()) - len(self._nodes.broken(incident))
+        living = sum(n.living for n in topology.nodes.values())
+        living -= len(self._nodes.broken(incident)[0])
         return Damage(
             dead=frozenset(gone | incident.new),
             lost_nodes=frozenset(topology.lost),

@@ -12,7 +12,7 @@ once the standby's ranks have their state: until then the move can be undone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from taskd.core import commands as c
@@ -27,23 +27,63 @@ class Takeover:
     def __init__(self, job: JobState) -> None:
         self._job = job
 
-    def broken(self, incident: Incident | None) -> list[int]:
-        """Return the living nodes that `recover` gives up: those with a rank that is dead or
-        evicted and cannot be replaced in place, because that is not configured, has failed, or its
-        device takes no further process."""
+    def broken(self, incident: Incident | None) -> tuple[list[int], list[int]]:
+        """Return the living nodes that `recover` gives up, and those that stay. Given up are those
+        with a rank that is dead or evicted and cannot be replaced in place, because that is not
+        configured, has failed, or its device takes no further process. Of these, a node without
+        which the state or a majority would be lost stays, and such a rank is replaced there, unless
+        that has failed or the device takes none."""
         failed = incident.failed if incident is not None else ()
         topology = self._job.topology
         ranks = {r for r, s in self._job.ranks.items() if not s.alive} | set(
             incident.evicted if incident is not None else ()
         )
-        if "recover-in-place" in self._job.settings.ladder and "recover-in-place" not in failed:
-            ranks = {r for r in ranks if self._job.ranks[r].unusable}
-        return sorted(
-            {
-                n
-                for r in ranks
-                if (n := topology.node_of(r)) is not None and topology.nodes[n].living
-            }
+        unusable = {r for r in ranks if self._job.ranks[r].unusable}
+        in_place = "recover-in-place" not in failed
+        if in_place and "recover-in-place" in self._job.settings.ladder:
+            ranks = unusable
+        going: list[int] = []
+        staying: list[int] = []
+        for number in sorted({n for r in ranks if (n := topology.node_of(r)) is not None}):
+            node = topology.nodes[number]
+            if node.living:
+                leave = [topology.nodes[n].agent for n in (*going, number)]
+                stays = in_place and unusable.isdisjoint(node.ranks)
+                stays = stays and (
+                    self.has_last(number, incident, going) or not self._job.majority_without(*leave)
+                )
+                (staying if stays else going).append(number)
+        return going, staying
+
+    def has_last(self, number: int, incident: Incident | None, going: Sequence[int] = ()) -> bool:
+        """Whether the job would be lost without this node's memory: no other node but those that
+        are `going` has the state of its ranks, keeps its records, or those of a lost node. A node
+        that was taken over in this incident has no state yet."""
+        topology, node = self._job.topology, self._job.topology.nodes[number]
+        others = [i for i, n in topology.nodes.items() if n.living and i not in (number, *going)]
+        there = {self._state(r, incident) for i in others for r in topology.nodes[i].ranks}
+        if any((self._state(rank, incident)[0], True) not in there for rank in node.ranks):
+            return True
+        kept = [number] if node.keepers else []
+        kept += [i for i, n in topology.nodes.items() if n.lost and number in topology.keepers(i)]
+        return any(set(others).isdisjoint(topology.keepers(i)) for i in kept)
+
+    def _state(self, number: int, incident: Incident | None) -> tuple[int, bool]:
+        """The replica set of a rank, and whether its process, or its node, has the state."""
+        rank = self._job.ranks.get(number)
+        if rank is None:
+            return 0, False
+        stays = rank.alive and (incident is None or number not in incident.new)
+        reports = incident.round.reports if incident is not None else {}
+        position = reports.get(number) if stays else rank.left
+        if position is None:
+            return 0, stays
+        return position.replica_set, stays or bool(position.stripes)
+
+    def stay(self, number: int) -> None:
+        self._job.note(
+            f"node {number} stays, since the others have not all of the state, or are no majority:"
+            " ranks at fault are replaced there"
         )
 
     def lose(self, number: int) -> None:

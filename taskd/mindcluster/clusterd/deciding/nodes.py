@@ -145,9 +145,8 @@ class Nodes:
         for number in sorted(self._concerned(event), key=lambda n: n not in self._certain):
             if number in self._left or self._repaired(number, now):
                 continue
-            if not self._others_have(number):
-                text = f"node {number} stays, since no other node has the state of its ranks"
-                self._job.note(f"{text}: those at fault are replaced there")
+            if self._has_last(number):
+                self._recovery.nodes.stay(number)
             elif not self._job.majority_without(self._topology.nodes[number].agent):
                 self._job.note(f"node {number} stays until enough others are back for a majority")
                 self._later.add(number)
@@ -160,7 +159,7 @@ class Nodes:
             node = self._topology.nodes[number]
             if self._recovery.phase in (None, Phase.RESUME) or not node.living:
                 self._later.discard(number)  # it is repaired where it is
-            elif self._job.majority_without(node.agent) and self._others_have(number):
+            elif self._job.majority_without(node.agent) and not self._has_last(number):
                 self._give_up(number, now)
 
     def _give_up(self, number: int, now: float) -> None:
@@ -168,27 +167,8 @@ class Nodes:
         self._left.add(number)
         self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
-    def _others_have(self, number: int) -> bool:
-        """Whether the job can do without the node's memory: others keep its records, if any are
-        kept, and have the state of its ranks. A pod that has taken a node over in this incident has
-        none yet."""
-        known, node = self._topology.nodes, self._topology.nodes[number]
-        needed = {self._state(rank)[0] for rank in node.ranks}
-        others = (rank for i, n in known.items() if i != number and n.living for rank in n.ranks)
-        there = {replicas for replicas, has in map(self._state, others) if has}
-        return needed <= there and (not node.keepers or bool(self._topology.keepers(number)))
-
-    def _state(self, number: int) -> tuple[int, bool]:
-        """The replica set of a rank, and whether its process, or its node, has the state."""
-        incident, rank = self._recovery.incident, self._job.ranks.get(number)
-        if rank is None:
-            return 0, False
-        stays = rank.alive and (incident is None or number not in incident.new)
-        reports = incident.round.reports if incident is not None else {}
-        position = reports.get(number) if stays else rank.left
-        if position is None:
-            return 0, stays
-        return position.replica_set, stays or bool(position.stripes)
+    def _has_last(self, number: int) -> bool:
+        return self._recovery.nodes.has_last(number, self._recovery.incident)
 
     def _repaired(self, number: int, now: float) -> bool:
         """Whether ClusterD means a fault that is repaired."""
