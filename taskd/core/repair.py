@@ -20,8 +20,8 @@ are not used.
 
 A *provisional* entry (recorded at the previous commit) counts, for dead and living ranks alike, if
 a rank has said in this incident that it had begun that step and found that user code between the
-steps had changed nothing, whatever has become of it since: the ranks run the same program, and none
-of them runs that code again.
+steps had changed nothing, whatever has become of it since, or if the record of a dead rank says so:
+the ranks run the same program, and none of them runs that code again.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ def _entries(
     for rank, position in positions.items():
         if ranks[rank].alive:
             heard.hear(position)
+        heard.begun |= position.promoted
     vouched = heard.vouched
     return {
         r: p.final | {s for s in p.provisional if s in vouched or s == resumed}

@@ -21,11 +21,11 @@ FEW, LARGE = 2, 1 << 20
 # Kinds of records, in the order in which they are written for a step. PROVISIONAL: at the previous
 # commit; user code between the two steps may still change the state. PASS_END: after the loop of a
 # pass. PAUSED: final, of a rank paused before the step that had not fetched its batch. FINAL: at
-# the start of the step.
-PROVISIONAL, PASS_END, PAUSED, FINAL = 1, 2, 3, 4
-KINDS = (PROVISIONAL, PASS_END, PAUSED, FINAL)
+# the start of the step. PROMOTED: final, a provisional one that user code had not changed; read as
+# FINAL, but it also speaks for the provisional ones of other ranks.
+PROVISIONAL, PASS_END, PAUSED, FINAL, PROMOTED = KINDS = 1, 2, 3, 4, 5
 # Beside those of steps, which it outlives: what the rank's set-up saw (records/start.py).
-START = 5
+START = 6
 
 Record = tuple[int, int]  # step, kind
 
@@ -65,7 +65,7 @@ class Snapshots:
         old = [
             i
             for i, r in enumerate(self.records)
-            if i != index and r is not None and r[0] == step and r[1] <= kind
+            if i != index and r is not None and r[0] == step and min(r[1], FINAL) <= kind
         ]
         for replaced in old:
             self.records[replaced] = None
@@ -81,7 +81,7 @@ class Snapshots:
     def promote(self, step: int) -> int:
         """Make the provisional record of `step` final, as nothing changed; return its slot."""
         index = self.records.index((step, PROVISIONAL))
-        self.records[index] = (step, FINAL)
+        self.records[index] = (step, PROMOTED)
         return index
 
     def enter(self, step: int, same: bool) -> None:
@@ -124,6 +124,10 @@ class Snapshots:
         return frozenset(r[0] for r in self.records if r is not None and r[1] == PROVISIONAL)
 
     @property
+    def promoted(self) -> frozenset[int]:
+        return frozenset(r[0] for r in self.records if r is not None and r[1] == PROMOTED)
+
+    @property
     def striped_steps(self) -> frozenset[int]:
         return frozenset(s for s in self.stripes if s is not None)
 
@@ -149,8 +153,10 @@ class Snapshots:
 
     def left(self, replica_set: int = 0) -> Position | None:
         """Return the position of a dead rank; None if it left no record."""
-        known = self.final | self.provisional
-        return self.position(max(known), None, replica_set=replica_set) if known else None
+        if not (known := self.final | self.provisional):
+            return None
+        left = self.position(max(known), None, replica_set=replica_set)
+        return left.but(promoted=self.promoted)
 
 
 def drifting(drifted: set[int], step: int) -> set[int]:

@@ -201,7 +201,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     only this process knows about. `replica_set`: the lowest of the ranks that have the same
     replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
     for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
-    `members`: the ranks of its replica set; none: all of the job.
+    `members`: the ranks of its replica set; none: all of the job. `promoted`, of a dead rank: steps
+    of `final` at whose start nothing differed from the provisional entry.
     """
 
     step: Step
@@ -216,6 +217,7 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     load: Load | None = None
     inelastic: Text = ""
     members: Spans = Spans()
+    promoted: Steps = frozenset()
 
     @property
     def recorded(self) -> Position:

@@ -15,7 +15,17 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from taskd.core.snapshots import FEW, FINAL, KINDS, LARGE, SLOTS, STARTS, STRIPES, Snapshots
+from taskd.core.snapshots import (
+    FEW,
+    FINAL,
+    KINDS,
+    LARGE,
+    PROMOTED,
+    SLOTS,
+    STARTS,
+    STRIPES,
+    Snapshots,
+)
 from taskd.cython_api import attempt
 from taskd.messages.values import Position
 from taskd.records import sealed
@@ -99,7 +109,7 @@ class Entries:
 
     def promote(self, step: int) -> None:
         """Make the provisional record of `step` final; a new one would be the same."""
-        self._file.set_kind(self._kept.promote(step), FINAL)
+        self._file.set_kind(self._kept.promote(step), PROMOTED)
 
     def forget_after(self, step: int) -> None:
         """Drop records of later steps: the ranks have gone back to `step`."""
@@ -108,12 +118,21 @@ class Entries:
 
     def read(self, step: int) -> tuple[int, bytes] | None:
         """(kind, payload) of the newest kind kept for `step`; a record whose checksum or seal fails
-        does not exist."""
-        found = self.view(step)
+        does not exist. One that is promoted is FINAL to its reader."""
+        found = self.record(step)
+        return (min(found[0], FINAL), found[1]) if found is not None else None
+
+    def record(self, step: int) -> tuple[int, bytes] | None:
+        """The same as it is in the file, to be written elsewhere."""
+        found = self._view(step)
         return (found[0], bytes(found[1])) if found is not None else None
 
     def view(self, step: int) -> tuple[int, memoryview] | None:
-        """The same without a copy: valid until the next write."""
+        """As `read`, without a copy: valid until the next write."""
+        found = self._view(step)
+        return (min(found[0], FINAL), found[1]) if found is not None else None
+
+    def _view(self, step: int) -> tuple[int, memoryview] | None:
         for slot in reversed(self._file.valid()):
             if slot.step == step and self._whole(slot):
                 return slot.kind, self._file.buffer(slot.index)[: slot.length]
@@ -147,7 +166,7 @@ class Entries:
     def latest(self) -> tuple[int, int] | None:
         """(step, kind) of the newest intact record."""
         slots = reversed(self._file.valid())
-        return next(((s.step, s.kind) for s in slots if self._whole(s)), None)
+        return next(((s.step, min(s.kind, FINAL)) for s in slots if self._whole(s)), None)
 
     def steps(self) -> tuple[frozenset[int], frozenset[int]]:
         """Steps with a (final, provisional) record whose checksum and seal hold."""

@@ -2,8 +2,8 @@
 one's waits, on the world's clock. Nothing goes wrong but what is drawn: two or more faults, of
 processes, pages, devices and nodes, at any distance; each lost pod is replaced after a while. The
 job ends well, unless a moment comes at which no node has its state or two of three are lost; or a
-rank has been replaced as often in one incident as is tried; or all ranks were killed before one
-could say that it had begun its step (a record does not); or a pod is lost as it takes a node over.
+rank has been replaced as often in one incident as is tried; or a pod is lost as it takes a node
+over.
 
 A job without ClusterD has the same faults; a device that fails costs it its node.
 """
@@ -200,11 +200,7 @@ class Beside(World):
         elif isinstance(command, c.Closed):
             self.fresh.clear()
         elif isinstance(command, to_agent.GiveUp | to_agent.End):
-            incident = self.coordinator.recovery.incident
             known = self.most_lost > 1 or "times and died again" in command.reason
-            known |= "entry state of every rank" in command.reason and (
-                incident is None or not incident.witnesses.begun
-            )
             known |= "left no record" in command.reason and self.lost_fresh
             here = [n.agent for n in self.nodes if not n.gone and not known]
             self.holders = [agent for agent in here if agent not in self.fresh]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.core.repair import Member, Refusal, plan
-from taskd.core.snapshots import FINAL, PROVISIONAL, SLOTS, Snapshots, drifting
+from taskd.core.snapshots import FINAL, PROMOTED, PROVISIONAL, SLOTS, Snapshots, drifting
 from taskd.worker.training.pace import Pace
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
@@ -107,12 +107,12 @@ class World:
             r.start = (r.step, FINAL, r.private)
         elif r.recorded == r.private and r.kept.has(r.step, PROVISIONAL):
             r.kept.promote(r.step)
-            r.privates[r.step, FINAL] = r.private
+            r.privates[r.step, PROMOTED] = r.private
         else:
             r.kept.begin(r.step, self.most)
 
     def entered(self, r):
-        if r.pace.due(r.step) and not r.kept.has(r.step, FINAL):
+        if r.pace.due(r.step) and r.step not in r.kept.final:
             r.write(FINAL)
 
     def stripe(self, r):

@@ -48,7 +48,7 @@ def position(text: str) -> Position:
             if name in ("step", "clean", "replica_set")
             else numbers(value)
         )
-    sets = ("final", "provisional", "stripes", "drifted")
+    sets = ("final", "provisional", "promoted", "stripes", "drifted")
     return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
 
 

@@ -157,6 +157,15 @@ def test_more_information_never_lowers_the_step(members, data):
     assert step_of(plan(members)) >= before
 
 
+def test_the_record_of_a_dead_rank_speaks_for_others():
+    """The manager that had heard them is gone with its node."""
+    one = Member(0, 0, False, at(6, None, {4, 5}, {6}))
+    other = Member(1, 1, False, at(6, None, {4, 5, 6}, (), {5, 6}))
+    assert step_of(plan([one, other])) == 5
+    other = replace(other, position=other.position.but(promoted=frozenset({6})))
+    assert step_of(plan([one, other])) == 6
+
+
 def test_nobody():
     assert isinstance(plan([]), Refusal)
 

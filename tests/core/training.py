@@ -51,7 +51,7 @@ class Training(Part):
         node = self.world.nodes[rank.node]
         if not rank.stateless:
             at = self.position(rank) if node.protected else None
-            rank.left = at.but(clean=None) if at else None
+            rank.left = self.leaves(rank, at) if at else None
             rank.record = self.world.cluster.kept(rank) if at else rank.record
         rank.alive, rank.died = False, self.world.now
         self.counts["deaths"] += 1
@@ -59,13 +59,18 @@ class Training(Part):
         self.tell(rank, from_agent.RankDied, cause, told)
         self._others_lose_collectives()
 
+    def leaves(self, rank: Rank, at: Position) -> Position:
+        """What its records tell once it is dead. Nothing changes between two steps."""
+        begun = at.final - {at.step} if rank.stage == COMMITTED else at.final
+        return at.but(clean=None, promoted=begun)
+
     def quit(self, rank: Rank) -> None:
         """Exit the script in the middle of its loop."""
         node = self.world.nodes[rank.node]
         if not rank.alive or rank.stateless or rank.mode != TRAINING or not node.protected:
             return
         at = self.position(rank)
-        rank.left, rank.record = at.but(clean=None), self.world.cluster.kept(rank)
+        rank.left, rank.record = self.leaves(rank, at), self.world.cluster.kept(rank)
         rank.alive, rank.quit = False, True
         self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
         self._others_lose_collectives()

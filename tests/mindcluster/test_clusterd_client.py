@@ -129,6 +129,27 @@ def test_a_clusterd_that_does_not_register_the_job_gives_it_tasks(
         made.close()
 
 
+def test_a_clusterd_that_refuses_a_job_is_asked_less_and_less_often(cluster, monkeypatch):
+    """It logs each of these calls."""
+    waits = []
+
+    class Over(threading.Event):
+        def wait(self, timeout=None):
+            if threading.current_thread().name == "clusterd-signals":
+                waits.append(timeout)
+            return super().wait(0.0)
+
+    cluster.refuses["Init"] = 403
+    made = Client(f"127.0.0.1:{cluster.port}", "job")
+    monkeypatch.setattr(made, "_over", Over())
+    try:
+        made.start()
+        cluster.wait("Init", 6)
+    finally:
+        made.close()
+    assert waits[:5] == [1.0, 2.0, 4.0, 8.0, 10.0]
+
+
 def test_a_report_of_many_ranks_has_the_time_that_their_labels_take(cluster, line, monkeypatch):
     """A label for each pod, of which ClusterD writes few in a second."""
     monkeypatch.setattr(client, "CALL_SECONDS", 0.1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL
+from taskd.core.snapshots import FINAL, PAUSED, PROMOTED, PROVISIONAL
 from taskd.records import room, sealed
 from taskd.records.slots import SlotFile
 from taskd.records.store import Entries as Store
@@ -82,6 +82,22 @@ def test_the_provisional_record_may_become_the_final_one(tmp_path):
     entries.write(7, PROVISIONAL, b"seven")
     entries.promote(7)
     assert entries.read(7) == (FINAL, b"seven") and entries.read(6) is not None
+    assert entries.latest() == (7, FINAL) and entries.has(7, PROMOTED)
+    left = left_behind(tmp_path, 0)
+    assert left is not None and (left.final, left.promoted) == ({6, 7}, {7})
+    entries.write(7, FINAL, b"seven, repeated")
+    assert kinds(entries) == {6: [FINAL], 7: [FINAL]}
+
+
+def test_a_promoted_record_stays_one_on_another_node(tmp_path):
+    entries = Entries(tmp_path, 0)
+    entries.write(7, PROVISIONAL, b"seven")
+    entries.promote(7)
+    copied = entries.record(7)
+    assert copied is not None and copied[0] == PROMOTED
+    Store(tmp_path, 1, 5).write(7, copied[0], [copied[1]])
+    left = left_behind_by(tmp_path, 1, 5)
+    assert left is not None and left.promoted == {7}
 
 
 def test_records_that_were_put_in_place_are_seen_when_looked_at_anew(tmp_path):

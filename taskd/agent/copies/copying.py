@@ -125,7 +125,7 @@ class Copying:
                 out.append(self._keep_start(rank, 0, record))
             entries = self._read(rank.local)
             for step in entries.all() if entries is not None else []:
-                if entries is not None and (found := entries.read(step)) is not None:
+                if entries is not None and (found := entries.record(step)) is not None:
                     out.append(
                         between_agents.Keep(
                             self._job, self._node, rank.number, 0, step, found[0], False, found[1]
@@ -178,7 +178,7 @@ class Copying:
         if epoch is None or not keepers:
             return
         entries, rank = self._read(local), epoch.ranks.get(local)
-        found = entries.read(step) if entries is not None else None
+        found = entries.record(step) if entries is not None else None
         if rank is None:
             return
         self._send_start(epoch, rank, keepers)

@@ -12,6 +12,7 @@ from taskd import settings
 from taskd.agent.copies.service import Records
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
+from taskd.core.snapshots import FINAL, KINDS
 from taskd.messages import from_agent, to_agent
 from taskd.records import dumps, nested, sealed
 from taskd.records.store import Entries, away, away_ranks
@@ -53,8 +54,8 @@ def save_records(
     for lost, keeper in order.lost:
         if keeper == node and records is not None:
             for keep in records.of(lost):
-                if keep.step == order.step:
-                    found.setdefault(keep.rank, (keep.kind, keep.payload))
+                if keep.step == order.step and keep.kind in KINDS:
+                    found.setdefault(keep.rank, (min(keep.kind, FINAL), keep.payload))
 
     def write() -> None:
         if why := dumps.silent(work.parent):

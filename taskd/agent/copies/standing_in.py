@@ -129,7 +129,7 @@ def of_files(directory: Path, files: Iterable[tuple[int | str, int]]) -> Keeps:
     for local, rank in files:
         entries = store.Entries(directory, local, rank)
         for step in entries.all():
-            if (kept := entries.read(step)) is not None:
+            if (kept := entries.record(step)) is not None:
                 found.append(_keep("", 0, rank, step, *kept))
         if (begun := Start(directory, local, rank).record()) is not None:
             found.append(_keep("", 0, rank, 0, START, begun))

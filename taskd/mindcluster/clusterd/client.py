@@ -211,7 +211,8 @@ class Client:
             why, opened, began = "", self._streams, time.monotonic()
             try:
                 why = self._subscribe()
-                wait = AGAIN
+                if self._streams > opened:
+                    wait = AGAIN
                 long = time.monotonic() >= began + AGAIN
                 lasted = self._streams > opened and (self._heard or long)
                 soon = SOON if long else soon
