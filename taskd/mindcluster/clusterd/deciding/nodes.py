@@ -28,7 +28,7 @@ class Nodes:
         self._job, self._topology = parts.job, parts.job.topology
         self._recovery, self._pods = parts.recovery, parts.pods
         self._advice, self._reports = advice, reports
-        self._left: set[int] = set()  # nodes that were given up under the present uuid
+        self._settled: set[int] = set()  # nodes given up, or told to stay, under this uuid
         self._later: set[int] = set()  # nodes that leave once enough others are there
         # names nodes that are to leave once the strategy is known
         self._leaving: e.AdvisorSignal | None = None
@@ -40,7 +40,7 @@ class Nodes:
 
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
-        self._left.clear()
+        self._settled.clear()
         self._later.clear()
         self._certain.clear()
         self._leaving = None
@@ -143,9 +143,10 @@ class Nodes:
         """Give these nodes up, but the last that have their state."""
         # first those whose hardware is known to have failed
         for number in sorted(self._concerned(event), key=lambda n: n not in self._certain):
-            if number in self._left or self._repaired(number, now):
+            if number in self._settled or self._repaired(number, now):
                 continue
             if self._has_last(number):
+                self._settled.add(number)
                 self._recovery.nodes.stay(number)
             elif not self._job.majority_without(self._topology.nodes[number].agent):
                 self._job.note(f"node {number} stays until enough others are back for a majority")
@@ -164,7 +165,7 @@ class Nodes:
 
     def _give_up(self, number: int, now: float) -> None:
         self._later.discard(number)
-        self._left.add(number)
+        self._settled.add(number)
         self._recovery.give_up(number, "ClusterD replaces its pod", now)
 
     def _has_last(self, number: int) -> bool:
