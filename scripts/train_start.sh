@@ -98,6 +98,14 @@ if [[ -n "${MS_SCHED_HOST}" ]]; then
     export MS_WORKER_NUM MS_SCHED_HOST MS_SCHED_PORT
 elif [[ "${NPU_POD:-}" != false ]]; then
     get_env_for_pytorch_multi_node_job
+else
+    number WORLD_SIZE 1 1000000 "set it to the number of processes of the job, or unset it"
+    number LOCAL_WORLD_SIZE 1 1024 "set it to the number of processes of a node"
+    if ((${WORLD_SIZE:-1} > ${LOCAL_WORLD_SIZE:-${WORLD_SIZE:-1}})); then
+        refuse "NPU_POD='false' is refused in a job of $((WORLD_SIZE / LOCAL_WORLD_SIZE)) nodes:" \
+            "MASTER_ADDR is this pod, but torchrun's store is on the first node that trains;" \
+            "have the Master request NPUs, as its workers do"
+    fi
 fi
 
 code_dir=$1 output_dir=$(mkdir -p "$2" && cd "$2" && pwd) script=$3

@@ -21,6 +21,11 @@ from taskd import settings
     "--strategy", help=f"For which strategies, joined by commas: {', '.join(settings.COLUMNS)}."
 )
 @click.option(
+    "--hot-switch",
+    is_flag=True,
+    help="Beside the label subHealthyStrategy: hotSwitch.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(("shell", "yaml")),
@@ -43,6 +48,7 @@ from taskd import settings
 def command(
     framework: str | None,
     strategy: str | None,
+    hot_switch: bool,
     form: str,
     all_parameters: bool,
     check: bool,
@@ -63,13 +69,13 @@ def command(
     elif framework is None or strategy is None:
         raise click.UsageError("--framework and --strategy belong together")
     else:
-        _print(framework, strategy, form, as_json)
+        _print(framework, strategy, hot_switch, form, as_json)
 
 
-def _print(framework: str, strategy: str, form: str, as_json: bool) -> None:
+def _print(framework: str, strategy: str, hot_switch: bool, form: str, as_json: bool) -> None:
     try:
         environment = settings.environment(
-            framework, (s.strip() for s in strategy.split(",") if s.strip())
+            framework, (s.strip() for s in strategy.split(",") if s.strip()), hot_switch
         )
     except settings.BadSetting as error:
         raise click.UsageError(str(error)) from None

@@ -48,10 +48,11 @@ FRAMEWORKS = tuple(TABLE)
 COLUMNS = tuple(TABLE["pytorch"])
 
 
-def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
+def environment(framework: str, columns: Iterable[str], hot_switch: bool = False) -> dict[str, str]:
     """The variables for all these strategies together. Adds taskd's own TASKD_RECOVER_STRATEGY
     where the table is ambiguous (`exit` alone has no variable, `recover-in-place` is written as
-    with `recover`). Raises BadSetting."""
+    with `recover`). `hot_switch`: beside the label subHealthyStrategy: hotSwitch, for which the
+    operator injects what it does for `recover`, and taskd's own variable. Raises BadSetting."""
     asked, table = set(columns), TABLE[framework]
     for column in sorted(asked - set(table)):
         remedy = (
@@ -62,12 +63,15 @@ def environment(framework: str, columns: Iterable[str]) -> dict[str, str]:
         raise BadSetting(
             f"strategy for {framework}", "", f"one or more of {', '.join(table)}", "name one"
         )
+    injected = asked | {"recover"} if hot_switch else asked
     texts: dict[str, list[str]] = {}
     # in the order of the table, so that the same strategies always give the same text
     for column in table:
-        for name, value in table[column].items() if column in asked else ():
+        for name, value in table[column].items() if column in injected else ():
             texts.setdefault(name, []).append(value)
     made = {name: _joined(values) for name, values in texts.items()}
+    if hot_switch:
+        made[variables.TASKD_SUBHEALTHY_STRATEGY.name] = "hotSwitch"
     wanted = tuple(s for s in ladder.STRATEGIES if s in asked or s == "exit")
     return (
         made

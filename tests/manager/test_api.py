@@ -82,6 +82,16 @@ def test_a_worker():
     assert api.destroy_taskd_worker() is False
 
 
+def test_where_taskd_answers_otherwise_than_the_original():
+    """The table of docs/mindcluster.md."""
+    assert api.init_taskd_manager({}) is False
+    assert api.init_taskd_proxy({"UpstreamAddr": "nobody.invalid"}) is True
+    assert api.register_func("MONITOR", print) is True
+    config = {"Framework": "PyTorch", "UpstreamPort": 9601}
+    assert api.init_taskd_agent(config, Launcher()) is True
+    assert api.init_taskd_worker(-1) is False and api.start_taskd_worker() is False
+
+
 def test_a_worker_with_a_bad_slot(monkeypatch, caplog):
     monkeypatch.setenv("TASKD_SLOT", "x")
     monkeypatch.setenv("TASKD_PAGE", "/nonexistent")

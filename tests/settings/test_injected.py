@@ -94,6 +94,23 @@ def test_the_table(framework, strategies, environ):
     assert environ.items() <= variables(bash(text + "\nenv -0")).items()
 
 
+@pytest.mark.parametrize(
+    ("framework", "strategies", "name", "injected", "own"),
+    [
+        ("pytorch", "retry", "HIGH_AVAILABILITY", "recover,retry", "retry,exit"),
+        ("pytorch", "retry,recover", "HIGH_AVAILABILITY", "recover,retry", None),
+        ("mindspore", "retry", "MS_ENABLE_TFT", "{ARF:1,HCCE:1,UCE:1}", "retry,exit"),
+    ],
+)
+def test_hot_switch_is_injected_as_recover_is(framework, strategies, name, injected, own):
+    """The ladder stays what the annotation says."""
+    arguments = ("--framework", framework, "--strategy", strategies, "--hot-switch")
+    environ = variables(bash(printed(*arguments) + "\nenv -0"))
+    assert environ[name] == injected
+    assert environ.get("TASKD_RECOVER_STRATEGY") == own
+    assert settings.sub_healthy_strategy(environ) == "hotSwitch"
+
+
 def test_yaml_and_json():
     arguments = ("--framework", "mindspore", "--strategy", "retry")
     lines = printed(*arguments, "--format", "yaml").splitlines()
