@@ -48,6 +48,7 @@ class _Plan:
     incarnations: tuple[int, ...] = ()
     tries: int = 0
     moving: Moving | None = None
+    asked: bool = False  # a standby was asked for, and may come for it alone
 
 
 NO_RECORDS = (
@@ -248,6 +249,7 @@ class Switch(Part):
             if plan.deadline is None:
                 job.note(f"node {plan.node} waits for a standby to move to")
                 job.say(c.AskForStandby(plan.node, True))
+                plan.asked = True
                 plan.deadline = now + job.settings.reschedule
             return False
         self._reserve(plan, agent, now)
@@ -299,7 +301,7 @@ class Switch(Part):
         return True
 
     def _break_off(self, plan: _Plan, why: str) -> bool:
-        if plan.stage is Stage.WAITING and plan.deadline is not None:
+        if plan.asked:
             self._job.say(c.AskForStandby(plan.node, False))
         self._stand_down(plan, why)
         self._plans.remove(plan)

@@ -1,5 +1,6 @@
 """Asks Ascend Operator for a pod beside that of a node that is to move, as ClusterD does: by two
-annotations of the node's pod. The new pod's launcher becomes a standby.
+annotations of the node's pod. The new pod's launcher becomes a standby. Where the move is given up,
+the operator is asked to delete that pod.
 
 The Role is in examples/kubernetes/role-standbys.yaml. Without it, one warning says so.
 """
@@ -17,6 +18,7 @@ from taskd.kubernetes import access
 from taskd.kubernetes.access import CONNECT, MERGE, READ, Access
 
 IN_FLOW, OPERATOR = "inHotSwitchFlow", "needOperatorOpe"
+BACKUP = "backupNewPodName"  # the operator's, on the node's pod: the pod that it has made
 CREATE = {IN_FLOW: "true", OPERATOR: "create"}
 MOST = 1000  # wishes that wait
 
@@ -77,13 +79,19 @@ class Standbys:
                 address,
             )
             return
-        name = str(found[0].metadata and found[0].metadata.name)
-        marks: dict[str, Any] = dict(CREATE) if wanted else dict.fromkeys(CREATE)
+        pod = found[0].metadata
+        name, noted = str(pod and pod.name), (pod and pod.annotations) or {}
+        self._mark(api, name, dict(CREATE) if wanted else dict.fromkeys((*CREATE, BACKUP)))
+        log.info("a standby for pod %s is %s", name, "asked for" if wanted else "not needed")
+        if not wanted and (backup := noted.get(BACKUP)):
+            self._mark(api, backup, {OPERATOR: "delete"})
+            log.info("pod %s, made for it, is to be deleted", backup)
+
+    def _mark(self, api: client.CoreV1Api, name: str, marks: dict[str, Any]) -> None:
         api.patch_namespaced_pod(
             name,
             self._way.namespace,
             {"metadata": {"annotations": marks}},
-            _request_timeout=limit,
+            _request_timeout=(CONNECT, READ),
             _content_type=MERGE,
         )
-        log.info("a standby for pod %s is %s", name, "asked for" if wanted else "not needed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.kubernetes.standbys import CREATE, Standbys
+from taskd.kubernetes.standbys import BACKUP, CREATE, OPERATOR, Standbys
 
 
 @pytest.fixture
@@ -46,6 +46,19 @@ def test_it_is_asked_for_and_no_longer(cluster, standbys):
     cluster.wait(
         "it is not needed", lambda: annotations(cluster, "job-worker-1") == {"mine": "stays"}
     )
+
+
+def test_the_pod_that_was_made_for_a_move_that_is_given_up(cluster, standbys):
+    pod(cluster, "job-worker-1", "10.0.0.3")
+    pod(cluster, "job-worker-1-backup", "10.0.0.4")
+    annotations(cluster, "job-worker-1").update(CREATE)
+    annotations(cluster, "job-worker-1")[BACKUP] = "job-worker-1-backup"
+    standbys.wish("10.0.0.3", False)
+    cluster.wait(
+        "it is to be deleted",
+        lambda: annotations(cluster, "job-worker-1-backup").get(OPERATOR) == "delete",
+    )
+    assert annotations(cluster, "job-worker-1") == {"mine": "stays"}
 
 
 def test_an_address_that_no_pod_has(cluster, standbys, caplog):
