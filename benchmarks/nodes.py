@@ -43,6 +43,7 @@ class Job(Training, Launchers):
         ranks: int,
         script: str = "toy.py",
         *arguments: str,
+        **variables: str,
     ) -> None:
         Training.__init__(self, directory, nodes * ranks)
         Launchers.__init__(
@@ -52,7 +53,7 @@ class Job(Training, Launchers):
             nodes,
             ranks,
             [str(HERE / script), "--out", str(directory), *arguments],
-            environment(self.log, TASKD_SUBHEALTHY_STRATEGY="hotSwitch"),
+            environment(self.log, TASKD_SUBHEALTHY_STRATEGY="hotSwitch", **variables),
         )
         for host in range(nodes, hosts.count):
             self.launch_standby(host)

@@ -1,7 +1,7 @@
 """Loses nodes, networks, managers and ranks at random moments in one job over several hosts; the
 result must equal an undisturbed run.
 
-    python benchmarks/soak_nodes.py [--seconds 600] [--seed N]
+    python benchmarks/soak_nodes.py [--seconds 600] [--seed N] [--clusterd lead|follow]
     make soak-nodes SOAK="--seconds 60"
 
 3 nodes × 2 ranks of benchmarks/curve.py and 2 standbys, in network namespaces. After each loss
@@ -9,6 +9,9 @@ every rank must commit steps beyond it; hosts that have lost their node are star
 standbys. Then the same number of steps is trained under plain torchrun on one host, undisturbed,
 and all losses and final states are compared, bit for bit. Exit status 1 if a loss was not survived,
 or anything differs; logs are kept then.
+
+With --clusterd a stand-in for ClusterD is on another host, with short waits; devices fail too,
+which it alone knows, and nothing moves to a standby on request.
 
 At most two nodes are lost at once: the third one has their records.
 """
@@ -30,10 +33,14 @@ from figures import Figures, ms, summary
 from hosts import Hosts, possible
 from nodes import Job
 
+from tests.nodes.stand_ins import StandIn, stand_in
+
 NODES, RANKS, STANDBYS = 3, 2, 2
 # seconds per step: starting launchers need the cores too, and more steps would only make the test
 # longer
 NAP = 0.1
+CLUSTERD, AT = "tests.mindcluster.clusterd_stand_in", "0.0.0.0:8899"
+LADDER = "retry,recover-in-place,recover"
 BEYOND = 5  # steps that every rank commits after a loss before the next one
 
 
@@ -48,8 +55,8 @@ class Story:
 
 
 class Scene:
-    def __init__(self, job: Job, dice: random.Random) -> None:
-        self.job, self.dice = job, dice
+    def __init__(self, job: Job, dice: random.Random, cluster: StandIn | None) -> None:
+        self.job, self.dice, self.cluster = job, dice, cluster
 
     def node(self) -> int:
         """A host that has ranks."""
@@ -212,6 +219,36 @@ class Scene:
         self.pause(0.0, 0.2)
         self.kill_node(story, self.dice.choice(spare))
 
+    # -- with ClusterD
+
+    def device(self, story: Story) -> None:
+        """Hardware of a node fails, which goes on training until ClusterD has it replaced."""
+        self.devices(story, lambda: None)
+
+    def device_and_rank(self, story: Story) -> None:
+        self.devices(story, self.kill_rank)
+
+    def device_and_manager(self, story: Story) -> None:
+        self.devices(story, self.kill_manager)
+
+    def devices(self, story: Story, then: Callable[[], None]) -> None:
+        assert self.cluster is not None
+        node = self.dice.randrange(NODES)
+        host = self.where(node)
+        self.cluster.say(f"node {node}")
+        self.pause(0.0, 3.0)
+        then()
+        self.job.wait(lambda: self.where(node) not in (host, -1), f"end of node {node} on {host}")
+        story.dead.add(host)
+        self.cluster.say("mended")
+
+    def stream(self, story: Story) -> None:
+        """ClusterD ends the stream of signals as a rank dies."""
+        assert self.cluster is not None
+        self.kill_rank()
+        self.pause(0.0, 3.0)
+        self.cluster.say("break")
+
     # -- waiting for the outcome
 
     def emptied(self, host: int) -> None:
@@ -226,7 +263,7 @@ class Scene:
         before = [s.last() for s in self.job.steps]
         story.first = min(r[0] for r in before if r is not None) + 1
         story.at = time.monotonic_ns()
-        KINDS[story.kind](self, story)
+        (KINDS | WITH_CLUSTERD)[story.kind](self, story)
         self.wait_for_others(story)
         story.survived = True
         # each rank's first step after its longest silence
@@ -264,6 +301,14 @@ KINDS: dict[str, Callable[[Scene, Story], None]] = {
 }
 
 
+WITH_CLUSTERD: dict[str, Callable[[Scene, Story], None]] = {
+    "device fails": Scene.device,
+    "device fails, and a rank dies": Scene.device_and_rank,
+    "device fails, and the manager dies": Scene.device_and_manager,
+    "rank killed, and ClusterD ends its stream": Scene.stream,
+}
+
+
 def table(stories: list[Story]) -> Figures:
     out = Figures(
         "losses in one job over 3 nodes; ms, from the loss to the end of the longest silence of any"
@@ -274,7 +319,7 @@ def table(stories: list[Story]) -> Figures:
         "median",
         "worst",
     )
-    for kind in KINDS:
+    for kind in KINDS | WITH_CLUSTERD:
         if mine := [s for s in stories if s.kind == kind]:
             times = summary([s.seconds for s in mine if s.survived])
             out.add_row(
@@ -287,15 +332,21 @@ def table(stories: list[Story]) -> Figures:
     return out
 
 
-def deck(dice: random.Random) -> Iterator[Story]:
+def deck(dice: random.Random, clusterd: bool) -> Iterator[Story]:
     while True:
         cards = list(KINDS)
+        if clusterd:
+            cards = [kind for kind in (*KINDS, *WITH_CLUSTERD) if "moves" not in kind]
         dice.shuffle(cards)
         yield from map(Story, cards)
 
 
 def main() -> None:
-    args = soaking.parser(__doc__).parse_args()
+    parser = soaking.parser(__doc__)
+    parser.add_argument(
+        "--clusterd", choices=("lead", "follow"), help="with ClusterD's stand-in, in this role"
+    )
+    args = parser.parse_args()
     if not possible():
         sys.exit("network namespaces cannot be created here: root and `ip` are needed")
     verdict = soaking.Verdict(
@@ -304,12 +355,24 @@ def main() -> None:
 
     def disturbed(directory: Path) -> None:
         script, nap = args.script, ("--nap", str(NAP))
-        with (
-            Hosts(NODES + STANDBYS) as hosts,
-            Job(hosts, directory, NODES, RANKS, script, *nap) as job,
-        ):
+        variables: dict[str, str] = {}
+        cluster: StandIn | None = None
+        with contextlib.ExitStack() as stack:
+            hosts = stack.enter_context(Hosts(NODES + STANDBYS + 1))
+            hosts.count = NODES + STANDBYS  # the last one is ClusterD's
+            if args.clusterd:
+                directory.mkdir()
+                heard = directory / "clusterd"
+                run = stand_in(hosts, hosts.count, heard, CLUSTERD, LADDER, AT, str(RANKS))
+                cluster = stack.enter_context(run)
+                server = hosts.address(hosts.count)
+                variables = {"MINDX_SERVER_IP": server, "TASKD_CLUSTERD": args.clusterd}
+            job = stack.enter_context(
+                Job(hosts, directory, NODES, RANKS, script, *nap, **variables)
+            )
             job.wait(lambda: job.count("waits for a node") >= STANDBYS, "standbys")
-            verdict.disturb(job, deck(verdict.dice), Scene(job, verdict.dice).tell)
+            scene = Scene(job, verdict.dice, cluster)
+            verdict.disturb(job, deck(verdict.dice, bool(args.clusterd)), scene.tell)
             finals = [directory / f"final.{r}" for r in range(job.world)]
             job.wait(lambda: all(f.exists() for f in finals), "end of all ranks")
 
