@@ -15,6 +15,7 @@ script's set-up again; its collectives there return what the rank's first proces
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "once", "protect", "replacement"]
 
 
-def protect(**objects: Any) -> Job:
+def protect(*unnamed: Any, **objects: Any) -> Job:
     """Protect this rank's training state and return the job, whose `steps` or `batches` is the
     training loop.
 
@@ -43,6 +44,8 @@ def protect(**objects: Any) -> Job:
     `job.protected` is False.
 
     Args:
+        *unnamed: Objects as below; each has the name of the variable that the caller has it in, or
+            of its type.
         **objects: Everything that training changes, under any names: the model (a torch.nn.Module:
             plain, wrapped in DDP, sharded by fully_shard or as DTensors, or this rank's stage of a
             pipeline), optimizers, learning-rate schedulers, a GradScaler, EMA copies
@@ -75,7 +78,8 @@ def protect(**objects: Any) -> Job:
     """
     from taskd.worker.protection import protect as do
 
-    return do(objects)
+    caller = sys._getframe(1)
+    return do(objects, unnamed, (caller.f_locals, caller.f_globals))
 
 
 def once(function: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Result:

@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from taskd.worker.set_up import imports
 from taskd.worker.set_up.interception import suspended
 from taskd.worker.state import accelerator, replicas
 from taskd.worker.state.copies import Copies
-from taskd.worker.state.given import NotProtectable, UnsupportedState, expanded
+from taskd.worker.state.given import NotProtectable, UnsupportedState, expanded, named
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.memory import scratch
 from taskd.worker.state.random_state import RandomState
@@ -53,11 +54,15 @@ from taskd.worker.training.loop import Loop
 log = logging.getLogger("taskd.worker")
 
 
-def protect(objects: dict[str, Any]) -> Job:
-    """See `taskd.protect`."""
+def protect(
+    objects: dict[str, Any],
+    unnamed: Sequence[Any] = (),
+    variables: Sequence[Mapping[str, Any]] = (),
+) -> Job:
+    """See `taskd.protect`. `variables`: the caller's, which name what is `unnamed`."""
     set_up.check()
     with suspended():
-        return _protect(expanded(objects))
+        return _protect(expanded(named(unnamed, variables, objects)))
 
 
 def _protect(objects: dict[str, Any]) -> Job:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,6 +32,23 @@ class Refused:
 
     def __init__(self, why: str) -> None:
         self.why = why
+
+
+def named(
+    unnamed: Sequence[Any], variables: Sequence[Mapping[str, Any]], objects: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All objects by name. The `unnamed` have that of the first of the `variables` that has them,
+    else of their type: a replacement, which runs the same lines, finds the same names."""
+    found = dict(objects)
+    for value in unnamed:
+        names = (name for each in variables for name, held in each.items() if held is value)
+        name = first = next(names, type(value).__name__.lower())
+        number = 1
+        while name in found:
+            number += 1
+            name = f"{first}_{number}"
+        found[name] = value
+    return found
 
 
 def expanded(objects: dict[str, Any]) -> dict[str, Any]:
