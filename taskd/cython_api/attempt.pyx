@@ -334,17 +334,6 @@ cdef class Places:
         return True
 
 
-def waiting(list parameters not None):
-    """(number, gradient) of each parameter that has a gradient."""
-    cdef list found = []
-    cdef Py_ssize_t i
-    for i in range(len(parameters)):
-        gradient = parameters[i].grad
-        if gradient is not None:
-            found.append((i, gradient))
-    return found
-
-
 cdef class Modes:
     """The training mode of each module and requires_grad of each of their own parameters. The lists
     of modules may grow."""

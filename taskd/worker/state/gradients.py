@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import torch
 
-from taskd.cython_api import attempt
+from taskd.cython_api.gradients import Used, waiting
 from taskd.worker.state import sharded
 from taskd.worker.state.given import UnsupportedState
 
@@ -72,24 +72,6 @@ class Left:
 NOTHING = Left()
 
 
-@dataclass
-class _Used:
-    """A gradient that an update has used: it may be cleared next, or go into another update."""
-
-    parameter: torch.nn.Parameter
-    gradient: weakref.ref[torch.Tensor]
-    version: int
-
-    def is_now(self, gradient: torch.Tensor) -> None:
-        self.gradient, self.version = weakref.ref(gradient), gradient._version
-
-    def still_there(self) -> bool:
-        return self.parameter.grad is not None and self.parameter.grad is self.gradient()
-
-    def touched(self) -> bool:
-        return self.parameter.grad is not None and self.parameter.grad._version != self.version
-
-
 class Gradients:
     """Tracks a rank's gradients between attempts. Used by the training thread."""
 
@@ -98,7 +80,7 @@ class Gradients:
         self._parameters: list[torch.nn.Parameter] = []
         self._main = False
         self._goes_on: set[int] = set()  # optimizers that were seen to use gradients again
-        self._used: dict[int, list[_Used]] = {}  # optimizer -> what its last update left behind
+        self._used: dict[int, Used] = {}  # optimizer -> what its last update left behind
         # those whose gradients are not in the current step's record
         self._unrecorded: set[int] = set()
         self._stepped: set[int] = set()  # in this attempt
@@ -140,7 +122,7 @@ class Gradients:
         used = self._used.pop(owner, None)
         if not used:
             return
-        if any(u.still_there() for u in used):
+        if used.any_there():
             self.broken = self.broken or owner in self._unrecorded
             self._goes_on.add(owner)
         self._unrecorded.discard(owner)
@@ -149,7 +131,7 @@ class Gradients:
         """Whether the interrupted attempt cannot be repeated from its record: it has written to a
         gradient left behind and not recorded."""
         for owner in self._unrecorded & set(self._used):
-            if any(u.still_there() and u.touched() for u in self._used[owner]):
+            if self._used[owner].any_touched():
                 self.broken = True
                 self._goes_on.add(owner)
         return self.broken
@@ -166,34 +148,29 @@ class Gradients:
     def _note_used(self) -> None:
         for owner in [o for o in self._used if o not in self._stepped]:
             # not used in this attempt: it waits for a later one, or has been cleared
-            if not any(u.still_there() for u in self._used[owner]):
+            if not self._used[owner].any_there():
                 del self._used[owner]
                 self._unrecorded.discard(owner)
         for optimizer in self._optimizers:
             if id(optimizer) in self._stepped:
-                self._used[id(optimizer)] = [
-                    _Used(p, weakref.ref(p.grad), p.grad._version)
-                    for p in _of(optimizer)
-                    if p.grad is not None
-                ]
+                self._used[id(optimizer)] = Used(_of(optimizer))
         self._stepped.clear()
 
     def now(self) -> Left:
         """The gradients as a record holds them."""
-        waiting = attempt.waiting(self._parameters)
-        if not waiting and not self._used and not self._main:
+        present = waiting(self._parameters)
+        if not present and not self._used and not self._main:
             self._unrecorded = set()
             return NOTHING
         left_out: set[int] = set()  # parameters, by identity
         owners: set[int] = set()
         for owner, used in self._used.items():
             if owner not in self._goes_on:
-                here = {id(u.parameter) for u in used if u.still_there()}
-                left_out |= here
+                left_out |= (here := used.there())
                 if here:
                     owners.add(owner)
         rows, skipped, versions = [], [], []
-        for index, gradient in waiting:
+        for index, gradient in present:
             if id(self._parameters[index]) in left_out:
                 skipped.append(index)
             else:
@@ -224,12 +201,8 @@ class Gradients:
         model."""
         if self.fresh:
             self._stand_in(skipped)
-        untouched = {
-            id(u.parameter)
-            for owner in self._unrecorded
-            for u in self._used.get(owner, ())
-            if u.still_there() and not u.touched()
-        }
+        found = (self._used.get(owner) for owner in self._unrecorded)
+        untouched = {number for used in found if used is not None for number in used.untouched()}
         parameters = self._parameters
         for parameter in parameters:
             if id(parameter) not in untouched:
@@ -255,24 +228,19 @@ class Gradients:
                 present.copy_(gradient)  # a view of the wrapper's buffer
             else:
                 setattr(parameter, name, gradient.to(parameter.device))
-        for used in (u for each in self._used.values() for u in each):
-            if used.parameter.grad is not None and id(used.parameter) not in untouched:
-                used.is_now(used.parameter.grad)  # the same gradient, in another tensor
+        for used in self._used.values():
+            used.renew(untouched)  # the same gradients, in other tensors
 
     def _stand_in(self, skipped: Iterable[int]) -> None:
         """Put zeros in place of gradients that a replacement lacks and the script is expected to
         clear."""
         wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
         for optimizer in self._optimizers:
-            used = []
-            for parameter in _of(optimizer):
-                if id(parameter) in wanted:
-                    parameter.grad = torch.zeros_like(parameter)
-                    used.append(
-                        _Used(parameter, weakref.ref(parameter.grad), parameter.grad._version)
-                    )
-            if used:
-                self._used[id(optimizer)] = used
+            lacking = [p for p in _of(optimizer) if id(p) in wanted]
+            for parameter in lacking:
+                parameter.grad = torch.zeros_like(parameter)
+            if lacking:
+                self._used[id(optimizer)] = Used(lacking)
                 self._unrecorded.add(id(optimizer))
 
 
