@@ -257,7 +257,22 @@ class Scene:
     def wait_for_others(self, story: Story) -> None:
         """Wait until every rank trains, wherever it is now."""
         beyond = self.job.highest() + BEYOND
-        self.job.wait(lambda: self.job.committed() >= beyond, f"step {beyond} of all ranks")
+
+        def committed() -> bool:
+            self.replace_pods()
+            return self.job.committed() >= beyond
+
+        self.job.wait(committed, f"step {beyond} of all ranks")
+
+    def replace_pods(self) -> None:
+        """Where a launcher has ended by ClusterD's order there is another pod."""
+        if self.cluster is None:
+            return
+        for host, launcher in list(self.job.launchers.items()):
+            if launcher.poll() is not None:
+                self.job.hosts.signal(host, signal.SIGKILL)
+                at = self.job.hosts.address(self.job.manager_host())
+                self.job.launch_standby(host, TASKD_MANAGER_ADDR=at)
 
     def tell(self, story: Story) -> None:
         before = [s.last() for s in self.job.steps]
@@ -276,6 +291,9 @@ class Scene:
         story.seconds = (max(ends) - story.at) / 1e9
         for host in sorted(story.dead):
             self.job.standby(host)
+        for host, launcher in list(self.job.launchers.items()):
+            if self.cluster is not None and launcher.poll() is not None:
+                self.job.standby(host)
 
 
 KINDS: dict[str, Callable[[Scene, Story], None]] = {

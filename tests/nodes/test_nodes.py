@@ -86,6 +86,36 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
     assert "denied: agent" in result.log("agent*.log")
 
 
+@pytest.mark.long
+def test_deaths_without_recover_in_place(hosts, tmp_path, reference):
+    """Each costs its node: first the manager's; then one for which nobody is there yet; and the
+    last one that has the state stays."""
+    with Cluster(
+        hosts(4), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy="retry,recover"
+    ) as job:
+        job.standby(2)
+        job.ready(1)
+
+        def kill(rank):
+            os.kill(job.result().pids(rank)[-1], signal.SIGKILL)
+
+        kill(1)
+        first = job.repaired()
+        assert first["strategy"] == "recover", first
+        job.emptied(0)  # another is the manager
+        job.trains()
+        kill(2)
+        job.until("its node was given up", lambda: job.launchers[1].poll() is not None)
+        kill(0)
+        job.until("the other stayed", lambda: "node 0 stays" in job.log("manager*.log"))
+        job.launch_standby(3, TASKD_MANAGER_ADDR=job.hosts.address(2))
+        last = job.repaired()
+        assert last["strategy"] == "recover" and {0, 2, 3} <= {*last["ranks"]}, last
+        assert job.host_of(0) == 2 and job.host_of(2) == 3
+        result = job.end(0, 1)
+    training.assert_equal(result, reference, 4)
+
+
 def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
     with Cluster(
         (machines := hosts(4)), tmp_path / "job", 2, 2, "steered.py", STEPS, strategy=STRATEGY

@@ -1,6 +1,9 @@
 """Which faults ClusterD is told of: that processes on hardware that it has condemned are gone; each
 fault, if it decides; otherwise one that needs a node, but not while it waits for pods to have a
-shrunk job grow: it would end that job, which can train on with fewer still."""
+shrunk job grow: it would end that job, which can train on with fewer still.
+
+A manager that most agents do not reach tells nothing: they may train under one of their own, and
+ClusterD would end their pods."""
 
 from __future__ import annotations
 
@@ -81,6 +84,9 @@ class Telling:
         waits for paused ranks, or for the job to grow. So nothing waits for its strategy then; if
         it begins nevertheless, that is as for a fault that it has found."""
         faulty = dict(self._advice.faulty())
+        if self._job.outnumbered:
+            self._looked = None
+            return {}
         begun = incident.number == self._begun and not awaits
         if not self._job.advised and not needs:
             # its own filter finds those of devices later, and would end their pods; and where it is
