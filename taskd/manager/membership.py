@@ -319,8 +319,9 @@ class Membership:
         self.seen.add(event.node)
 
     def miss_nodes(self, place: Address) -> None:
-        """Warn of nodes that have never joined. `place`: where the manager listens."""
-        election = self._coordinator.job.election
+        """Warn of nodes that have never joined and are not lost. `place`: where it listens."""
+        job = self._coordinator.job
+        election, known = job.election, self.seen | {*job.topology.lost}
         if election.candidate.successor and not election.in_charge:
             log.warning(
                 "this manager, which an agent has started, is not in charge: more than half of the"
@@ -328,7 +329,7 @@ class Membership:
                 addresses.text(place),
             )
         elif why := gathering.missing(
-            self._settings.nodes, self.seen, self.arrived, addresses.text(place)
+            self._settings.nodes, known, self.arrived, addresses.text(place)
         ):
             log.warning("%s", why)
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,12 +109,15 @@ def test_deaths_without_recover_in_place(hosts, tmp_path, reference):
         job.until("its node was given up", lambda: job.launchers[1].poll() is not None)
         kill(0)
         job.until("the other stayed", lambda: "node 0 stays" in job.log("manager*.log"))
+        time.sleep(11.0)  # a manager that lacks nodes says so after 10 s
         job.launch_standby(3, TASKD_MANAGER_ADDR=job.hosts.address(2))
         last = job.repaired()
         assert last["strategy"] == "recover" and {0, 2, 3} <= {*last["ranks"]}, last
         assert job.host_of(0) == 2 and job.host_of(2) == 3
         result = job.end(0, 1)
     training.assert_equal(result, reference, 4)
+    # what is lost has been there, and the next pod comes by itself
+    assert "nodes have come" not in result.log("manager*.log")
 
 
 def test_a_network_is_cut_both_ways_and_one_way(hosts, tmp_path, reference):
