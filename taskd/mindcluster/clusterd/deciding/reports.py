@@ -44,7 +44,10 @@ class Reports:
         self.owed: set[Owed] = set()
         self.told: dict[int, int] = {}  # the ranks at fault, with their types, that it knows of
         self.known: set[int] = set()  # ranks whose fault is handled here: its word is no news
-        self._agents: dict[int, str] = {}  # their nodes' agents at that time
+        self._agents: dict[int, str] = {}  # their nodes' agents at the time of the fault
+        # nodes that had another agent when ClusterD began anew, in this incident
+        self.spared: set[int] = set()
+        self._handling = False  # ClusterD handles a fault
         self.restarted = False  # all ranks, since ClusterD was last told of a fault
         self._reported: dict[int, int] = {}  # faults, by rank, since ClusterD has begun anew
         self._repaired: dict[int, float] = {}  # ranks whose fault is repaired, and when
@@ -58,8 +61,9 @@ class Reports:
         self.told.clear()
         self._reported.clear()
         self.named.clear()
-        self._clear()
-        self._reported_at = None
+        self.known.clear()
+        self._reported_at, self._handling = None, False
+        self.spared = {number for number in self._agents if self.replaced(number)}
 
     def hears(self, event: e.AdvisorSignal) -> None:
         """What ClusterD says itself it knows."""
@@ -112,6 +116,7 @@ class Reports:
         recently = reported is not None and now < reported + self._job.settings.advice
         if not recently:
             self._clear()
+        self._handling = True
         return recently
 
     def expire(self, repaired: float) -> None:
@@ -120,7 +125,8 @@ class Reports:
         reported, limit = self._reported_at, self._job.settings.advice
         if reported is not None and repaired >= reported + limit:
             self._reported_at = None
-            self._clear()
+            if not self._handling:
+                self._clear()
 
     def replaced(self, node: int) -> bool:
         """Whether the node has, or soon has, another agent than when its ranks were reported to
@@ -134,7 +140,7 @@ class Reports:
         alone: those beside other reports are for its log."""
         if all(self.told.get(rank) == kind for rank, kind in ranks.items()):
             return
-        if self._reported_at is None:
+        if self._reported_at is None and not self._handling:
             self._clear()
         self._reported_at = now
         self._remember(ranks)
@@ -169,7 +175,7 @@ class Reports:
 
     def _clear(self) -> None:
         self.known.clear()
-        self._agents.clear()
+        self._agents = {n: agent for n, agent in self._agents.items() if n in self.spared}
 
     def _remember(self, ranks: Iterable[int]) -> None:
         """Remember the faulty ranks: ClusterD's reports of them are not news."""

@@ -65,6 +65,8 @@ class Telling:
         if incident is not self._incident and self._incident is not None:
             had = {*self._incident.replaced, *self._incident.kinds}
             self._reports.repaired(had - faults.keys(), now)
+        if incident is None or incident is not self._incident:
+            self._reports.spared.clear()
         self._incident = incident
         if incident is None:
             self._reports.handled(faults)
@@ -78,15 +80,21 @@ class Telling:
             self._reports.fault(faults, now)
         return OTHER in faults.values()
 
+    def _spared(self, rank: int) -> bool:
+        """Whether the rank is starting on a node that had been replaced when ClusterD began anew:
+        told of it, it would have the new pod replaced."""
+        node = self._job.topology.node_of(rank)
+        return node in self._reports.spared and self._job.ranks[rank].alive
+
     def _look(self, incident: Incident, awaits: str, needs: bool, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
         of memory or of a link concerns it only if the device reports that too. Nor does it while it
         waits for paused ranks, or for the job to grow. So nothing waits for its strategy then; if
         it begins nevertheless, that is as for a fault that it has found."""
-        faulty = dict(self._advice.faulty())
         if self._job.outnumbered:
             self._looked = None
             return {}
+        faulty = {r: kind for r, kind in self._advice.faulty() if not self._spared(r)}
         begun = incident.number == self._begun and not awaits
         if not self._job.advised and not needs:
             # its own filter finds those of devices later, and would end their pods; and where it is
