@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.cython_api import attempt
+from taskd.cython_api import attempt, gradients
 from taskd.cython_api.memory import checksum
 
 torch = pytest.importorskip("torch")
@@ -225,7 +225,7 @@ def test_modes():
 
 def test_waiting_gradients():
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
-    assert attempt.waiting(parameters) == []
+    assert gradients.waiting(parameters) == []
     parameters[1].grad = torch.ones(1)
-    ((index, gradient),) = attempt.waiting(parameters)
+    ((index, gradient),) = gradients.waiting(parameters)
     assert index == 1 and gradient is parameters[1].grad
