@@ -64,6 +64,14 @@ class Reports:
         self.known.clear()
         self._reported_at, self._handling = None, False
         self.spared = {number for number in self._agents if self.replaced(number)}
+        self._agents = {number: self._agents[number] for number in self.spared}
+
+    def spare_none(self) -> None:
+        """The incident in which nodes were replaced is over: an order for them is for those that
+        have them now."""
+        for number in self.spared:
+            self._agents.pop(number, None)
+        self.spared.clear()
 
     def hears(self, event: e.AdvisorSignal) -> None:
         """What ClusterD says itself it knows."""

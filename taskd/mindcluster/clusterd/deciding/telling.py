@@ -66,7 +66,7 @@ class Telling:
             had = {*self._incident.replaced, *self._incident.kinds}
             self._reports.repaired(had - faults.keys(), now)
         if incident is None or incident is not self._incident:
-            self._reports.spared.clear()
+            self._reports.spare_none()
         self._incident = incident
         if incident is None:
             self._reports.handled(faults)
