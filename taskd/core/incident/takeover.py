@@ -61,9 +61,11 @@ class Takeover:
         that was taken over in this incident has no state yet."""
         topology, node = self._job.topology, self._job.topology.nodes[number]
         others = [i for i, n in topology.nodes.items() if n.living and i not in (number, *going)]
-        there = {self._state(r, incident) for i in others for r in topology.nodes[i].ranks}
-        if any((self._state(rank, incident)[0], True) not in there for rank in node.ranks):
-            return True
+        for replicas in {self._state(rank, incident)[0] for rank in node.ranks}:
+            # the first that is found is enough: there may be very many
+            there = (self._state(r, incident) for i in others for r in topology.nodes[i].ranks)
+            if (replicas, True) not in there:
+                return True
         kept = [number] if node.keepers else []
         kept += [i for i, n in topology.nodes.items() if n.lost and number in topology.keepers(i)]
         return any(set(others).isdisjoint(topology.keepers(i)) for i in kept)
