@@ -41,6 +41,8 @@ NODES, RANKS, STANDBYS = 3, 2, 2
 NAP = 0.1
 CLUSTERD, AT = "tests.mindcluster.clusterd_stand_in", "0.0.0.0:8899"
 LADDER = "retry,recover-in-place,recover"
+# seconds that it waits for a report, 900 at the real one: a pod here is not there for 20
+REPORT = "90"
 BEYOND = 5  # steps that every rank commits after a loss before the next one
 
 
@@ -381,7 +383,7 @@ def main() -> None:
             if args.clusterd:
                 directory.mkdir()
                 heard = directory / "clusterd"
-                run = stand_in(hosts, hosts.count, heard, CLUSTERD, LADDER, AT, str(RANKS))
+                run = stand_in(hosts, hosts.count, heard, CLUSTERD, LADDER, AT, str(RANKS), REPORT)
                 cluster = stack.enter_context(run)
                 server = hosts.address(hosts.count)
                 variables = {"MINDX_SERVER_IP": server, "TASKD_CLUSTERD": args.clusterd}

@@ -4,15 +4,20 @@
 from weakref import ref
 
 
-def waiting(list parameters not None):
-    """(number, gradient) of each parameter that has a gradient."""
-    cdef list found = []
+def waiting(list parameters not None, set but not None):
+    """(number, gradient) of each parameter that has a gradient, and the numbers of those `but` for
+    which it has been left out, by identity."""
+    cdef list found = [], left = []
     cdef Py_ssize_t i
     for i in range(len(parameters)):
         gradient = parameters[i].grad
-        if gradient is not None:
+        if gradient is None:
+            continue
+        if but and id(parameters[i]) in but:
+            left.append(i)
+        else:
             found.append((i, gradient))
-    return found
+    return found, left
 
 
 cdef class Used:

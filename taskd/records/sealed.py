@@ -25,7 +25,7 @@ from blake3 import blake3
 from taskd.cython_api import digest
 from taskd.cython_api.attempt import Rows
 
-VERSION = 7
+VERSION = 8
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
 KEY = "record-key"  # file in the node's shared directory: the key, then the job's id
 KEY_BYTES = 32

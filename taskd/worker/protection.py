@@ -73,7 +73,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     try:
         # report what cannot be protected in every run, not only under a manager
         state = TrainingState({**objects, **found.objects})
-        state.settings(), state.structure()  # raise for what cannot be recorded
+        state.parts.take(), state.structure()  # raise for what cannot be recorded
     except NotProtectable as error:
         obstacle = str(error)
     if not supervised:
@@ -94,15 +94,16 @@ def _protect(objects: dict[str, Any]) -> Job:
         return Job(None)
     accelerator.synchronize(state.generators.values(), replacement.active())
     communicators, pipelines = Communicators(), Pipelines()
-    state.small.update(comm_hooks.states(state.ddps))
+    for name, hook in comm_hooks.states(state.ddps).items():
+        state.add(name, hook)
     numbers = holders.Numbers()
     numbers.search(
         [*state.modules.values(), *state.ddps, *state.optimizers.values()], found.libraries
     )
     if numbers:
-        state.small[holders.NAME] = numbers
+        state.add(holders.NAME, numbers)
     if pipelines:
-        state.small["(pipeline schedules)"] = pipelines
+        state.add("(pipeline schedules)", pipelines)
     shared = Path(os.environ["TASKD_SHARED_DIR"])
     local_rank, local_size = (
         int(os.environ["TASKD_LOCAL_RANK"]),

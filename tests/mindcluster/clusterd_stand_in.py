@@ -1,8 +1,9 @@
 """A stand-in for ClusterD: a real gRPC server over the state machine of clusterd_states.py.
 
-    python -m tests.mindcluster.clusterd_stand_in recover-in-place,dump [ADDRESS:PORT [PER_NODE]]
+    python -m tests.mindcluster.clusterd_stand_in recover-in-place,dump \
+        [ADDRESS:PORT [PER_NODE [SECONDS]]]
 
-It prints its port, a free one unless it is given one.
+It prints its port, a free one unless it is given one. SECONDS: how long it waits for a report.
 
 Lines on stdin: `fault 1:0,2:1` (of hardware: ranks and types), `node 1` (all of its hardware),
 `mended` (no longer), `pods` (those of a shrunk job run again), `dump`, `kill`, `break` (ends the
@@ -24,6 +25,7 @@ from typing import Any
 import grpc
 
 from taskd.mindcluster.clusterd import interface
+from tests.mindcluster import clusterd_machine
 from tests.mindcluster.clusterd_operations import Operations
 
 PATIENCE = 10.0  # of a call that has to wait; its caller's is shorter
@@ -193,6 +195,8 @@ def _tell(cluster: StandIn) -> None:
 def main() -> None:
     strategies, *more = sys.argv[1:]
     per_node = int(more[1]) if more[1:] else 1
+    if more[2:]:
+        clusterd_machine.REPORT = float(more[2])
     cluster = StandIn(strategies.split(","), *more[:1], per_node=per_node)
     print(cluster.port, flush=True)
 

@@ -32,6 +32,7 @@ from taskd.worker.state import entry as entries
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.part import Content
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
@@ -131,7 +132,7 @@ class Lab:
 
     def seed(self, number: int) -> None:
         """Seed all generators, before the first step."""
-        self.session.random.put(seeded(number))
+        self.session.random.restore(seeded(number))
         self.loop.recorder.formed()
 
     def entry(self, step: int, rank: int | None = None, name: int | str | None = None) -> Entry:
@@ -185,12 +186,12 @@ def seeded(seed: int) -> bytes:
     torch.manual_seed(seed)
     random.seed(seed)
     found = watched.snapshot()
-    watched.put(before)
+    watched.restore(before)
     return found
 
 
 def with_seed(seed: int, **more: Any) -> Callable[[Entry], Entry]:
-    return lambda own: replace(own, random=seeded(seed), **more)
+    return lambda own: replace(own, parts={**own.parts, "random": Content(seeded(seed))}, **more)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from taskd.cython_api import slot
 from taskd.records import nested, sealed, store
 from taskd.worker.state import entry as entries
-from taskd.worker.state import replicas
+from taskd.worker.state import gradients, replicas
 from taskd.worker.state.random_state import RandomState
 from tests.worker.elastic_lab import Lab, seeded
 from tests.worker.shrinking import Rank
@@ -99,7 +99,7 @@ def by_hand(
     iterators: list[Iterator[Any]] = []
     for place in range(lanes):
         iterators.append(iter(by_place(lanes)[place]))
-        random.put(states[place])
+        random.restore(states[place])
         if loads:
             iterators[-1] = (x for (x,) in iter(loader(place, lanes)))
         states[place] = random.snapshot()
@@ -109,7 +109,7 @@ def by_hand(
             optimizer.zero_grad()
         first = [b.clone() for b in buffers[0]]
         for place in range(lanes):
-            random.put(states[place])
+            random.restore(states[place])
             x = next(iterators[place])
             begin = first if broadcast and synced else buffers[place]
             for b, value in zip(net.buffers(), begin, strict=True):
@@ -197,7 +197,7 @@ def trains(
         theirs = b"".join(b.numpy().tobytes() for b in buffers[rank])
         a, b = (
             torch.frombuffer(bytearray(v), dtype=torch.uint8)
-            for v in (away.buffers.now(ours), theirs)
+            for v in (away.own["buffers"].now(ours), theirs)
         )
         same(_floats(a), _floats(b), f"buffers of rank {rank}")
 
@@ -215,7 +215,7 @@ def by_place(lanes: int) -> dict[int, list[torch.Tensor]]:
     random = RandomState(torch.device("cpu"))
     before = random.snapshot()
     found = {place: [x for (x,) in loader(place, lanes)] for place in range(lanes)}
-    random.put(before)
+    random.restore(before)
     return found
 
 
@@ -256,9 +256,12 @@ def waits(lab: Lab, step: int) -> None:
     own = lab.entry(step)
     for rank, record in nested.unpack(own.nested).items():
         seal = replace(lab.session.entries.seal, rank=rank)
-        theirs = entries.decode(record, seal, step).gradients
-        assert own.gradients and len(theirs) == len(own.gradients), len(theirs)
-        for (i, _, a), (j, _, b) in zip(own.gradients, theirs, strict=True):
+        ours, theirs = (
+            gradients.read(e.parts["gradients"])[0]
+            for e in (own, entries.decode(record, seal, step))
+        )
+        assert ours and len(theirs) == len(ours), len(theirs)
+        for (i, _, a), (j, _, b) in zip(ours, theirs, strict=True):
             assert i == j and torch.equal(a, b)
 
 

@@ -74,10 +74,12 @@ def test_an_object_that_says_when_it_has_changed_is_asked_then_alone():
     slow, plainly = Slow(), Slow()
     plainly.state_version = None
     state = TrainingState({"model": torch.nn.Linear(1, 1), "slow": slow, "plainly": plainly})
-    first = state.settings()
-    assert state.settings() is first and (slow.asked, plainly.asked) == (1, 2)
+    first = state.parts.take()
+    again = state.parts.take()
+    assert all(again[name] is content for name, content in first.items())
+    assert (slow.asked, plainly.asked) == (1, 2)
     slow.value = slow.state_version = 1
-    second = state.settings()
-    assert second != first and slow.asked == 2
-    state.put_settings(first)
-    assert slow.value == 0 and state.settings() == first and slow.asked == 3
+    second = state.parts.take()
+    assert second["object slow"] != first["object slow"] and slow.asked == 2
+    state.parts.put(first)
+    assert slow.value == 0 and state.parts.take() == first and slow.asked == 3

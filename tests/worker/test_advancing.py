@@ -41,9 +41,9 @@ def test_as_if_the_other_had_drawn(count):
     apart = private.of_random(lambda text: pytest.fail(text))
     apart.settle(before, theirs)
     assert apart.now(before) == theirs
-    states.put(apart.now(after))
+    states.restore(apart.now(after))
     got = torch.rand(2).tolist(), random.random(), numpy.random.rand()
-    states.put(wanted)
+    states.restore(wanted)
     assert got == (torch.rand(2).tolist(), random.random(), numpy.random.rand())
     assert apart.now(before) == theirs  # from the same place each time
 

@@ -12,6 +12,7 @@ from torch import nn
 from taskd.worker.state import attributes, plain
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.part import Content
 
 
 class Counting(nn.Module):
@@ -54,28 +55,32 @@ def both():
     ]
 
 
+def put(attributes, rows):
+    attributes.put(Content(plain.encode(rows)))
+
+
 def through_bytes(rows):
     return plain.decode(plain.encode(rows))
 
 
 def test_nothing_is_recorded_while_nothing_changes():
     (module, paused), _ = both()
-    assert paused.snapshot() == {}
+    assert paused.changed() == {}
     module["a"].train_a_little()
-    assert list(paused.snapshot()) == ["model.a"]
+    assert list(paused.changed()) == ["model.a"]
 
 
 def test_a_step_back_and_another_process():
     (module, paused), (theirs, there) = both()
     start = module["a"].all()
     module["a"].train_a_little()
-    rows = through_bytes(paused.snapshot())
+    rows = through_bytes(paused.changed())
     expected = module["a"].all()
     kept = module["a"].mean, module["a"].last, module["a"].names
     module["a"].train_a_little()
     module["b"].train_a_little()  # had not changed at that step
-    paused.put(rows)
-    there.put(rows)
+    put(paused, rows)
+    put(there, rows)
     assert module["a"].all() == theirs["a"].all() == expected and module["b"].all() == start
     # others may refer to them
     assert kept == (module["a"].mean, module["a"].last, module["a"].names)
@@ -83,8 +88,8 @@ def test_a_step_back_and_another_process():
         x is y
         for x, y in zip(kept, (module["a"].mean, module["a"].last, module["a"].names), strict=True)
     )
-    assert plain.encode(paused.snapshot()) == plain.encode(rows) == plain.encode(there.snapshot())
-    paused.put({})
+    assert plain.encode(paused.changed()) == plain.encode(rows) == plain.encode(there.changed())
+    put(paused, {})
     assert module["a"].all() == start
 
 
@@ -102,15 +107,15 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
     module, theirs = Rotary(), Rotary()
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.fill(2)
-    assert paused.snapshot() == {} and not caplog.text
-    there.put(paused.snapshot())
+    assert paused.changed() == {} and not caplog.text
+    put(there, paused.changed())
     assert theirs.length == 0 and theirs.cache is None
-    paused.put({})
+    put(paused, {})
     assert module.length == 2
     module.fill(3)
-    assert paused.snapshot() == {} and "its attribute cache is too large" in caplog.text
+    assert paused.changed() == {} and "its attribute cache is too large" in caplog.text
     module.fill(4)
-    paused.snapshot()
+    paused.changed()
     assert caplog.text.count("too large") == 1
 
 
@@ -127,19 +132,19 @@ def test_a_metric_is_all_state():
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.matrix += 1
     module.seen += [torch.full((10_000,), float(i)) for i in range(attributes.ITEMS + 1)]
-    rows = through_bytes(paused.snapshot())
+    rows = through_bytes(paused.changed())
     module.seen.append(torch.zeros(1))
     module.matrix += 1
-    paused.put(rows)
-    there.put(rows)
+    put(paused, rows)
+    put(there, rows)
     for found in (module, theirs):
         assert found.matrix.sum() == 90_000 and [t.mean() for t in found.seen] == [*range(65)]
     module.seen[3] += 1  # in place
-    assert through_bytes(paused.snapshot())["m"]["seen"][3].mean() == 4
+    assert through_bytes(paused.changed())["m"]["seen"][3].mean() == 4
     module.matrix = torch.zeros(attributes.METRIC)
-    rows = through_bytes(paused.snapshot())
+    rows = through_bytes(paused.changed())
     with pytest.raises(WouldDiverge, match="m has a state of [0-9,]+ bytes; up to 4,194,304"):
-        there.put(rows)
+        put(there, rows)
 
 
 def test_tensors_in_containers_are_compared_one_by_one():
@@ -151,12 +156,10 @@ def test_tensors_in_containers_are_compared_one_by_one():
     for number in range(3):
         module.pair = torch.full((4,), float(number)), torch.zeros(2)  # a hidden state, anew
         module.named["a"] = torch.full((3,), float(number))
-        there.put(through_bytes(paused.snapshot()))
+        put(there, through_bytes(paused.changed()))
         assert theirs.pair[0].mean() == theirs.named["a"].mean() == number
     module.odd = {torch.ones(1)}
-    assert (
-        "odd" not in paused.snapshot()["m"] and "odd" in paused.snapshot()["m"][attributes.OTHERS]
-    )
+    assert "odd" not in paused.changed()["m"] and "odd" in paused.changed()["m"][attributes.OTHERS]
 
 
 def test_what_a_record_cannot_have_stays():
@@ -168,7 +171,7 @@ def test_what_a_record_cannot_have_stays():
     module, theirs = Hooked(), Hooked()
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.times, module.hooks = 1, [object()]
-    there.put(through_bytes(paused.snapshot()))
+    put(there, through_bytes(paused.changed()))
     assert theirs.times == 1 and theirs.hooks == []
 
 
@@ -177,8 +180,8 @@ def test_what_comes_and_goes_within_a_step_is_not_looked_at():
     paused = Attributes({"m": module})
     module.loss = torch.ones(2, requires_grad=True) * 2  # has a graph
     module.engine = object()
-    assert paused.snapshot() == {}
-    paused.put({})
+    assert paused.changed() == {}
+    put(paused, {})
     assert module.engine is not None
 
 
@@ -198,5 +201,5 @@ def test_extra_state_is_what_the_module_says():
     module, theirs = nn.Sequential(Scaled()), nn.Sequential(Scaled())
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module[0].scale = 3.0
-    there.put(through_bytes(paused.snapshot()))
+    put(there, through_bytes(paused.changed()))
     assert theirs[0].scale == 3.0

@@ -54,11 +54,11 @@ def test_each_attempt_draws_the_same(steps, again):
     for step, (inside, after, failed) in enumerate(steps):
         starts.append(random.snapshot())
         for tried in [*(min(n, inside) for n in failed), *([inside] if again else [])]:
-            random.put(starts[step])
+            random.restore(starts[step])
             draws.attempt_begins(step, step - 1)
             for _ in range(tried):
                 next(drawn)
-        random.put(starts[step])
+        random.restore(starts[step])
         draws.attempt_begins(step, step - 1)
         found += [next(drawn) for _ in range(inside)]
         draws.committed(step + 1)
@@ -82,7 +82,7 @@ def test_a_new_process_goes_on(steps, at):
     at = min(at, len(steps) - 1)
     others, theirs = draws_of(seed=9)
     new = others.add(noisy())
-    theirs.put(places[at][2])
+    theirs.restore(places[at][2])
     others.begin_at(at + 1, *places[at][:2])
     wanted = [batch for section in later[2 * at + 1 :] for batch in section]
     found = [next(new) for _ in wanted]
@@ -104,7 +104,7 @@ def test_a_loader_made_after_the_place_is_known():
     wanted = [batch[0].tolist() for batch in drawn]
 
     others, theirs = draws_of(seed=9)
-    theirs.put(place[2])
+    theirs.restore(place[2])
     others.begin_at(1, *place[:2])
     assert [batch[0].tolist() for batch in others.add(loader())] == wanted
 
@@ -133,7 +133,7 @@ def test_passes_of_a_function(steps, at):
     for step, (inside, after, failed) in enumerate(steps):
         start = random.snapshot()
         for tries in [*(min(n, inside) for n in failed), inside]:
-            random.put(start)
+            random.restore(start)
             draws.attempt_begins(step, step - 1)
             tried = [ends(drawn) for _ in range(tries)]
         found += tried
@@ -146,7 +146,7 @@ def test_passes_of_a_function(steps, at):
     others, theirs = draws_of(seed=9)
     begun: list[int] = []
     new = others.add(lambda number: begun.append(number) or noisy_pass(number))
-    theirs.put(state)
+    theirs.restore(state)
     others.begin_at(min(at, len(steps) - 1) + 1, place, origins)
     assert all(map(torch.equal, [ends(new) for _ in wanted[count:]], wanted[count:]))
     passes = sum(batch.ndim == 0 for batch in wanted[:count])
@@ -196,7 +196,7 @@ def test_a_loader_that_counts_its_passes(of_pass):
         others, theirs = draws_of(seed=9)
         loader = counting()
         new = others.add(lambda number, loader=loader: of_pass(number, loader))
-        theirs.put(state)
+        theirs.restore(state)
         others.begin_at(step + 1, place, origins)
         assert [int(ends(new)) for _ in found[step + 1 :]] == found[step + 1 :], step
 

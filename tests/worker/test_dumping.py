@@ -26,7 +26,7 @@ from taskd.worker.dump import estimating
 from taskd.worker.repair import choosing, dumping
 from taskd.worker.state import entry
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.memory import gather, put_tensors
+from taskd.worker.state.part import tensors
 from taskd.worker.state.training_state import TrainingState
 
 WORLD, STEP, SAVER = 4, 7, 1
@@ -110,24 +110,8 @@ def of_rank(rank: int, layout, net: nn.Module | None = None) -> TrainingState:
 
 
 def record(state: TrainingState, rank: int) -> tuple[int, int, bytes]:
-    made = Entry(
-        pass_number=0,
-        index=0,
-        random=b"",
-        fetch=None,
-        pass_random=b"",
-        loader=b"",
-        batch=None,
-        previous=None,
-        settings=state.settings(),
-        structure=state.structure(),
-        orders=[],
-        synced=(),
-        skipped=(),
-        mark=0,
-        private=gather(state.buffers),
-        shards=gather(state.shards),
-    )
+    parts = state.parts.take()
+    made = Entry(0, 0, 0, state.structure(), parts).kept()
     return rank, FINAL, b"".join(entry.encode(made, dumps.seal_of(rank), STEP))
 
 
@@ -199,8 +183,8 @@ def test_each_rank_gets_its_own_back(tmp_path, layout):
         for tensor in (*state.replicated, *state.private):
             tensor.zero_()
         kind, held, _ = dumping.load(state, found, rank)
-        put_tensors(held, state)
-        assert kind == FINAL and before.parts() == state.parts()
+        state.parts.put(held.parts, only=tensors)
+        assert kind == FINAL and before.pieces() == state.pieces()
         for mine, theirs in (
             (state.replicated, before.replicated),
             (state.private, before.private),

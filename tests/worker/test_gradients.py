@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from taskd.worker.state import gradients, plain
 from taskd.worker.state.gradients import GRAD, MAIN, Gradients
+from taskd.worker.state.part import Content
 
 
 class Script:
@@ -33,7 +35,11 @@ class Script:
         self.backward()
         for i in update:
             self.optimizers[i].step()
-        return self.gradients.committed()
+        return self.committed()
+
+    def committed(self):
+        self.gradients.committed()
+        return self.gradients.take(0)
 
 
 @pytest.fixture
@@ -41,13 +47,26 @@ def script() -> Script:
     return Script()
 
 
-def names(left) -> list:
-    return [(row.index, row.name) for row in left.rows]
+def names(left: Content) -> list:
+    return [(index, name) for index, name, _ in gradients.read(left)[0]]
+
+
+def skipped(left: Content) -> list[int]:
+    return gradients.read(left)[1]
+
+
+def content(skipped: list[int], *rows) -> Content:
+    described, memory = [], b""
+    for index, name, tensor in rows:
+        shape, data = plain.tensor_bytes(tensor)
+        described.append((index, name, *shape))
+        memory += bytes(data)
+    return Content(plain.encode((skipped, described)), memory)
 
 
 def test_what_waits_for_an_update_is_recorded(script):
     left = script.attempt(update=())
-    assert names(left) == [(0, GRAD), (1, GRAD)] and not left.skipped
+    assert names(left) == [(0, GRAD), (1, GRAD)] and not skipped(left)
     left = script.attempt(update=(0,))
     assert (1, GRAD) in names(left)
 
@@ -55,20 +74,20 @@ def test_what_waits_for_an_update_is_recorded(script):
 def test_what_an_update_has_used_is_recorded_once_the_script_has_been_seen_to_go_on_with_it(script):
     for _ in range(2):
         left = script.attempt(clear_first=True)
-        assert names(left) == [] and left.skipped == (0, 1)
+        assert names(left) == [] and skipped(left) == [0, 1]
     # cleared already when the attempt ends: nothing is left
     script.clear()
-    assert script.gradients.now().skipped == ()
+    assert skipped(script.gradients.take(0)) == []
 
 
 def test_the_first_step_that_goes_on_with_them_is_not_repeated(script):
     """The one before is: nothing had been left then."""
-    assert script.attempt().skipped == (0, 1)
+    assert skipped(script.attempt()) == [0, 1]
     script.backward()
     script.optimizers[0].step()
     assert script.gradients.broken and script.gradients.interrupted()
     script.optimizers[1].step()
-    left = script.gradients.committed()
+    left = script.committed()
     assert names(left) == [(0, GRAD), (1, GRAD)] and not script.gradients.broken
 
 
@@ -77,7 +96,7 @@ def test_a_closure_clears_them_within_the_update(script):
     for weight, optimizer in zip(script.weights, script.optimizers, strict=True):
         weight.grad = torch.ones_like(weight)
         optimizer.step()
-    assert script.gradients.committed().skipped == (0, 1)
+    assert skipped(script.committed()) == [0, 1]
     for goes_on in (False, False, True):
         for optimizer in script.optimizers:
             script.gradients.updating(optimizer, closure=True)
@@ -88,7 +107,7 @@ def test_a_closure_clears_them_within_the_update(script):
         for optimizer in script.optimizers:
             script.gradients.updated(optimizer)
         assert script.gradients.broken == goes_on
-        left = script.gradients.committed()
+        left = script.committed()
     assert names(left) == [(0, GRAD), (1, GRAD)]
 
 
@@ -114,12 +133,12 @@ def test_a_pause_before_anything_was_done_with_them_breaks_nothing(script):
 
 def test_they_are_put_back_on_a_survivor(script):
     left = script.attempt(update=())
-    kept = [(r.index, r.name, r.tensor.clone()) for r in left.rows]
+    kept = left.kept()
     script.backward()
     script.gradients.abandon()
-    script.gradients.restore(kept, ())
+    script.gradients.put(kept)
     assert [w.grad.tolist() for w in script.weights] == [[1, 1], [1, 1, 1]]
-    script.gradients.restore([], ())
+    script.gradients.put(content([]))
     assert [w.grad for w in script.weights] == [None, None]
 
 
@@ -127,13 +146,13 @@ def test_a_replacement_notices_that_it_lacks_what_the_script_uses(script):
     for _ in range(2):
         left = script.attempt(clear_first=True)
     replacement = Script()
-    replacement.gradients.restore([], left.skipped)
-    assert replacement.gradients.now().skipped == (0, 1)
+    replacement.gradients.put(left)
+    assert skipped(replacement.gradients.take(0)) == [0, 1]
     replacement.backward()
     replacement.optimizers[0].step()
     assert replacement.gradients.broken
     usual = Script()
-    usual.gradients.restore([], left.skipped)
+    usual.gradients.put(left)
     usual.attempt(clear_first=True)
     assert not usual.gradients.broken
 
@@ -142,11 +161,11 @@ def test_a_wrappers_main_gradients_are_recorded_and_stay_the_same_memory(script)
     buffer = torch.arange(2.0)
     script.weights[0].main_grad = buffer
     script.gradients.watch(script.weights)
-    left = script.gradients.now()
+    left = script.gradients.take(0)
     assert names(left) == [(0, MAIN)]
-    kept = [(0, MAIN, buffer.clone())]
+    kept = left.kept()
     buffer.zero_()
-    script.gradients.restore(kept, ())
+    script.gradients.put(kept)
     assert buffer.tolist() == [0, 1] and script.weights[0].main_grad is buffer
 
 
@@ -161,17 +180,17 @@ def test_a_wrappers_main_gradients_are_recorded_and_stay_the_same_memory(script)
 )
 def test_gradients_of_another_model_are_refused(script, row):
     with pytest.raises(RuntimeError, match="the record has a"):
-        script.gradients.restore([row], ())
+        script.gradients.put(content([], row))
 
 
 def test_change_between_two_attempts_is_seen(script):
     before = script.attempt(update=())
-    assert script.gradients.now().same(before)
+    assert script.gradients.take(0) is before
     script.weights[0].grad.zero_()
-    assert not script.gradients.now().same(before)
-    before = script.gradients.now()
+    assert script.gradients.take(0) != before
+    before = script.gradients.take(0)
     script.weights[1].grad = None
-    assert not script.gradients.now().same(before)
+    assert script.gradients.take(0) != before
 
 
 def test_buckets_that_gradients_were_views_of_are_known():
@@ -185,3 +204,23 @@ def test_buckets_that_gradients_were_views_of_are_known():
     gradients.updating(optimizer)
     optimizer.zero_grad()
     assert [id(v) for v in gradients.met()] == [id(v) for v in views]
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        [(0, "grad", "float32", [2, 3], [3, 1])],
+        [(0, "grad", "float32", [1 << 40, 1 << 40], [1, 1])],
+        [(0, "grad", "float32", [-2], [1])],
+        [(0, "grad", "os", [2], [1])],
+        [("a", "grad", "float32", [2], [1])],
+        [(0, 1, "float32", [2], [1])],
+        [],
+        ["ab"],
+        None,
+    ],
+    ids=str,
+)
+def test_a_key_holder_who_writes_nonsense_is_refused(described):
+    with pytest.raises(RuntimeError, match="cannot be read"):
+        gradients.read(Content(plain.encode(([], described)), bytes(8)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -262,60 +263,73 @@ def test_loaders_that_cannot_be_read_for_others(loader, says):
 # -- what is a rank's own --------------------------------------------------------------------------
 
 
-def settings(small: dict[str, Any], lr: float = 0.1) -> bytes:
-    groups = {"optimizer": [{"lr": lr, "betas": (0.9, 0.99)}]}
-    return plain.encode((groups, {}, small, {}, (b"\1", b"\1")))
-
-
-def apart_settings(*common: str) -> tuple[private.Apart, list[str]]:
+def apart_values(
+    common: Callable[[], bool] = lambda: False, **more: Any
+) -> tuple[private.Apart, list[str]]:
     """And what it says was changed."""
     changed: list[str] = []
-    return private.of_settings(lambda: set(common), changed.append), changed
+    return private.of_values(private.Tree(**more), common, changed.append), changed
+
+
+def settle(apart: private.Apart, ours: Any, theirs: Any) -> None:
+    apart.settle(plain.encode(ours), plain.encode(theirs))
+
+
+def now(apart: private.Apart, ours: Any) -> Any:
+    return plain.decode(apart.now(plain.encode(ours)))
 
 
 def test_what_is_equal_stays_common():
-    apart, changed = apart_settings("scaler")
-    ours = {"meter": {"count": 1, "sum": 2.0}, "mine": [1], "scaler": {"scale": 4.0}}
-    theirs = {"meter": {"count": 1, "sum": 3.0, "more": 5}, "mine": [1], "scaler": {"scale": 1.0}}
-    apart.settle(settings(ours), settings(theirs))
-    now = {"meter": {"count": 2, "sum": 2.0}, "mine": [1, 2], "scaler": {"scale": 8.0}}
-    wanted = {
-        "meter": {"count": 2, "sum": 3.0, "more": 5},
-        "mine": [1, 2],
-        "scaler": {"scale": 8.0},
-    }
-    assert plain.decode(apart.now(settings(now, 0.05))) == plain.decode(settings(wanted, 0.05))
+    apart, changed = apart_values(label="meter")
+    settle(apart, {"count": 1, "sum": 2.0}, {"count": 1, "sum": 3.0, "more": 5})
+    assert now(apart, {"count": 2, "sum": 2.0}) == {"count": 2, "sum": 3.0, "more": 5}
     assert not changed
 
 
+def test_groups_are_told_apart_by_number():
+    apart, changed = apart_values(numbered=True)
+    settle(apart, {"adam": [{"lr": 1.0}, {"lr": 2.0}]}, {"adam": [{"lr": 1.0}, {"lr": 3.0}]})
+    assert now(apart, {"adam": [{"lr": 0.5}, {"lr": 2.0}]}) == {"adam": [{"lr": 0.5}, {"lr": 3.0}]}
+    assert now(apart, {"adam": [{"lr": 0.5}, {"lr": 1.0}]}) == {"adam": [{"lr": 0.5}, {"lr": 1.0}]}
+    assert changed == ["adam.1.lr"]
+
+
+def test_what_the_ranks_have_in_common_for_a_while():
+    common = [True]
+    apart, changed = apart_values(lambda: common[0], label="x")
+    settle(apart, {"a": 1}, {"a": 2})
+    assert now(apart, {"a": 1}) == {"a": 1}
+    common[0] = False
+    apart.again()
+    assert now(apart, {"a": 1}) == {"a": 2} and not changed
+
+
 def test_what_the_script_sets_back_is_set_back_for_all():
-    apart, changed = apart_settings()
-    ours, theirs = {"meter": {"n": 2, "sum": 2.0}}, {"meter": {"n": 2, "sum": 3.0}}
-    apart.settle(settings(ours), settings(theirs))
-    now = settings({"meter": {"n": 0, "sum": 0.0}})
-    assert plain.decode(apart.now(now)) == plain.decode(now) and changed == ["meter.sum"]
+    apart, changed = apart_values(label="meter")
+    settle(apart, {"n": 2, "sum": 2.0}, {"n": 2, "sum": 3.0})
+    assert now(apart, {"n": 0, "sum": 0.0}) == {"n": 0, "sum": 0.0} and changed == ["meter.sum"]
 
 
 def test_a_list_is_one_value():
-    apart, changed = apart_settings()
-    apart.settle(settings({"mine": {"a": [1, 2]}}), settings({"mine": {"a": [1, 3]}}))
-    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2], "b": 1}})))
-    assert found[2] == {"mine": {"a": [1, 3], "b": 1}} and not changed
-    found = plain.decode(apart.now(settings({"mine": {"a": [1, 2, 3]}})))
-    assert found[2] == {"mine": {"a": [1, 2, 3]}} and changed == ["mine.a"]
+    apart, changed = apart_values(label="mine")
+    settle(apart, {"a": [1, 2]}, {"a": [1, 3]})
+    assert now(apart, {"a": [1, 2], "b": 1}) == {"a": [1, 3], "b": 1} and not changed
+    assert now(apart, {"a": [1, 2, 3]}) == {"a": [1, 2, 3]} and changed == ["mine.a"]
+    settle(apart, [1], [2])
+    assert now(apart, [1]) == [2] and now(apart, [3]) == [3] and changed == ["mine.a", "mine"]
 
 
 def test_what_one_has_alone():
-    apart, _ = apart_settings()
-    apart.settle(settings({"mine": {"a": 1, "b": 2}}), settings({"mine": {"b": 2}}))
-    assert plain.decode(apart.now(settings({"mine": {"a": 1, "b": 3}})))[2] == {"mine": {"b": 3}}
+    apart, _ = apart_values()
+    settle(apart, {"a": 1, "b": 2}, {"b": 2})
+    assert now(apart, {"a": 1, "b": 3}) == {"b": 3}
 
 
 def test_nothing_is_made_anew_where_nothing_differs():
-    (apart, _), ours = apart_settings(), settings({"a": 1})
-    apart.settle(ours, settings({"a": 1}))
+    (apart, _), ours = apart_values(), plain.encode({"a": 1})
+    settle(apart, {"a": 1}, {"a": 1})
     assert apart.now(ours) is ours
-    apart.settle(ours, settings({"a": 2}))
+    settle(apart, {"a": 1}, {"a": 2})
     assert apart.now(ours) is apart.now(ours)
 
 

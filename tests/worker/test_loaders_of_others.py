@@ -116,12 +116,12 @@ def full(make: Make) -> list[str]:
     here = random.snapshot()
     for place, seed in SEEDS.items():
         data, step = make(place), 0
-        random.put(seeded(seed))
+        random.restore(seeded(seed))
         for number in range(PASSES):
             for (x,) in begin(data, number):
                 lines[step, place] = f"{step} {x.sum().item()} {torch.rand(1).item()}"
                 step += 1
-    random.put(here)
+    random.restore(here)
     return [lines[key] for key in sorted(lines)]
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from taskd.worker.communication import pipelines
 from taskd.worker.discovery import unsupported
 from taskd.worker.repair import trials, verify
-from taskd.worker.state import fsdp2, sharded, zero
+from taskd.worker.state import fsdp2, gradients, sharded, zero
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import NotProtectable, TrainingState
@@ -124,12 +124,12 @@ def test_gradients_of_which_a_sum_is_still_to_come():
     net.weight.grad = optimizer.state[net.weight]["momentum_buffer"] = partial
     state, watched = TrainingState({"net": net, "optimizer": optimizer}), Gradients([optimizer])
     watched.watch(state.parameters())
-    (row,) = watched.now().rows
-    assert row.name == "grad Psum"
+    ((_, name, _),) = gradients.read(content := watched.take(0).kept())[0]
+    assert name == "grad Psum"
     structure = state.structure()
     net.weight.grad = None
     optimizer.state[net.weight].clear()
-    watched.restore([(row.index, row.name, row.tensor)], ())
+    watched.put(content)
     state.conform(structure)
     assert net.weight.grad.placements == (Partial(),)
     assert torch.equal(sharded.local(net.weight.grad), torch.arange(4.0))
@@ -153,16 +153,16 @@ def test_the_share_of_a_rank_is_private_and_restored():
         for step in range(4):
             if step == 2:
                 state.refresh()
-                kept, settings = [row.clone() for row in state.private], state.settings()
+                kept = {name: c.kept() for name, c in state.parts.take().items()}
                 structure = state.structure()
-                assert len(kept) == 6 and len(state.replicated) == 2  # steps and moments of two
+                assert (
+                    len(state.private) == 6 and len(state.replicated) == 2
+                )  # steps and moments of two
                 if restore:
                     optimizer.optim.state.clear()
                     optimizer.param_groups[0]["lr"] = 7.0
                     state.conform(structure)
-                    for row, value in zip(state.private, kept, strict=True):
-                        row.copy_(value)
-                    state.put_settings(settings)
+                    state.parts.put(kept)
             optimizer.zero_grad()
             model(torch.ones(2, 4)).square().sum().backward()
             optimizer.step()

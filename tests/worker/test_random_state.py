@@ -54,7 +54,7 @@ def test_back_to_a_deviate_that_was_kept():
     first = state.snapshot()
     ahead = [numpy.random.normal()]
     state.snapshot()
-    state.put(first)
+    state.restore(first)
     assert state.snapshot() == first
     assert numpy.random.normal() == ahead[0]
 
@@ -77,7 +77,7 @@ def test_any_order(story):
         elif isinstance(event, str):
             DRAWS[event]()
         elif event % 2:
-            state.put(taken[event % len(taken)][0])
+            state.restore(taken[event % len(taken)][0])
         else:
             python, of_numpy, of_torch = taken[event % len(taken)][1]
             (
@@ -88,10 +88,10 @@ def test_any_order(story):
     now, there = state.snapshot(), whole()
     for draw in DRAWS.values():
         draw()
-    state.put(now)
+    state.restore(now)
     assert whole() == there
     for record, was in taken:
-        state.put(record)
+        state.restore(record)
         assert whole() == was
 
 
@@ -120,7 +120,7 @@ def test_a_generator_of_the_script(make):
     drawn = [draw(generator) for _ in range(3)]
     second = state.snapshot()
     assert second != first
-    state.put(first)
+    state.restore(first)
     assert state.snapshot() == first and [draw(generator) for _ in range(3)] == drawn
     assert state.snapshot() == second
 

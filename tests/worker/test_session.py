@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
@@ -16,6 +17,9 @@ from taskd.worker.repair import dumping
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Resumed
 from taskd.worker.repair.restore import Restorer
 from taskd.worker.repair.session import RepairSession
+from taskd.worker.state.gradients import Gradients
+from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.training_state import TrainingState
 
 PLAN = Plan(7, RankSet.of([0]), RankSet(), (), "as it is")
 
@@ -57,7 +61,18 @@ def rank(line: Line, memory: type[Restorer] = Memory) -> Rank:
     agent = AgentClient(0)
     agent.channel = line  # type: ignore[assignment]
     parts = {f.name: None for f in fields(Rank) if f.default is MISSING}
-    made = Rank(**parts | {"rank": 0, "agent": agent})  # type: ignore[arg-type]
+    state, random = (
+        TrainingState({"model": torch.nn.Linear(1, 1)}),
+        RandomState(torch.device("cpu")),
+    )
+    given = {
+        "rank": 0,
+        "agent": agent,
+        "state": state,
+        "random": random,
+        "gradients": Gradients(()),
+    }
+    made = Rank(**parts | given)  # type: ignore[arg-type]
     made.restorer = memory(made)
     return made
 

@@ -53,7 +53,7 @@ class Reference:
         self.put(0)
 
     def put(self, place: int) -> None:
-        self.random.put(self.states[place])
+        self.random.restore(self.states[place])
         for buffer, value in zip(self.model.module.buffers(), self.buffers[place], strict=True):
             buffer.copy_(value)
 
@@ -61,10 +61,10 @@ class Reference:
         """What was drawn after an update, see Script.update, is drawn by all."""
         self.states[0] = self.random.snapshot()
         for place in (1, 2):
-            self.random.put(self.states[place])
+            self.random.restore(self.states[place])
             torch.rand(3)
             self.states[place] = self.random.snapshot()
-        self.random.put(self.states[0])
+        self.random.restore(self.states[0])
 
 
 def values(model: DDP, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -222,13 +222,13 @@ def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Ten
         iterators = {}
         for place in SEEDS:
             loaders[place].sampler.set_epoch(number)
-            wanted.random.put(wanted.states[place])
+            wanted.random.restore(wanted.states[place])
             iterators[place] = iter(loaders[place])
             wanted.states[place] = wanted.random.snapshot()
         for _ in range(len(loaders[0])):
             batches = {}
             for place in SEEDS:
-                wanted.random.put(wanted.states[place])
+                wanted.random.restore(wanted.states[place])
                 batches[place] = next(iterators[place])[0]
                 wanted.states[place] = wanted.random.snapshot()
             script.clear(step)

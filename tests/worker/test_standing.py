@@ -16,6 +16,7 @@ from taskd.records import nested, store
 from taskd.records.store import Entries
 from taskd.worker.state import entry as entries
 from taskd.worker.state import plain
+from taskd.worker.state.part import Content
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
 from tests.worker.elastic_scripts import Scales, Schedules, Script, loader, others_hooks
@@ -131,8 +132,8 @@ def test_ranks_are_lost_in_the_middle_of_a_pass(kind, at, tmp_path: Path, page):
             file = Entries(tmp_path, store.away(rank), rank)
             entry = entries.decode(record, file.seal, at)
             if kind == PROVISIONAL:
-                before = entry.fetch or entry.random
-                entry = replace(entry, random=before, fetch=None, batch=None)
+                parts = {**entry.parts, "random": Content(entry.start)}
+                entry = replace(entry, parts=parts, fetch=None, batch=None)
             lab.leave(rank, at, kind, entry)
         lab.session.entries.write(at, FINAL, [kept.own])
         lab.interrupt(at, {1: 0, 2: 0})
@@ -257,9 +258,9 @@ class ClipsByHistory(Script):
 
 def of_others(lab: Lab, name: str) -> list[Any]:
     """The small object of that name, of each rank that is away."""
-    ours = lab.state.settings()
+    ours = lab.session.standing.values()
     return [
-        plain.decode(away.settings.now(ours))[2][name]
+        plain.decode(away.now(ours)[f"object {name}"])
         for away in lab.session.standing.mine.values()
     ]
 

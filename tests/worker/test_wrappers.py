@@ -102,4 +102,4 @@ def test_values_that_cannot_be_recorded_are_named(net):
         UnsupportedState,
         match=r"protect\(mine=...\): its state_dict\(\) has a .*Kept at \['history'\]\[1\]\['f'\]",
     ):
-        state.settings()
+        state.parts.take()

@@ -162,7 +162,7 @@ class _Training:
         present = self._random.snapshot()
         self._trainer._load_rng_state(resume)
         found = self._random.snapshot()
-        self._random.put(present)
+        self._random.restore(present)
         return found
 
     # -- the loop ----------------------------------------------------------------------------------
@@ -244,13 +244,13 @@ class _Training:
             resumes = bool(self._loaded) and given["epoch"] == given["epochs_trained"]
             at_begin = given["steps_trained_in_current_epoch"] == 0
             if resumes and at_begin:
-                self._random.put(self._loaded)
+                self._random.restore(self._loaded)
         remainder = given["steps_in_epoch"] % every or every
         count = every if kept.update != total - 1 else remainder
         batches, items = trainer.get_batch_samples(self._batches(), count, args.device)
         trainer.current_gradient_accumulation_steps = len(batches)
         if first and resumes and self._skipped:
-            self._random.put(self._loaded)
+            self._random.restore(self._loaded)
         for index, inputs in enumerate(batches):
             self._micro_step(model, inputs, items, index == len(batches) - 1)
             if trainer.control.should_epoch_stop or trainer.control.should_training_stop:

@@ -292,17 +292,6 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
         dist._register_comm_hook(ddp.reducer, state, comm_hooks.followed(hook, state))
 
 
-def synced(ddps: Iterable[DistributedDataParallel]) -> tuple[bool, ...]:
-    """Whether each DDP's next forward will broadcast the buffers: not after one under no_sync() or
-    no_grad()."""
-    return tuple([bool(ddp.require_forward_param_sync) for ddp in ddps])
-
-
-def put_synced(ddps: Iterable[DistributedDataParallel], flags: Iterable[bool]) -> None:
-    for ddp, flag in zip(ddps, flags, strict=True):
-        ddp.require_forward_param_sync = flag
-
-
 def _zeros_for(parameter: torch.Tensor, sparse: bool) -> torch.Tensor:
     """A gradient of zeros; sparse if the reducer expects that (an embedding)."""
     if sparse:

@@ -1,9 +1,9 @@
-"""Finds the whole tensors in the parts that ranks have, and the name of each in a checkpoint.
+"""Finds the whole tensors in the pieces that ranks have, and the name of each in a checkpoint.
 
 A tensor has one name on all ranks that share it, and ranks with equal tensors are replicas. If
 ranks use one name for different tensors (pipeline stages number their optimizer state alike,
 replicas may differ), the names of that object begin with the rank: `rank-2.optimizer…`. Buffers
-differ under DDP by design: one rank's are saved, as torch does. A tensor of which a part is lost
+differ under DDP by design: one rank's are saved, as torch does. A tensor of which a piece is lost
 with its rank's record is left out: torch would load it silently, with garbage in the gap.
 """
 
@@ -17,42 +17,43 @@ from typing import Any
 import torch
 
 from taskd.worker.state import plain
-from taskd.worker.state.parts import Part, Sizes, count
+from taskd.worker.state.pieces import Piece, Sizes, count
 
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Member:
-    """A rank's parts, and the memory of its private buffers and of its shards."""
+    """A rank's pieces, and the memory of its private buffers and of its shards."""
 
     rank: int
-    parts: list[Part]
+    pieces: list[Piece]
     buffers: bytes | memoryview
     shards: bytes | memoryview
-    settings: bytes = b""  # see state/small_state.py
-    groups: dict[str, list[int]] = field(default_factory=dict)  # see parts.encode
+    param_groups: bytes = b""  # see state/small_state.py
+    values: bytes = b""  # of its optimizers, besides tensors
+    groups: dict[str, list[int]] = field(default_factory=dict)  # see pieces.encode
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a part's memory is. `content`: equal for parts with equal memory."""
+    """Where a piece's memory is. `content`: equal for pieces with equal memory."""
 
     rank: int
-    part: Part
+    piece: Piece
     content: Any
 
 
 @dataclass
 class Whole:
-    """One tensor of the checkpoint. `chunks`: offsets -> the part that begins there."""
+    """One tensor of the checkpoint. `chunks`: offsets -> the piece that begins there."""
 
     path: Path
     chunks: dict[Sizes, Source]
 
     @property
-    def any(self) -> Part:
-        return next(iter(self.chunks.values())).part
+    def any(self) -> Piece:
+        return next(iter(self.chunks.values())).piece
 
 
 @dataclass
@@ -73,83 +74,84 @@ def from_replicas(
     set."""
     whole: dict[int, Member] = {}
     for member in members:
-        if member.rank in sets and all(p.buffer or p.private for p in member.parts):
+        if member.rank in sets and all(p.buffer or p.private for p in member.pieces):
             whole.setdefault(sets[member.rank], member)
     found = []
     for member in members:
         other = whole.get(sets.get(member.rank, -1))
         if other is not None and other is not member:
-            places = {p.key: p.at for p in other.parts}
-            parts = [
+            places = {p.key: p.at for p in other.pieces}
+            pieces = [
                 p if p.buffer else replace(p, private=True, at=places[p.key])
-                for p in member.parts
+                for p in member.pieces
                 if p.buffer or p.key in places
             ]
-            member = replace(member, parts=parts, shards=other.shards)
+            member = replace(member, pieces=pieces, shards=other.shards)
         found.append(member)
     return found, {of: member.rank for of, member in whole.items()}
 
 
 class NotABlock(ValueError):
-    """A part that torch.distributed.checkpoint has no place for."""
+    """A piece that torch.distributed.checkpoint has no place for."""
 
 
 def find(members: Iterable[Member], first: int) -> Found:
     """`first`: the rank whose buffers are taken."""
     found = Found()
-    owners: dict[str, dict[Path, list[tuple[Member, Part]]]] = {}
+    owners: dict[str, dict[Path, list[tuple[Member, Piece]]]] = {}
     for member in members:
-        for part in member.parts:
-            if part.saved:
-                paths = owners.setdefault(part.key[0], {})
-                paths.setdefault(part.path, []).append((member, part))
+        for piece in member.pieces:
+            if piece.saved:
+                paths = owners.setdefault(piece.key[0], {})
+                paths.setdefault(piece.path, []).append((member, piece))
     for owner, paths in owners.items():
-        _place(owner, [_Named(path, parts, first) for path, parts in paths.items()], found)
+        _place(owner, [_Named(path, pieces, first) for path, pieces in paths.items()], found)
     return found
 
 
-def memory(member: Member, part: Part) -> torch.Tensor:
-    """The private part, in memory of its own."""
-    return plain.tensor_of(part.dtype, part.shape, part.stride, _bytes(member, part))
+def memory(member: Member, piece: Piece) -> torch.Tensor:
+    """The private piece, in memory of its own."""
+    return plain.tensor_of(piece.dtype, piece.shape, piece.stride, _bytes(member, piece))
 
 
-def _bytes(member: Member, part: Part) -> memoryview:
-    own = member.buffers if part.buffer else member.shards
-    return memoryview(own)[part.at : part.at + part.nbytes]
+def _bytes(member: Member, piece: Piece) -> memoryview:
+    own = member.buffers if piece.buffer else member.shards
+    return memoryview(own)[piece.at : piece.at + piece.nbytes]
 
 
-# the tensors that go by this name, by number: the parts that make up each
+# the tensors that go by this name, by number: the pieces that make up each
 Numbered = list[dict[Sizes, Source]]
 
 
 class _Named:
     """All tensors that go by one name on some rank."""
 
-    def __init__(self, path: Path, parts: list[tuple[Member, Part]], first: int) -> None:
+    def __init__(self, path: Path, pieces: list[tuple[Member, Piece]], first: int) -> None:
         self.path = path
-        self.buffer = all(part.buffer for _, part in parts)
+        self.buffer = all(piece.buffer for _, piece in pieces)
         if self.buffer:
-            parts = [next((p for p in parts if p[0].rank == first), parts[0])]
+            pieces = [next((p for p in pieces if p[0].rank == first), pieces[0])]
         same: dict[Any, int] = {}
-        for _, part in parts:
-            same[part.ranks, part.offsets] = same.get((part.ranks, part.offsets), 0) + 1
-        alone = len(same) == len(parts) and len({ranks for ranks, _ in same}) == 1
+        for _, piece in pieces:
+            same[piece.ranks, piece.offsets] = same.get((piece.ranks, piece.offsets), 0) + 1
+        alone = len(same) == len(pieces) and len({ranks for ranks, _ in same}) == 1
         shared: dict[Any, tuple[set[int], dict[Sizes, Source]]] = {}
-        for member, part in parts:
+        for member, piece in pieces:
             # an ordinary tensor is the rank's own, until it is found to equal others
-            group = (part.ranks or (member.rank,), part.dtype, part.size)
+            group = (piece.ranks or (member.rank,), piece.dtype, piece.size)
             ranks, chunks = shared.setdefault(group, (set(), {}))
             ranks.add(member.rank)
-            if part.offsets is None:
+            if piece.offsets is None:
                 raise NotABlock(
-                    f"{'.'.join(path)}: rank {member.rank} has {part.says()} that is no block of it"
+                    f"{'.'.join(path)}: rank {member.rank} has {piece.says()} that is no block"
+                    " of it"
                 )
-            if count(part.shape):
-                own = alone and part.private
-                content = (member.rank, part.at) if own else _content(member, part)
-                chunks.setdefault(part.offsets, Source(member.rank, part, content))
+            if count(piece.shape):
+                own = alone and piece.private
+                content = (member.rank, piece.at) if own else _content(member, piece)
+                chunks.setdefault(piece.offsets, Source(member.rank, piece, content))
         self.different: Numbered = []
-        self.number: dict[int, int] = {}  # rank -> the one of `different` that it has a part of
+        self.number: dict[int, int] = {}  # rank -> the one of `different` that it has a piece of
         self.complete: list[bool] = []
         # the complete ones first: remains of another may belong to a replica
         for (_, _, size), (ranks, chunks) in sorted(
@@ -168,18 +170,18 @@ class _Named:
 
 
 def _described(chunks: dict[Sizes, Source]) -> set[Any]:
-    return {(s.part.dtype, s.part.size, offsets, s.content) for offsets, s in chunks.items()}
+    return {(s.piece.dtype, s.piece.size, offsets, s.content) for offsets, s in chunks.items()}
 
 
 def _whole(size: Sizes, chunks: dict[Sizes, Source]) -> bool:
-    return sum(count(s.part.shape) for s in chunks.values()) == count(size)
+    return sum(count(s.piece.shape) for s in chunks.values()) == count(size)
 
 
-def _content(member: Member, part: Part) -> Any:
-    if not part.private:
-        return part.at
-    data = hashlib.blake2b(_bytes(member, part), digest_size=16)
-    return part.shape, part.stride, data.digest()
+def _content(member: Member, piece: Piece) -> Any:
+    if not piece.private:
+        return piece.at
+    data = hashlib.blake2b(_bytes(member, piece), digest_size=16)
+    return piece.shape, piece.stride, data.digest()
 
 
 def _place(owner: str, named: list[_Named], found: Found) -> None:

@@ -62,10 +62,10 @@ class Checkpoint:
         described = meta.TensorStorageMetadata(properties, size, [])
         self._described[name], self._paths[name] = described, whole.path
         for offsets, source in sorted(whole.chunks.items()):
-            chunk = meta.ChunkStorageMetadata(torch.Size(offsets), torch.Size(source.part.shape))
+            chunk = meta.ChunkStorageMetadata(torch.Size(offsets), torch.Size(source.piece.shape))
             described.chunks.append(chunk)
             index = meta.MetadataIndex(name, chunk.offsets)
-            part = source.part
+            part = source.piece
             same = (part.private, source.content, part.dtype, part.shape, part.stride)
             if (known := self._same.setdefault(same, index)) != index:
                 self._also.append((index, known))

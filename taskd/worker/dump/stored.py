@@ -16,7 +16,7 @@ from typing import Any
 
 from taskd.records import dumps
 from taskd.worker.state import plain
-from taskd.worker.state.parts import Key
+from taskd.worker.state.pieces import Key
 
 Row = tuple[Key, int, str, int, int]  # name, bytes; file, offset and length in it
 

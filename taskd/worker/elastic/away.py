@@ -5,31 +5,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from taskd.core.snapshots import FINAL
 from taskd.records.sealed import Seal
-from taskd.worker.discovery.loop_variables import NAME as VARIABLES
+from taskd.worker.discovery.loop_variables import NAME
 from taskd.worker.elastic import private
 from taskd.worker.state import entry as entries
-from taskd.worker.state import plain
+from taskd.worker.state import gradients, plain
 from taskd.worker.state.batches import Batches
-from taskd.worker.state.entry import Entry
+from taskd.worker.state.entry import SHARDS, Entry
+from taskd.worker.state.part import NOTHING, TENSORS, Content, Part
+from taskd.worker.state.small_state import OBJECT, Groups
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
+Small = dict[str, bytes]  # of the parts that each rank has for itself, by name
+VARIABLES = f"{OBJECT}{NAME}"  # the part that the variables of the script's loop are
 
 BATCHES = "job.batches"  # how the plan of a pass begins that hands out batches (training/loop.py)
-
-
-class Small(NamedTuple):
-    """A rank's small state: generators' states, settings (state/small_state.py), and the memory of
-    its buffers."""
-
-    random: bytes
-    settings: bytes
-    buffers: bytes
 
 
 @dataclass
@@ -58,17 +53,15 @@ class Away:
         self.kind, self.step, self.behind = FINAL, -1, True
         self.random = private.of_random(self._tell_random)
         self._told: set[str] = set()
-        self.settings = private.of_settings(lambda: common(state) | self._scripts, self._changed)
-        self.buffers = private.of_buffers(
-            lambda: [row.numel() for row in state.buffers], self._changed
-        )
+        # the parts that it has for itself, by name
+        self.own: dict[str, private.Apart] = {"random": self.random}
         self.at = Pass()
         self.loaders: dict[int, tuple[Any, private.Apart]] = {}
         self.kept: dict[int, tuple[Any, Any]] = {}
         self.batches = Batches()
         self._structure: tuple[bytes, bytes] = b"", b""
         # the variables of a script that goes through the shares itself are of all of them
-        self._scripts: set[str] = set()
+        self._common = False
 
     def take_up(self, step: int, kind: int, entry: Entry, own: Entry, fresh: bool) -> None:
         """Continue from `entry`; `own`: the stand-in's record for the same step. `fresh`: this
@@ -76,37 +69,46 @@ class Away:
         models."""
         self.step, self.entry, self.kind = step, entry, kind
         if own.plan:  # else the script has not begun a loop
-            self._scripts = set() if own.plan.startswith(BATCHES) else {VARIABLES}
+            self._common = not own.plan.startswith(BATCHES)
         if fresh:
             self.behind, self.at = True, Pass(entry.pass_random, entry.loader)
             self.loaders, self.kept = {}, {}
             self.batches.clear()
             self.batches.begin_at(step, entry.previous, entry.place)
-        self.settings.settle(own.settings, entry.settings)
-        self.buffers.settle(bytes(own.private), bytes(entry.private))
-        self.random.settle(_start(own), _start(entry))
+        self.settle(self._small(own), self._small(entry))
         self._structure = b"", b""
+
+    def _small(self, entry: Entry) -> Small:
+        parts = self._state.parts
+        found = {name: entry.data(name) for name in entry.parts if name in parts.shared()}
+        return found | {"random": entry.start}
 
     def begin(self, by_itself: bool) -> None:
         """An attempt begins; see Standing.begin."""
-        scripts = set() if by_itself else {VARIABLES}
-        if scripts != self._scripts:
-            self._scripts = scripts
-            self.settings.again()
+        if self._common is by_itself:
+            self._common = not by_itself
+            if VARIABLES in self.own:
+                self.own[VARIABLES].again()
 
     def settle(self, ours: Small, theirs: Small) -> None:
         """Both have just computed their shares."""
-        self.random.settle(ours.random, theirs.random)
-        self.settings.settle(ours.settings, theirs.settings)
-        self.buffers.settle(ours.buffers, theirs.buffers)
+        for name, value in ours.items():
+            if name not in self.own:
+                self.own[name] = self._apart(name)
+            self.own[name].settle(value, theirs.get(name, value))
+
+    def _apart(self, name: str) -> private.Apart:
+        part = self._state.parts[name]
+        if part.order == TENSORS:
+            sizes = [row.numel() for row in self._state.buffers]
+            return private.of_buffers(lambda: sizes, self._changed)
+        common = (lambda: self._common) if name == VARIABLES else (lambda: False)
+        return private.of_values(tree(part), common, self._changed)
 
     def now(self, ours: Small, random: bytes | None = None) -> Small:
         """Its state while ours is `ours`; `random`: its generators' states, if known."""
-        return Small(
-            self.random.now(ours.random) if random is None else random,
-            self.settings.now(ours.settings),
-            self.buffers.now(ours.buffers),
-        )
+        found = {n: self.own[n].now(value) if n in self.own else value for n, value in ours.items()}
+        return found if random is None else found | {"random": random}
 
     def fetched(self, step: int, random: bytes) -> bytes:
         """Its generators' states after the fetch of its batch. `random`: ours before that."""
@@ -150,25 +152,28 @@ class Away:
         """Its own record for `step`, sealed as its own. `own`: the stand-in's; `averaged`:
         parameters with a gradient that waits and is the same on all ranks."""
         loads, calls = self.at.iterator is not None, own.calls
-        before = self.random.now(_start(own))
-        after = self.fetched(step, _start(own)) if kind == FINAL else before
+        before = self.random.now(own.start)
+        after = self.fetched(step, own.start) if kind == FINAL else before
         prints = self.batches if loads and not calls else Batches()
+        parts = dict(own.parts)
+        for name, value in self.now(self._small(own), after).items():
+            memory = self._state.parts[name].order == TENSORS
+            parts[name] = Content(memory=value) if memory else Content(value)
+        parts["gradients"] = gradients.only(own.parts["gradients"], averaged)
+        if SHARDS in parts:
+            parts[SHARDS] = NOTHING
         entry = replace(
             own,
-            random=after,
+            parts=parts,
             fetch=before if after != before else None,
             pass_random=self.at.random,
             loader=self.at.place,
             batch=prints.fingerprint(step) if kind == FINAL else None,
             previous=prints.fingerprint(step - 1),
             place=prints.place(step - 1),
-            settings=self.settings.now(own.settings),
             structure=self._structure_of(own.structure),
-            private=self.buffers.now(bytes(own.private)),
-            shards=b"",
             committed=self._committed(own.committed),
             nested=b"",
-            gradients=[row for row in own.gradients if row[0] in averaged],
         )
         return b"".join(entries.encode(entry, self._seal, step))  # type: ignore[arg-type]
 
@@ -183,17 +188,11 @@ class Away:
     def _committed(self, own: bytes) -> bytes:
         if not own:
             return b""
-        random, settings, draws = plain.decode(own)
-        return plain.encode((self.random.now(random), self.settings.now(settings), draws))
+        values, draws = plain.decode(own)
+        return plain.encode(
+            (values | self.now({n: values[n] for n in values if n in self.own}), draws)
+        )
 
 
-def common(state: TrainingState) -> set[str]:
-    """Small objects that are the same on all ranks: a scaler learns from averaged gradients."""
-    import torch
-
-    return {n for n, value in state.small.items() if isinstance(value, torch.amp.GradScaler)}
-
-
-def _start(entry: Entry) -> bytes:
-    """Generators' states at the start of the step, before its batch was fetched."""
-    return entry.fetch or entry.random
+def tree(part: Part) -> private.Tree:
+    return private.Tree(part.label, numbered=isinstance(part, Groups))

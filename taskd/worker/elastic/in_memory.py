@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from taskd.worker.discovery.loop_variables import NAME as VARIABLES
-from taskd.worker.elastic import private
-from taskd.worker.elastic.away import Small
+from taskd.worker.elastic.away import VARIABLES, Small
 from taskd.worker.state import sharded
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.state.memory import gather, scatter
-from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.part import TENSORS, Content
 from taskd.worker.state.training_state import TrainingState
 
 
 class Carrier(Protocol):
     state: TrainingState
-    random: RandomState
 
 
 class InMemory:
@@ -24,7 +20,6 @@ class InMemory:
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self._buffers = b""  # what was gathered last
         # the modules' tensors, where others have been added since the attempt began: an optimizer
         # makes its state in the first update, which a later loop over shares comes after
         self._grown: list[tuple[int, int]] | None = None
@@ -41,29 +36,22 @@ class InMemory:
                 "elastic-training: tensors were added to the model or exchanged while the share of"
                 " one rank was computed: other ranks' cannot follow. Do it between two steps"
             )
-        return Small(self._carrier.random.snapshot(), state.settings(), self.gathered())
+        return {p.name: p.take(0).bytes() for p in state.parts if p.shared}
 
     def gathered(self) -> bytes:
         """The buffers."""
-        rows = self._carrier.state.buffer_rows
-        if rows.hosted:
-            self._buffers = rows.gather(self._buffers)
-        else:
-            self._buffers = gather(self._carrier.state.buffers)
-        return self._buffers
+        return self._carrier.state.parts["buffers"].take(0).bytes()
 
     def put(self, wanted: Small, variables: bool, whole: bool = True) -> None:
-        """`variables`: those of the script's loop, too. Raises WouldDiverge."""
-        state, here = self._carrier.state, self.take(whole)
-        if wanted.random != here.random:
-            self._carrier.random.put(wanted.random)
-        settings = wanted.settings
-        if settings != here.settings and not variables:
-            settings = private.keeping(VARIABLES, here.settings, settings)
-        if settings != here.settings:
-            state.exchange_settings(here.settings, settings)
-        if wanted.buffers != here.buffers:
-            scatter(wanted.buffers, state.buffers)
+        """`variables`: those of the script's loop, too. Only what differs: all else may be in use,
+        as in the middle of an attempt. Raises WouldDiverge."""
+        parts, here = self._carrier.state.parts, self.take(whole)
+        for part in parts:
+            value = wanted.get(part.name)
+            if value is None or value == here.get(part.name):
+                continue
+            if variables or part.name != VARIABLES:
+                part.put(Content(memory=value) if part.order == TENSORS else Content(value))
 
     def _tensors(self) -> list[tuple[int, int]]:
         found = []

@@ -81,7 +81,7 @@ class Passes:
                     self._resume(away)
                 # else it is ahead of us: in the pass that we begin next
         finally:
-            random.put(here)
+            random.restore(here)
 
     def _begin(self, away: Away, before: bytes, after: bytes) -> None:
         """Begin the pass as the rank would. `after`: our generators' states, once our own iterator
@@ -94,13 +94,13 @@ class Passes:
         kept = away.kept.get(id(loader))
         made = self._next(away)
         away.batches.clear()
-        random.put(start)
+        random.restore(start)
         place = loading.place(made)
         away.at = Pass(start, place, made, iter(made))
         if self._goes_on:
             away.kept[id(loader)] = loader, made
             if loaders.persists(loader) and kept is None and before == after:
-                random.put(start)  # ours goes on with its workers: so did the rank's
+                random.restore(start)  # ours goes on with its workers: so did the rank's
                 log.warning(
                     "rank %d is away: the workers of its %s begin anew: what they draw are other"
                     " random numbers than in a full job",
@@ -212,7 +212,7 @@ class Passes:
     def _resumed(self, away: Away, made: Any) -> Iterator[Any]:
         entry, step = away.entry, away.step
         resuming = Resuming(away.rank, self._carrier.random, away.batches, self.apart)
-        iterator = resuming.iterator(made, step, away.kind, entry, entry.random)
+        iterator = resuming.iterator(made, step, away.kind, entry, entry.data("random"))
         away.batches.begin_at(step, entry.previous, entry.place)
         return iterator
 
@@ -256,7 +256,7 @@ class Passes:
                     f" away, is at step {away.at.next} here: this process is replaced"
                 )
             start = away.random.now(before)
-            random.put(start)
+            random.restore(start)
             state = loading.state(away.at.loader)
             batch = next(away.at.iterator or iter(()), END)
             if batch is END:
@@ -266,7 +266,7 @@ class Passes:
                 self._not_same(away)
             away.at.next = step + 1
         if due:
-            random.put(ours)
+            random.restore(ours)
 
     def _not_same(self, away: Away) -> None:
         """The first batch of the pass is that of our own."""
@@ -285,7 +285,7 @@ class Passes:
         for away in self._mine.values():
             if away.at.iterator is None:
                 continue
-            random.put(away.random.now(before))
+            random.restore(away.random.now(before))
             if next(away.at.iterator, END) is not END:
                 raise self._uneven(away, "more")
             away.random.settle(ours, random.snapshot())
@@ -293,7 +293,7 @@ class Passes:
                 self._differ(away, loading.place(self._loader), away.at.loader)
         if says:
             self._ends[id(self._loader)] = self._loader, loading.place(self._loader)
-        random.put(ours)
+        random.restore(ours)
 
     def _uneven(self, away: Away, more: str) -> WouldDiverge:
         return WouldDiverge(

@@ -119,36 +119,57 @@ def _pieces(ours: list[bytes], theirs: list[bytes]) -> dict[int, bytes]:
     return {i: their for i, (our, their) in both if our != their}
 
 
-# -- settings: see state/small_state.py ------------------------------------------------------------
+# -- values: encoded parts, see state/small_state.py -----------------------------------------------
 
 
-def of_settings(common: Callable[[], set[str]], changed: Callable[[str], None]) -> Apart:
-    """By value, as deep as dicts go. `common`: names of small objects that never differ; `changed`:
+class Tree:
+    """A part's value as dicts down to where it differs. `label`: see Part; `numbered`: it has lists
+    whose items are told apart by number: an optimizer's groups."""
+
+    def __init__(self, label: str = "", numbered: bool = False) -> None:
+        self._label, self._numbered = label, numbered
+
+    def of(self, data: bytes) -> dict[Any, Any]:
+        value = plain.decode(data)
+        if self._numbered:
+            value = {name: dict(enumerate(each)) for name, each in value.items()}
+        return {self._label: value}
+
+    def encoded(self, tree: dict[Any, Any]) -> bytes:
+        value = tree[self._label]
+        if self._numbered:
+            value = {name: list(each.values()) for name, each in value.items()}
+        return plain.encode(value)
+
+
+def of_values(tree: Tree, common: Callable[[], bool], changed: Callable[[str], None]) -> Apart:
+    """By value, as deep as dicts go. `common`: whether it never differs at present; `changed`:
     called with a name where ours was changed outside the shares."""
 
     def of(ours: bytes, theirs: bytes) -> Any:
-        return _difference(_tree(ours, set()), _tree(theirs, common()))
+        return None if common() else _difference(tree.of(ours), tree.of(theirs))
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        found = _apply(_tree(ours, set()), _tree(before, set()), own, changed, ())
-        return _settings(found)
+        return tree.encoded(_apply(tree.of(ours), tree.of(before), own, changed, ()))
 
     return Apart(of, over)
 
 
-def following(mine: tuple[bytes, bytes], last: tuple[bytes, bytes]) -> tuple[bytes, list[str]]:
-    """The settings at the end of a share, where what was equal in both follows the last share.
-    `mine`, `last`: before the last backward of each, and at its end. Also returns the names of what
-    changes by that."""
+def following(
+    tree: Tree, mine: tuple[bytes, bytes], last: tuple[bytes, bytes]
+) -> tuple[bytes, list[str]]:
+    """A value at the end of a share, where what was equal in both follows the last share. `mine`,
+    `last`: before the last backward of each, and at its end. Also returns the names of what changes
+    by that."""
     (before, end), (lasts_before, lasts_end) = mine, last
     if end == lasts_end or (before == end and lasts_before == lasts_end):
         return end, []
-    own = _difference(_tree(lasts_before, set()), _tree(before, set()))
-    here = _tree(end, set())
-    found = _overlaid(_tree(lasts_end, set()), _picked(own or {}, here))
+    own = _difference(tree.of(lasts_before), tree.of(before))
+    here = tree.of(end)
+    found = _overlaid(tree.of(lasts_end), _picked(own or {}, here))
     names: list[str] = []
     _apply(here, found, _difference(here, found) or {}, names.append, ())
-    return _settings(found), names
+    return tree.encoded(found), names
 
 
 def _picked(shape: dict[Any, Any], source: Any) -> dict[Any, Any]:
@@ -161,32 +182,6 @@ def _picked(shape: dict[Any, Any], source: Any) -> dict[Any, Any]:
     }
 
 
-def _settings(tree: dict[Any, Any]) -> bytes:
-    groups, *rest = tree.values()
-    return plain.encode(({name: list(each.values()) for name, each in groups.items()}, *rest))
-
-
-def keeping(name: str, here: bytes, wanted: bytes) -> bytes:
-    """`wanted`, with the small object of that name as it is `here`."""
-    groups, others, small, *rest = plain.decode(wanted)
-    present = plain.decode(here)[2]
-    kept = {k: present.get(k, v) if k == name else v for k, v in small.items()}
-    return plain.encode((groups, others, kept, *rest))
-
-
-def _tree(settings: bytes, common: set[str]) -> dict[Any, Any]:
-    groups, others, small, attributes, modes = plain.decode(settings)
-    by_number = {name: dict(enumerate(each)) for name, each in groups.items()}
-    kept = {name: value for name, value in small.items() if name not in common}
-    found: dict[Any, Any] = dict(enumerate((by_number, others, kept, attributes, modes)))
-    if common:
-        found[2] |= {name: _SAME for name in common if name in small}
-    return found
-
-
-_SAME = object()  # whatever we have
-
-
 class _Leaf:
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -194,16 +189,13 @@ class _Leaf:
 
 def _difference(ours: Any, theirs: Any) -> Any:
     """A tree of what differs: dicts down to leaves; None for nothing."""
-    if theirs is _SAME:
-        return None
     if type(ours) is dict and type(theirs) is dict:
         found = {}
         for key in (*ours, *(k for k in theirs if k not in ours)):
             if key not in theirs:
                 found[key] = _Leaf(_GONE)
             elif key not in ours:
-                if theirs[key] is not _SAME:
-                    found[key] = _Leaf(theirs[key])
+                found[key] = _Leaf(theirs[key])
             elif (inner := _difference(ours[key], theirs[key])) is not None:
                 found[key] = inner
         return found or None
@@ -243,8 +235,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """Where it is, as a reader knows it: without the number of its kind."""
-    return ".".join(str(part) for part in path[1:]) or "the state"
+    """Where it is, as a reader knows it."""
+    return ".".join(str(part) for part in path if part != "") or "the state"
 
 
 # -- the places of loaders: see state/loading.py ---------------------------------------------------
@@ -260,8 +252,11 @@ def of_places(changed: Callable[[str], None]) -> Apart:
     def of(ours: bytes, theirs: bytes) -> Any:
         return _difference(tree(ours), tree(theirs))
 
+    def say(name: str) -> None:
+        changed(name.partition(".")[2] or "the state")
+
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        counters, state = _apply(tree(ours), tree(before), own, changed, ()).values()
+        counters, state = _apply(tree(ours), tree(before), own, say, ()).values()
         has = plain.decode(ours)[1]
         return plain.encode([list(counters.values()), plain.encode(state) if has else b""])
 

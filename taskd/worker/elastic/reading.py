@@ -25,22 +25,22 @@ class Carrier(Protocol):
     @property
     def computing(self) -> bool: ...
 
-    def settings(self) -> bytes: ...
+    def values(self) -> dict[str, bytes]: ...
 
 
 class Reading:
-    """`before`: the settings before the last backward of the present share, if gradients have been
+    """`before`: the values before the last backward of the present share, if gradients have been
     read since."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self._layer = methods.Layer(LEVEL)
-        self._settings: bytes | None = None
+        self._values: dict[str, bytes] | None = None
         self._read = self._watched = False
 
     @property
-    def before(self) -> bytes | None:
-        return self._settings if self._read else None
+    def before(self) -> dict[str, bytes] | None:
+        return self._values if self._read else None
 
     def install(self) -> None:
         self.remove()
@@ -53,14 +53,14 @@ class Reading:
     def over(self) -> None:
         """The share has ended."""
         self._let_go()
-        self._settings, self._read = None, False
+        self._values, self._read = None, False
 
     def _wrapped(self, original: Any) -> Any:
         def backward(*args: Any, **more: Any) -> Any:
             self.over()
             if not self._carrier.computing:
                 return original(*args, **more)
-            self._settings = self._carrier.settings()
+            self._values = self._carrier.values()
             found = original(*args, **more)
             self._watch()
             return found

@@ -14,7 +14,7 @@ from typing import Protocol
 from taskd.records import nested
 from taskd.records.store import Entries
 from taskd.worker.elastic import private, records
-from taskd.worker.elastic.away import Away, Small
+from taskd.worker.elastic.away import Away, Small, tree
 from taskd.worker.elastic.in_memory import InMemory
 from taskd.worker.elastic.passes import Communicators, Passes
 from taskd.worker.elastic.reading import Reading
@@ -23,11 +23,11 @@ from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.elastic.untouched import Untouched
-from taskd.worker.state import fsdp2
+from taskd.worker.state import fsdp2, gradients
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.state.gradients import Gradients, Left
 from taskd.worker.state.memory import scatter
+from taskd.worker.state.part import VALUES, Content
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
@@ -46,7 +46,6 @@ class Carrier(Protocol):
     state: TrainingState
     entries: Entries
     random: RandomState
-    gradients: Gradients
     stand_ins: dict[int, int]
 
     @property
@@ -65,7 +64,7 @@ class Standing:
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
         self._scalers, self._reading = Scalers(self.updates), Reading(self)
         # of the shares in which gradients were read: the settings before their last backward
-        self._before_reading: dict[int, bytes] = {}
+        self._before_reading: dict[int, Small] = {}
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
         self._at = -1  # the share that is being computed
@@ -129,8 +128,8 @@ class Standing:
             self._added = -1
         averaged = add_waiting(
             list(carrier.state.parameters()),
-            own.gradients,
-            [entry.gradients for _, entry in found.values()],
+            gradients.read(own.parts["gradients"])[0],
+            [gradients.read(entry.parts["gradients"])[0] for _, entry in found.values()],
             add=self._added != step,
         )
         self._added = step
@@ -165,7 +164,7 @@ class Standing:
     def _borrowed(self, rank: int) -> Iterator[None]:
         """Inside, the buffers of a rank that is away are in place."""
         rows, ours = self._carrier.state.buffers, self._memory.gathered()
-        scatter(self.mine[rank].buffers.now(ours), rows)
+        scatter(self.mine[rank].own["buffers"].now(ours), rows)
         try:
             yield
         finally:
@@ -182,7 +181,7 @@ class Standing:
             {rank: away.record(step, kind, own, averaged) for rank, away in self.mine.items()}
         )
 
-    def committed(self, left: Left) -> None:
+    def committed(self, left: Content) -> None:
         """An attempt was committed; `left`: the gradients that wait."""
         if self.mine and self._made is not None:
             self._made[1].committed(left)
@@ -208,7 +207,7 @@ class Standing:
         self._memory.begin()
         ours = self._memory.take()
         self._present = [
-            ours if a is None else a.now(ours._replace(random=before), a.fetched(step, before))
+            ours if a is None else a.now(ours | {"random": before}, a.fetched(step, before))
             for a in self._order
         ]
 
@@ -265,15 +264,20 @@ class Standing:
         """See reading.py."""
         known, present = self._before_reading, self._present
         for number in [n for n in known if n != last and last in known]:
-            mine = known[number], present[number].settings
-            wanted, names = private.following(mine, (known[last], present[last].settings))
-            present[number] = present[number]._replace(settings=wanted)
+            names: list[str] = []
+            for name, lasts in known[last].items():
+                mine = known[number].get(name, lasts), present[number][name]
+                kind = tree(self._carrier.state.parts[name])
+                value, more = private.following(kind, mine, (lasts, present[last][name]))
+                present[number] = present[number] | {name: value}
+                names += more
             if names:
                 (self._order[number] or next(iter(self.mine.values()))).follows(names)
 
-    def settings(self) -> bytes:
-        """Those in memory."""
-        return self._carrier.state.settings()
+    def values(self) -> Small:
+        """Those in memory that each rank has for itself."""
+        parts = self._carrier.state.parts
+        return {p.name: bytes(p.take(0).data) for p in parts if p.shared and p.order == VALUES}
 
     def updates(self, closure: bool = False) -> None:
         """The parameters are about to change. Raises ShareOver, WouldDiverge."""

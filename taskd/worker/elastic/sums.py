@@ -21,9 +21,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.elastic.synchronization import Synchronization
-from taskd.worker.state import sharded
+from taskd.worker.state import gradients, sharded
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.state.gradients import GRAD, Left
+from taskd.worker.state.part import Content
 
 # a gradient, and its version counter: it is still there if it has been added to since, once
 Seen = tuple[torch.Tensor, int]
@@ -124,9 +124,9 @@ class Sums:
         self._open = self._sharing = False
         self._sums, self._left, self._waiting, self._staying = {}, {}, {}, {}
 
-    def committed(self, left: Left) -> None:
+    def committed(self, left: Content) -> None:
         """An attempt was committed; `left`: gradients that wait."""
-        rows = {row.index for row in left.rows if row.name == GRAD}
+        rows = gradients.waits(left)
         was, self.averaged = self.averaged, set()
         for index in rows:
             key = id(self._parameters[index])
@@ -210,7 +210,7 @@ def _is_still(seen: Seen, grad: torch.Tensor) -> bool:
     return grad is seen[0] and grad._version == seen[1] + 1
 
 
-Rows = Iterable[tuple[int, str, torch.Tensor]]  # Entry.gradients
+Rows = Iterable[tuple[int, str, torch.Tensor]]  # see state/gradients.py
 
 
 def add_waiting(
@@ -229,7 +229,7 @@ def add_waiting(
     for key in sorted({key for rows in theirs for key in rows} - same):
         index, name = key
         parameter = parameters[index]
-        if name != GRAD:
+        if name != gradients.GRAD:
             raise RuntimeError(
                 f"the {name} of parameter {index} waits for a later update and differs between"
                 " ranks: it cannot be added to that of the rank that stands in"
@@ -242,4 +242,4 @@ def add_waiting(
                 parameter.grad = sharded.like(parameter, part)
             else:
                 sharded.local(parameter.grad).add_(part)
-    return {index for index, name in same if name == GRAD}
+    return {index for index, name in same if name == gradients.GRAD}

@@ -22,16 +22,17 @@ import torch.distributed.checkpoint as checkpoint
 
 from taskd.messages import to_rank
 from taskd.records import dumps
-from taskd.records.sealed import BadRecord, Buffer
+from taskd.records.sealed import BadRecord
 from taskd.worker.dump import assembling, stored
 from taskd.worker.dump.assembling import Member, Source
 from taskd.worker.dump.checkpoints import Checkpoint
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import for_dump
-from taskd.worker.state import entry, parts, plain, replicas
-from taskd.worker.state.entry import Entry
+from taskd.worker.state import entry, pieces, plain, replicas
+from taskd.worker.state.entry import SHARDS, Entry
 from taskd.worker.state.memory import gather, scatter
-from taskd.worker.state.parts import Key
+from taskd.worker.state.part import Content
+from taskd.worker.state.pieces import Key
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
@@ -56,7 +57,8 @@ def record(rank: ProtectedRank, order: to_rank.RecordState) -> Callable[[], None
         raise RuntimeError(f"the record of step {order.step} is gone or damaged")
     kind, held = found
     state.set_apart(range(len(state.replicated)))
-    whole = replace(held, structure=state.structure(), shards=gather(state.shards))
+    parts = {**held.parts, SHARDS: Content(memory=gather(state.shards))}
+    whole = replace(held, structure=state.structure(), parts=parts)
     content = entry.encode(whole, rank.entries.seal, order.step)
     rank.entries.write(order.step, kind, content)
 
@@ -99,18 +101,18 @@ def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
         members, sets = _members(work, order)
     else:
         held = gather(state.buffers), gather(state.shards)
-        members = [Member(order.rank, state.parts(), *held)]
+        members = [Member(order.rank, state.pieces(), *held)]
     known = {member.rank: member for member in members}
     found = assembling.find(members, order.rank)
-    replicated = {part.at: part for part in state.parts() if not part.private}
+    replicated = {piece.at: piece for piece in state.pieces() if not piece.private}
 
     def read(source: Source) -> torch.Tensor:
-        if source.part.private:
-            return assembling.memory(known[source.rank], source.part)
+        if source.piece.private:
+            return assembling.memory(known[source.rank], source.piece)
         # equal on all ranks; this rank's is known to be that of the step
-        part = replicated[source.part.at]
-        row = state.replicated[part.at].cpu().view(plain.dtype_of(part.dtype))
-        return torch.as_strided(row, part.shape, part.stride)
+        piece = replicated[source.piece.at]
+        row = state.replicated[piece.at].cpu().view(plain.dtype_of(piece.dtype))
+        return torch.as_strided(row, piece.shape, piece.stride)
 
     made = Checkpoint(work / dumps.STATE, read)
     for whole in found.wholes:
@@ -124,20 +126,20 @@ def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
                 made.add_values({f"rank-{rank}": {name: own}}, rank, lost)
     if lost:
         log.warning(
-            "rank %d: %d tensors are not in %s/, because no record has all their parts: %s",
+            "rank %d: %d tensors are not in %s/, because no record has all their pieces: %s",
             order.rank,
             len(lost),
             dumps.STATE,
             ", ".join(sorted(lost)[:10]),
         )
     places = made.write()
-    # the parts of a replicated tensor may be lost with a record too
+    # the pieces of a replicated tensor may be lost with a record too
     rows = [(*n, *places[i]) for i, n in enumerate(state.names()) if i in places]
     stored.write_index(work, rows, state.scattered, sets)
 
 
 def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[int, int]]:
-    """The parts of every rank that has a record, and which rank's record has the state of each
+    """The pieces of every rank that has a record, and which rank's record has the state of each
     replica set. Raises OSError."""
     found = []
     sets: dict[int, int] = {}  # rank -> replica set
@@ -156,11 +158,12 @@ def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[i
             found.append(
                 Member(
                     rank,
-                    parts.decode(structure["parts"]),
-                    memoryview(held.private),
-                    memoryview(held.shards),  # type: ignore[arg-type]
-                    held.settings,
-                    structure["parts"]["groups"],
+                    pieces.decode(structure["pieces"]),
+                    memoryview(held.memory("buffers")),
+                    memoryview(held.memory(SHARDS)),
+                    held.data("param_groups"),
+                    held.data("optimizer values"),
+                    structure["pieces"]["groups"],
                 )
             )
         except (BadRecord, plain.Unreadable, KeyError, TypeError) as error:
@@ -176,7 +179,8 @@ def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[i
 def _settings(member: Member, name: str) -> dict[str, Any] | None:
     """What another rank's optimizer has besides tensors, as in its state_dict(); None for a
     module."""
-    groups, others, *_ = plain.decode(member.settings)
+    groups = plain.decode(member.param_groups)
+    others = plain.decode(member.values) if member.values else {}
     if name not in groups:
         return None
     made, begin = [], 0
@@ -202,7 +206,7 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
         kind, held = _record(found, rank)
         check_files(found, rank)
         rows, _, sets = stored.read_index(found.path)
-        _check_parts(state, found, held)
+        _check_pieces(state, found, held)
         _conform(state, found, held)
         if sets:
             _load_set(state, found, held, sets)
@@ -233,7 +237,7 @@ def check_names(state: TrainingState, found: dumps.Found) -> None:
     """Raises dumps.BadDump if the dump is of another model; also plain.Unreadable, OSError."""
     rows, scattered, _ = stored.read_index(found.path)
     if scattered:
-        return  # check_layout compares its parts
+        return  # check_layout compares its pieces
     saved = {row[0]: row[1] for row in rows}
     for key, size in state.names():  # an optimizer has its state later
         if saved.get(key) != size:
@@ -243,7 +247,7 @@ def check_names(state: TrainingState, found: dumps.Found) -> None:
 def check_layout(state: TrainingState, found: dumps.Found, rank: int) -> None:
     """Raises dumps.BadDump if the rank's record is of another model or layout; also BadRecord,
     plain.Unreadable, OSError."""
-    _check_parts(state, found, _record(found, rank)[1])
+    _check_pieces(state, found, _record(found, rank)[1])
 
 
 def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[int, int]) -> None:
@@ -257,8 +261,7 @@ def _load_set(state: TrainingState, found: dumps.Found, held: Entry, sets: dict[
     data = (found.path / name).read_bytes()
     whole = entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
     state.set_apart(range(len(state.replicated)))
-    assert isinstance(whole.shards, Buffer)
-    scatter(whole.shards, state.shards)
+    scatter(whole.memory(SHARDS), state.shards)
     state.share_all()
 
 
@@ -269,7 +272,7 @@ def compared(state: TrainingState, step: int, held: Entry) -> Entry:
         held,
         structure=state.structure(),
         mark=replicas.mark(state.replicated_rows, step),
-        shards=gather(state.shards),
+        parts={**held.parts, SHARDS: Content(memory=gather(state.shards))},
         replica_set=state.replicas.of,
     )
 
@@ -283,16 +286,16 @@ def check_files(found: dumps.Found, rank: int) -> None:
     dumps.check(found, *read, *names[rank :: found.world_size])
 
 
-def _check_parts(state: TrainingState, found: dumps.Found, held: Entry) -> None:
-    """Raises dumps.BadDump where this job has other objects, or other parts of their tensors, than
+def _check_pieces(state: TrainingState, found: dumps.Found, held: Entry) -> None:
+    """Raises dumps.BadDump where this job has other objects, or other pieces of their tensors, than
     the one that was saved."""
-    there = plain.decode(held.structure).get("parts")
+    there = plain.decode(held.structure).get("pieces")
     if there is None and state.sharded:
         raise dumps.BadDump(
             f"{found.path} was saved by a job whose tensors were not sharded: {READ_BY_TORCH}"
         )
     if there is not None:
-        _same_parts(found, parts.values(state.parts()), parts.values(parts.decode(there)))
+        _same_pieces(found, pieces.values(state.pieces()), pieces.values(pieces.decode(there)))
     elif unknown := set(plain.decode(held.structure)["optimizers"]) - set(state.optimizers):
         raise dumps.BadDump(
             f"{found.path} has the state of {', '.join(sorted(unknown))}: give protect() the"
@@ -302,14 +305,14 @@ def _check_parts(state: TrainingState, found: dumps.Found, held: Entry) -> None:
 
 def _conform(state: TrainingState, found: dumps.Found, held: Entry) -> None:
     """Make the tensors that the record describes. Raises dumps.BadDump."""
-    there = plain.decode(held.structure).get("parts")
+    there = plain.decode(held.structure).get("pieces")
     state.conform(held.structure)
     if there is not None:
-        _same_parts(found, state.parts(), parts.decode(there))
+        _same_pieces(found, state.pieces(), pieces.decode(there))
 
 
-def _same_parts(found: dumps.Found, here: list[parts.Part], there: list[parts.Part]) -> None:
-    if (why := parts.mismatch(here, there)) is not None:
+def _same_pieces(found: dumps.Found, here: list[pieces.Piece], there: list[pieces.Piece]) -> None:
+    if (why := pieces.mismatch(here, there)) is not None:
         raise dumps.BadDump(
             f"{found.path} was saved by a job of another layout: {why}. {READ_BY_TORCH}"
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from taskd.devices import Device
 from taskd.records.store import Entries
 from taskd.worker.communication import buckets
+from taskd.worker.communication.bucket_orders import BucketOrders
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.elastic.standing import Standing
@@ -17,7 +18,8 @@ from taskd.worker.repair.communicators import Communicators
 from taskd.worker.state.copies import Copies
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.gradients import Gradients
-from taskd.worker.state.memory import put_tensors, scratch
+from taskd.worker.state.memory import scratch
+from taskd.worker.state.part import tensors
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState
@@ -48,6 +50,8 @@ class ProtectedRank:
         # rank that is away -> the rank that stands in for it; the same on all ranks
         self.stand_ins: dict[int, int] = {}
         self.standing = Standing(self)
+        self.orders = BucketOrders(self.state.ddps)
+        self.state.parts.add(self.gradients, self.random)
 
     @property
     def absent(self) -> frozenset[int]:
@@ -57,23 +61,20 @@ class ProtectedRank:
     def place(self) -> torch.device:
         return self.state.replicated[0].device if self.state.replicated else torch.device("cpu")
 
-    def lay_out_buckets(self, entry: Entry) -> Entry:
-        """Make DDP's buckets again, as in `entry`. Returns it with the orders that the ranks agree
-        on. Collectives; raises RuntimeError where the ranks' orders have different lengths."""
-        entry = replace(entry, orders=buckets.agreed(self.state.ddps, entry.orders, self.place()))
+    def lay_out_buckets(self, entry: Entry) -> None:
+        """Make DDP's buckets again, as in `entry`, by the orders that the ranks agree on.
+        Collectives; raises RuntimeError where the ranks' orders have different lengths."""
+        orders = buckets.agreed(self.state.ddps, entry.orders, self.place())
         with scratch():
-            for ddp, order in zip(self.state.ddps, entry.orders, strict=True):
+            for ddp, order in zip(self.state.ddps, orders, strict=True):
                 buckets.rebuild(ddp, order)
-        return entry
+        self.orders.put(orders)
 
     def put(self, entry: Entry, only_memory: bool = False) -> None:
-        """Restore this rank's private state from `entry`, except the structure and the order of
-        buckets, which are in place. `only_memory`: only tensors whose memory was lost. Raises
-        RuntimeError if the record is of another model."""
-        put_tensors(entry, self.state)
-        self.gradients.restore(entry.gradients, entry.skipped)
+        """Restore this rank's parts from `entry`; the structure and the order of buckets are in
+        place. `only_memory`: only tensors whose memory was lost. Raises RuntimeError if the record
+        is of another model."""
         if only_memory:
-            return
-        buckets.put_synced(self.state.ddps, entry.synced)
-        self.state.put_settings(entry.settings)
-        self.random.put(entry.random)
+            self.state.parts.put(entry.parts, only=tensors)
+        else:
+            self.state.parts.put(entry.parts)

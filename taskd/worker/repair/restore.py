@@ -18,7 +18,8 @@ from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import entry as records
 from taskd.worker.state import replicas
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.memory import checksum, put_tensors
+from taskd.worker.state.memory import checksum
+from taskd.worker.state.part import TENSORS, VALUES
 
 
 class Restorer:
@@ -95,7 +96,7 @@ class Restorer:
         # memory is in doubt
         if not before and rank.entries.marked() != plan.step:
             replicas.check(state.replicated_rows, entry.mark, plan.step)
-        entry = rank.lay_out_buckets(entry)
+        rank.lay_out_buckets(entry)
         if put := not before or damage.spoiled() != 0:
             rank.put(entry, only_memory=before)
         self._rewound |= not before
@@ -127,7 +128,7 @@ class Restorer:
 def from_dump(rank: ProtectedRank, step: int, kind: int, entry: Entry) -> Resumed:
     """Put the rank's private state back from its record in a dump whose replicated state is in
     memory."""
-    entry = rank.lay_out_buckets(entry)
+    rank.lay_out_buckets(entry)
     rank.gradients.watch(rank.state.parameters())
     rank.put(entry)
     return Resumed(step, entry, kind)
@@ -141,8 +142,7 @@ def for_dump(rank: ProtectedRank, step: int, stripes: bool) -> tuple[int, Entry]
     entry = None if found is None else records.decode(found[1], rank.entries.seal, step)
     if entry is not None:
         rank.state.conform(entry.structure)
-        put_tensors(entry, rank.state)
-        rank.state.put_settings(entry.settings)
+        rank.state.parts.put(entry.parts, only=lambda part: part.order in (TENSORS, VALUES))
     if stripes:
         _read_stripes(rank, step)
     return None if found is None or entry is None else (found[0], entry)

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from taskd.worker.communication import buckets
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
@@ -22,7 +21,8 @@ def unchanged(state: TrainingState, random: RandomState) -> Iterator[None]:
         for m in modules
     ]
     names = [list(m._buffers) for m in modules]
-    attributes, numbers, synced = state.attributes(), random.snapshot(), buckets.synced(state.ddps)
+    numbers, others = random.snapshot(), [state.parts[name] for name in ("attributes", "synced")]
+    before = [part.take(0) for part in others]
     try:
         with ExitStack() as stack:
             for ddp in state.ddps:
@@ -34,6 +34,6 @@ def unchanged(state: TrainingState, random: RandomState) -> Iterator[None]:
                 module._buffers = {
                     k: buffers[k][0].copy_(buffers[k][1]) if k in buffers else None for k in present
                 }
-        state.put_attributes(attributes)
-        random.put(numbers)
-        buckets.put_synced(state.ddps, synced)
+        for part, content in zip(others, before, strict=True):
+            part.put(content)
+        random.restore(numbers)

@@ -18,11 +18,10 @@ import torch
 import torch.distributed as dist
 
 from taskd.messages.values import Plan
-from taskd.worker.communication import buckets
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.memory import gather, same_rows, scatter
+from taskd.worker.state.memory import gather, scatter
 
 log = logging.getLogger("taskd.worker")
 
@@ -35,21 +34,7 @@ class Different(RuntimeError):
 
 def memory(rank: ProtectedRank, entry: Entry) -> None:
     """Compare this process with the record that it was just restored from. Raises Different."""
-    state = rank.state
-    wrong = []
-    if not _same(plain.decode(state.settings()), plain.decode(entry.settings)):
-        wrong.append("settings of optimizers and small objects")
-    shards = same_rows(entry.shards, state.shards)
-    if gather(state.buffers) != bytes(entry.private) or not shards:
-        wrong.append("private tensors")
-    if buckets.synced(state.ddps) != entry.synced:
-        wrong.append("what DDP broadcasts next")
-    if rank.random.snapshot() != entry.random:
-        wrong.append("random numbers")
-    present = {(row.index, row.name): row.tensor for row in rank.gradients.now().rows}
-    recorded = {(index, name): tensor for index, name, tensor in entry.gradients}
-    if not all(key in present and _same(present[key], tensor) for key, tensor in recorded.items()):
-        wrong.append("gradients")
+    wrong = rank.state.parts.differing(entry.parts)
     if wrong:
         raise Different(
             f"rank {rank.rank}: {', '.join(wrong)} in memory differ from the record that they"
@@ -137,12 +122,12 @@ class Forward:
         own = rank.random.snapshot(), gather(rank.state.private)
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         try:
-            rank.random.put(random)
+            rank.random.restore(random)
             scatter(private, rank.state.private)
             # with gradients, as on the other rank: without them torch picks different kernels
             result = digest(module(*_to(theirs, device), **_to(keywords, device)))
         finally:
-            rank.random.put(own[0])
+            rank.random.restore(own[0])
             scatter(own[1], rank.state.private)
         _send(result, self._given)
 
@@ -187,14 +172,3 @@ def _to(value: Any, device: torch.device) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_to(v, device) for v in value)
     return value
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal bit for bit, whatever the order of keys."""
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and digest(a) == digest(b)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
-    if isinstance(a, (list, tuple)) and type(a) is type(b):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return plain.encode(a) == plain.encode(b)

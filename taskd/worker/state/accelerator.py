@@ -216,7 +216,7 @@ class Pass:
         """Have the loader begin at batch number `_count`."""
         loader = self.loader
         base, moments = loader.base_dataloader, [earlier, random.snapshot()]
-        random.put(self._origin)
+        random.restore(self._origin)
 
         class Moved:
             def __getattr__(_, name: str) -> Any:
@@ -227,7 +227,7 @@ class Pass:
                 inner = loading.begin(base, self._count)
                 while True:
                     if moments and not loading.has_workers(base):
-                        random.put(moments.pop(0))
+                        random.restore(moments.pop(0))
                     try:
                         yield next(inner)
                     except StopIteration:

@@ -23,6 +23,8 @@ import torch
 
 from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.part import Content, Values
+from taskd.worker.state.small_state import say_unrecordable
 
 log = logging.getLogger("taskd.worker")
 
@@ -37,10 +39,13 @@ _CONTAINERS = (list, tuple, dict, set, deque)
 _BASE = tuple(torch.nn.Module().__dict__)
 
 
-class Attributes:
+class Attributes(Values):
     """The attributes of `modules` (name -> module) and of all modules inside them."""
 
+    name = "attributes"
+
     def __init__(self, modules: dict[str, torch.nn.Module]) -> None:
+        super().__init__()
         self._modules = {
             f"{name}.{path}" if path else name: module
             for name, root in modules.items()
@@ -60,11 +65,21 @@ class Attributes:
         # module -> how often it was found changed
         self._changed: dict[str, int] = {}
 
-    def snapshot(self) -> dict[str, dict[str, Any]]:
+    def present(self) -> bool:
+        return bool(self._modules or self._extra)
+
+    def take(self, step: int, whole: bool = True) -> Content:
+        found = self.changed()
+        try:
+            return self.encoded(found)
+        except plain.Unrecordable:
+            for name, value in found.items():
+                say_unrecordable(name, "get_extra_state()", value)
+            raise
+
+    def changed(self) -> dict[str, dict[str, Any]]:
         """module -> attribute -> value, of the modules that have changed. ~60 ns per attribute if
         nothing has."""
-        if not self._modules and not self._extra:
-            return {}
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, module in self._modules.items():
             if not self._seen[name].holds(module):
@@ -73,9 +88,9 @@ class Attributes:
                 rows[name] = values
         return rows
 
-    def put(self, rows: dict[str, dict[str, Any]]) -> None:
-        """Restore what `take` returned, perhaps in another process. A module that had not changed
-        by then is set back to its start."""
+    def put(self, content: Content) -> None:
+        """A module that had not changed by then is set back to its start."""
+        rows: dict[str, dict[str, Any]] = plain.decode(content.data)
         for name, module in self._extra.items():
             if f"{name}()" in rows:
                 module.set_extra_state(rows[f"{name}()"][""])

@@ -18,62 +18,32 @@ always: their tensors never change, so nothing shows whether they were cleared.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from taskd.cython_api.attempt import Rows
 from taskd.cython_api.gradients import Used, waiting
-from taskd.worker.state import sharded
+from taskd.worker.state import plain, sharded
 from taskd.worker.state.given import UnsupportedState
+from taskd.worker.state.part import GRADIENTS, Content, Part
 
 GRAD, MAIN = "grad", "main_grad"
 EARLY = 6  # updates, of all optimizers
+EMPTY = Content(version=[])
 
 
-@dataclass(frozen=True)
-class Row:
-    """A gradient that waits: of parameter number `index`, in its attribute `name` (see `_name`)."""
-
-    index: int
-    name: str
-    tensor: torch.Tensor
+Row = tuple[int, str, torch.Tensor]  # number of the parameter, attribute (see `_name`), gradient
 
 
-@dataclass(frozen=True)
-class Left:
-    """What an attempt leaves behind. `rows` are recorded; `skipped`: parameters whose gradients are
-    known to be cleared before use."""
-
-    rows: tuple[Row, ...] = ()
-    skipped: tuple[int, ...] = ()
-    versions: tuple[int, ...] = ()
-
-    def same(self, other: Left) -> bool:
-        """Whether no gradient was exchanged or written between the two. Both hold their tensors, so
-        identity is exact."""
-        return (
-            len(self.rows) == len(other.rows)
-            and self.skipped == other.skipped
-            and self.versions == other.versions
-            and all(
-                a.tensor is b.tensor and (a.index, a.name) == (b.index, b.name)
-                for a, b in zip(self.rows, other.rows, strict=True)
-            )
-        )
-
-    def copied(self) -> Left:
-        """The same with tensors that no attempt adds to."""
-        rows = [Row(row.index, row.name, row.tensor.clone()) for row in self.rows]
-        return Left(tuple(rows), self.skipped)
-
-
-NOTHING = Left()
-
-
-class Gradients:
+class Gradients(Part):
     """Tracks a rank's gradients between attempts. Used by the training thread."""
+
+    name, order = "gradients", GRADIENTS
+    shared, late = False, True
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         self._optimizers = list(optimizers)
@@ -88,6 +58,7 @@ class Gradients:
         self._updates = 0
         self.fresh = True  # this process has committed no attempt
         self.broken = False  # the current step uses gradients that its record lacks
+        self._content, self._skipped = EMPTY, list[int]()
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Watch all protected parameters, in the order common to all ranks."""
@@ -138,12 +109,11 @@ class Gradients:
 
     # -- between attempts --------------------------------------------------------------------------
 
-    def committed(self) -> Left:
-        """Note a commit; returns what the attempt leaves behind."""
+    def committed(self) -> None:
+        """Note a commit, before what the attempt leaves behind is taken."""
         if self._used or self._stepped:
             self._note_used()
         self.broken = self.fresh = False
-        return self.now()
 
     def _note_used(self) -> None:
         for owner in [o for o in self._used if o not in self._stepped]:
@@ -156,35 +126,43 @@ class Gradients:
                 self._used[id(optimizer)] = Used(_of(optimizer))
         self._stepped.clear()
 
-    def now(self) -> Left:
-        """The gradients as a record holds them."""
-        present = waiting(self._parameters)
-        if not present and not self._used and not self._main:
-            self._unrecorded = set()
-            return NOTHING
-        left_out: set[int] = set()  # parameters, by identity
-        owners: set[int] = set()
+    def take(self, step: int, whole: bool = True) -> Content:
+        left_out: set[int] = set()  # parameters, by identity: their gradients are cleared, not used
+        self._unrecorded = set()
         for owner, used in self._used.items():
-            if owner not in self._goes_on:
-                left_out |= (here := used.there())
-                if here:
-                    owners.add(owner)
-        rows, skipped, versions = [], [], []
-        for index, gradient in present:
-            if id(self._parameters[index]) in left_out:
-                skipped.append(index)
-            else:
-                parameter = self._parameters[index]
-                rows.append(Row(index, _name(index, gradient, parameter), sharded.local(gradient)))
-                versions.append(gradient._version)
+            if owner not in self._goes_on and (here := used.there()):
+                left_out |= here
+                self._unrecorded.add(owner)
+        present, skipped = waiting(self._parameters, left_out)
+        grads = len(present)
         for index, parameter in enumerate(self._parameters if self._main else ()):
             if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
-                rows.append(Row(index, MAIN, main))
-                versions.append(main._version)
-        self._unrecorded = owners
-        if not rows and not skipped:
-            return NOTHING
-        return Left(tuple(rows), tuple(skipped), tuple(versions))
+                present.append((index, main))
+        # the content has the tensors, so that none of theirs can have another's identity
+        version = [(id(gradient), gradient._version) for _, gradient in present]
+        if version != self._content.version or skipped != self._skipped:
+            content = self._taken(present, grads, skipped, version)
+            self._content, self._skipped = content, skipped
+        return self._content
+
+    def _taken(
+        self, present: list[tuple[int, torch.Tensor]], grads: int, skipped: list[int], version: Any
+    ) -> Content:
+        """`grads`: how many of those `present` are in `.grad`."""
+        if not present and not skipped:
+            return EMPTY
+        described, rows = [], []
+        for number, (index, gradient) in enumerate(present):
+            name = MAIN
+            if number < grads:
+                name = _name(index, gradient, self._parameters[index])
+                gradient = sharded.local(gradient)
+            shape, row = plain.flat(gradient)
+            described.append((index, name, *shape))
+            if row.numel():
+                rows.append(row)
+        memory = Rows(rows, [gradient for _, gradient in present]) if rows else b""
+        return Content(plain.encode((skipped, described)), memory, version)
 
     # -- in a repair -------------------------------------------------------------------------------
 
@@ -193,12 +171,10 @@ class Gradients:
         self._stepped.clear()
         self.broken = False
 
-    def restore(
-        self, rows: Iterable[tuple[int, str, torch.Tensor]], skipped: Iterable[int]
-    ) -> None:
+    def put(self, content: Content) -> None:
         """Set `.grad` as recorded. A gradient left out because the script clears it stays if
-        untouched, so that its use is still noticed. Raises RuntimeError for a record of another
-        model."""
+        untouched, so that its use is still noticed."""
+        rows, skipped = read(content)
         if self.fresh:
             self._stand_in(skipped)
         found = (self._used.get(owner) for owner in self._unrecorded)
@@ -231,6 +207,13 @@ class Gradients:
         for used in self._used.values():
             used.renew(untouched)  # the same gradients, in other tensors
 
+    def holds(self, content: Content) -> bool:
+        here = {(index, name): gradient for index, name, gradient in read(self.take(0))[0]}
+        return all(
+            (index, name) in here and plain.same(here[index, name], gradient)
+            for index, name, gradient in read(content)[0]
+        )
+
     def _stand_in(self, skipped: Iterable[int]) -> None:
         """Put zeros in place of gradients that a replacement lacks and the script is expected to
         clear."""
@@ -242,6 +225,43 @@ class Gradients:
             if lacking:
                 self._used[id(optimizer)] = Used(lacking)
                 self._unrecorded.add(id(optimizer))
+
+
+def read(content: Content) -> tuple[list[Row], list[int]]:
+    """The gradients that a content has, in memory of their own, and the parameters whose gradients
+    were left out. Raises RuntimeError."""
+    try:
+        skipped, described = plain.decode(content.data) if content.data else ([], [])
+        memory, rows = memoryview(content.flat()), []
+        for index, name, dtype, shape, stride in described:
+            if type(index) is not int or not isinstance(name, str):
+                raise plain.Unreadable(f"number {index!r}, attribute {name!r}")
+            size = math.prod(shape) * plain.dtype_of(dtype).itemsize
+            rows.append((index, name, plain.tensor_of(dtype, shape, stride, memory[:size])))
+            memory = memory[size:]
+        if len(memory):
+            raise plain.Unreadable(f"{len(memory)} bytes more than its gradients have")
+        return rows, [int(i) for i in skipped]
+    except (plain.Unreadable, TypeError, ValueError) as error:
+        raise RuntimeError(f"the gradients in the record cannot be read: {error}") from None
+
+
+def only(content: Content, parameters: set[int]) -> Content:
+    """Those of some parameters, by number."""
+    if not content.data:
+        return content
+    rows, skipped = read(content)
+    rows = [row for row in rows if row[0] in parameters]
+    flat = [plain.flat(gradient) for _, _, gradient in rows]
+    described = [(i, name, *shape) for (i, name, _), (shape, _) in zip(rows, flat, strict=True)]
+    memory = Rows([row for _, row in flat if row.numel()]).gather(b"")
+    return Content(plain.encode((skipped, described)), memory)
+
+
+def waits(content: Content) -> set[int]:
+    """The parameters, by number, whose `.grad` it has."""
+    described = plain.decode(content.data)[1] if content.data else []
+    return {index for index, name, *_ in described if name == GRAD}
 
 
 def _name(index: int, gradient: torch.Tensor, parameter: torch.Tensor) -> str:

@@ -9,12 +9,10 @@ import torch
 
 from taskd.cython_api import allocations, memory
 from taskd.records.sealed import Buffer
-from taskd.worker.state.entry import Entry
-from taskd.worker.state.training_state import TrainingState
 
 
 def gather(rows: list[torch.Tensor]) -> bytes:
-    """The private tensors' memory, end to end."""
+    """The memory of tensors, end to end."""
     return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
 
 
@@ -29,28 +27,8 @@ def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
         torch._foreach_copy_(rows, list(_bytes(memoryview(data)).split([r.numel() for r in rows])))
 
 
-def same_rows(data: object, rows: list[torch.Tensor]) -> bool:
-    """Whether recorded bytes, if there are any, are those of `rows`."""
-    if not isinstance(data, Buffer):
-        return True
-    view, at = memoryview(data), 0
-    for row in rows:
-        if not torch.equal(_bytes(view[at : at + row.numel()]), row.cpu()):
-            return False
-        at += row.numel()
-    return at == len(view)
-
-
 def _bytes(view: memoryview) -> torch.Tensor:
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
-
-
-def put_tensors(entry: Entry, state: TrainingState) -> None:
-    """Restore the private tensors that a record has. Raises RuntimeError if it is of another
-    model."""
-    scatter(entry.private, state.buffers)
-    if isinstance(entry.shards, Buffer):
-        scatter(entry.shards, state.shards)
 
 
 @contextmanager

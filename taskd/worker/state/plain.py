@@ -62,24 +62,26 @@ def dtype_of(name: Any) -> torch.dtype:
     return found
 
 
-def tensor_bytes(
-    tensor: torch.Tensor,
-) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], memoryview]:
-    """(dtype, shape, strides) and memory of a tensor; if it is not dense or not on the CPU, of a
-    copy."""
+Described = tuple[str, tuple[int, ...], tuple[int, ...]]  # dtype, shape, strides
+
+
+def flat(tensor: torch.Tensor) -> tuple[Described, torch.Tensor]:
+    """A tensor's description and its memory as bytes on the CPU; if it is not dense or not on the
+    CPU, those of a copy."""
     tensor = tensor.detach()
     if tensor.layout is not torch.strided or tensor.is_quantized or type(tensor) not in _TENSORS:
         raise Unrecordable(f"a {type(tensor).__name__} of layout {tensor.layout}")
     tensor = tensor.cpu().resolve_conj().resolve_neg()
     if not is_dense(tensor):
         tensor = tensor.contiguous()
-    flat = (
-        torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8)
-        if tensor.numel()
-        else None
-    )
-    memory = memoryview(flat.numpy() if flat is not None else b"")  # type: ignore[arg-type]
-    return (dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride()), memory
+    row = torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8)
+    return (dtype_name(tensor.dtype), tuple(tensor.shape), tensor.stride()), row
+
+
+def tensor_bytes(tensor: torch.Tensor) -> tuple[Described, memoryview]:
+    """The same, the memory as a buffer."""
+    described, row = flat(tensor)
+    return described, memoryview(row.numpy() if row.numel() else b"")  # type: ignore[arg-type]
 
 
 def tensor_of(dtype: Any, shape: Any, stride: Any, memory: bytes | memoryview) -> torch.Tensor:
@@ -109,6 +111,15 @@ def is_dense(tensor: torch.Tensor) -> bool:
         or (0 not in tensor.stride() and reach == tensor.numel())
         or tensor.is_contiguous()
     )
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal bit for bit, whatever the order of keys."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)) and type(a) is type(b):
+        return len(a) == len(b) and all(map(same, a, b))
+    return encode(a) == encode(b)
 
 
 def _whole(sizes: Any) -> bool:

@@ -13,17 +13,20 @@ import torch
 from taskd.cython_api import attempt
 from taskd.worker.state import generator_memory, plain
 from taskd.worker.state.generator_memory import Pieces
+from taskd.worker.state.part import NUMBERS, Content, Part
 
 
-class RandomState:
-    """Takes and restores the states of the process's generators. Their memory shows whether any has
-    drawn; if none has, `take` returns the same bytes."""
+class RandomState(Part):
+    """The states of the process's generators. Their memory shows whether any has drawn; if none
+    has, `snapshot` returns the same bytes."""
+
+    name, label, order = "random", "random numbers", NUMBERS
 
     def __init__(self, device: torch.device) -> None:
         self._device = device if device.type != "cpu" else None
         self._more: list[Any] = []
         self._early: list[bytes] = []  # restored states of generators that are not watched yet
-        self._taken = b""
+        self._taken, self._content = b"", Content()
         self._gauss: Any = None  # the deviate that python's generator holds in advance
         self._drawing: Any = None  # numpy's generator, once there is one
         self._python = _Source(lambda: plain.encode(random.getstate()), generator_memory.of_python)
@@ -87,8 +90,19 @@ class RandomState:
             self._taken = taken
         return self._taken
 
-    def put(self, state: bytes) -> None:
-        """Restore what `take` returned; generators that this process does not watch yet are
+    def take(self, step: int, whole: bool = True) -> Content:
+        if (now := self.snapshot()) is not self._content.data:
+            self._content = Content(now)
+        return self._content
+
+    def put(self, content: Content) -> None:
+        self.restore(bytes(content.data))
+
+    def holds(self, content: Content) -> bool:
+        return self.snapshot() == content.data
+
+    def restore(self, state: bytes) -> None:
+        """Put back what `snapshot` returned; generators that this process does not watch yet are
         restored as soon as it does."""
         parts = split(state)
         if len(parts) < 4:

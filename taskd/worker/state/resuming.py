@@ -64,9 +64,9 @@ class Resuming:
         """Return an iterator at the recorded place, and whether it gives the batches that the
         previous process got. `way`: see loading.begin."""
         random = self.random
-        random.put(entry.pass_random)
+        random.restore(entry.pass_random)
         loading.put_place(loader, entry.loader)
-        before = entry.fetch or entry.random
+        before = entry.start
         # a batch loaded by a worker process depends on what that process loaded before, and only
         # the loader knows what its own state means; otherwise a batch depends only on the step's
         # random numbers
@@ -82,10 +82,10 @@ class Resuming:
         with self.apart(way):
             iterator = loading.begin(loader, entry.index - look_back, way, state)
             if moved:
-                random.put(then)
+                random.restore(then)
             if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
                 return iterator, False
-            random.put(before)
+            random.restore(before)
             if kind == FINAL:
                 self.batches.keep(step, next(iterator), before, present, step)
                 if entry.batch not in (None, self.batches.fingerprint(step)):

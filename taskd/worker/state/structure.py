@@ -9,16 +9,16 @@ import torch
 
 from taskd.worker.state import module_state, plain, sharded
 from taskd.worker.state.given import Given, UnsupportedState, parameters_of
-from taskd.worker.state.parts import Key
+from taskd.worker.state.pieces import Key
 from taskd.worker.state.replicas import Replicas
 from taskd.worker.state.small_state import say_unrecordable
 
 
 def describe(
-    given: Given, apart: set[Key], replicas: Replicas, parts: dict[str, Any] | None = None
+    given: Given, apart: set[Key], replicas: Replicas, pieces: dict[str, Any] | None = None
 ) -> bytes:
     """Describe the tensors; `apart`: keys of those that differ between ranks; `replicas`: of the
-    others; `parts`: see parts.encode."""
+    others; `pieces`: see pieces.encode."""
     optimizers = {}
     for name, optimizer in given.optimizers.items():
         states = []
@@ -32,7 +32,7 @@ def describe(
             "apart": sorted(apart, key=str),
             "replicas": (replicas.of, replicas.local, replicas.members),
             "buffers": module_state.buffers(given.modules),
-            "parts": parts,
+            "pieces": pieces,
         }
         return plain.encode(found)
     except plain.Unrecordable:

@@ -4,7 +4,8 @@
 rank; stripes and copies between ranks work on them as flat bytes. *Private* are module buffers
 (batch-norm statistics differ per rank under DDP) and whatever differed when checksums were
 compared. Everything else with a state_dict() (scheduler, scaler, loader…) is small and kept whole,
-per rank. Of optimizers only `state` and `param_groups` are assumed.
+per rank. `parts` is the list of all that a record has. Of optimizers only `state` and
+`param_groups` are assumed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from typing import Any
 import torch
 
 from taskd.cython_api import attempt
-from taskd.worker.state import fsdp2, loading, parts, plain, sharded, structure
+from taskd.worker.state import fsdp2, loading, pieces, plain, sharded, structure
+from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.given import Given, NotProtectable, UnsupportedState, parameters_of
-from taskd.worker.state.parts import LOOSE, Key
+from taskd.worker.state.part import Parts
+from taskd.worker.state.pieces import LOOSE, Key
+from taskd.worker.state.private_tensors import Buffers, Shards
 from taskd.worker.state.replicas import Replicas
-from taskd.worker.state.small_state import SmallState
+from taskd.worker.state.small_state import OBJECT, Groups, Modes, Object, OptimizerValues, Synced
 
 
 class TrainingState:
@@ -31,7 +35,6 @@ class TrainingState:
         given = self._given = Given(objects)
         self.modules, self.optimizers, self.small = given.modules, given.optimizers, given.small
         self.generators, self.ddps = given.generators, given.ddps
-        self._small_state = SmallState(given)
         # one of the script's own modules may get a buffer later
         self._leaves = [
             m
@@ -45,10 +48,23 @@ class TrainingState:
         self.replicated: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []  # private
         self.shards: list[torch.Tensor] = []  # private: parameters and optimizer state
-        self._placed: list[parts.Placed] = []
+        self._placed: list[pieces.Placed] = []
         self._parameters: list[torch.Tensor] = []
         self._optimizer_rows: list[torch.Tensor] = []
+        self._attributes = Attributes(given.modules)
+        self._shards = Shards(self)
+        self.parts = Parts(())
         self.refresh()
+        self.parts.add(
+            Buffers(self),
+            self._shards,
+            Modes(given),
+            Synced(self.ddps),
+            self._attributes,
+            Groups(given.optimizers),
+            OptimizerValues(given.optimizers),
+            *(Object(name, value) for name, value in given.small.items()),
+        )
 
     # -- tensors -----------------------------------------------------------------------------------
 
@@ -100,7 +116,7 @@ class TrainingState:
         self._places = attempt.Places(
             torch.Tensor, self._leaves, self.optimizers.values(), self._loose()
         )
-        self._small_state.refresh()
+        self.parts.arrange()
         return True
 
     def changed(self) -> bool:
@@ -153,11 +169,11 @@ class TrainingState:
         """The rows that are optimizer state, replicated or private."""
         return self._optimizer_rows
 
-    def versions(self) -> bytes:
-        """Version counters of parameters and optimizer state; equal before and after means
-        untouched."""
+    def versions(self, step: int = 0) -> bytes:
+        """Version counters of parameters and optimizer state, and a sample of the private ones:
+        equal before and after means untouched. `step`: the same one before and after."""
         versions = self.replicated_rows.versions()
-        return versions + self.shard_rows.versions() if self.shards else versions
+        return versions + self._shards.version(step) if self.shards else versions
 
     @property
     def private(self) -> list[torch.Tensor]:
@@ -184,31 +200,18 @@ class TrainingState:
         return self._given.parameters()
 
     def add(self, name: str, value: Any) -> None:
-        """Also record a small object of taskd's own, see `SmallState.add`."""
-        self._small_state.add(name, value)
+        """Also record a small object of taskd's own; `name` has parentheses, which no argument of
+        protect() has."""
+        if self.small.get(name) is not value:
+            self.small[name] = value
+            self.parts.add(Object(name, value))
 
     def leave(self, value: Any) -> None:
-        """Leave positioning `value` to the loop, see `SmallState.leave`."""
-        self._small_state.leave(value)
-
-    def settings(self) -> bytes:
-        """The small state that changes between steps; the same object if nothing has changed.
-        Raises UnsupportedState, which names the value, for one that cannot be recorded."""
-        return self._small_state.snapshot()
-
-    def put_settings(self, data: bytes) -> None:
-        self._small_state.put(data)
-
-    def exchange_settings(self, present: bytes, wanted: bytes) -> None:
-        """`put_settings` where `wanted` differs from `present`, which `settings` just returned."""
-        self._small_state.exchange(present, wanted)
-
-    def attributes(self) -> Any:
-        """The attributes of modules that have changed, see attributes.py."""
-        return self._small_state.attributes()
-
-    def put_attributes(self, values: Any) -> None:
-        self._small_state.put_attributes(values)
+        """Leave positioning `value`, if it is one of the small objects, to the loop that iterates
+        over it: it has fetched further ahead than a record shows."""
+        for name in [name for name, held in self.small.items() if held is value]:
+            del self.small[name]
+            self.parts.leave(f"{OBJECT}{name}")
 
     def is_individual(self) -> bool:
         """Whether another rank's forward over the same input may differ: it depends on more than
@@ -218,7 +221,7 @@ class TrainingState:
             for module in self._given.all_modules
             for value in vars(module).values()
         )
-        return bool(self.apart or self.replicas.local or draws or self.attributes())
+        return bool(self.apart or self.replicas.local or draws or self._attributes.changed())
 
     # -- structure ---------------------------------------------------------------------------------
 
@@ -235,14 +238,14 @@ class TrainingState:
         """The number of parameters in each group of each optimizer."""
         return {n: [len(g["params"]) for g in o.param_groups] for n, o in self.optimizers.items()}
 
-    def parts(self) -> list[parts.Part]:
+    def pieces(self) -> list[pieces.Piece]:
         """What this rank has of each tensor."""
-        return parts.of(self._placed, self._given)
+        return pieces.of(self._placed, self._given)
 
     def structure(self) -> bytes:
         """Describe the optimizers' tensors, the modules' buffers, and which tensors are private;
-        if no rank has everything, also this rank's parts."""
-        found = parts.encode(self.parts(), self.groups()) if self.scattered else None
+        if no rank has everything, also this rank's pieces."""
+        found = pieces.encode(self.pieces(), self.groups()) if self.scattered else None
         return structure.describe(self._given, self.apart, self.replicas, found)
 
     def conform(self, data: bytes) -> None:

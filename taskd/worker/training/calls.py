@@ -20,6 +20,7 @@ from taskd.worker.set_up import functions as set_up
 from taskd.worker.state import plain, replicas
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.kept import EARLY, Keeper, Kept
+from taskd.worker.state.part import Content
 from taskd.worker.training.attempt import Attempt
 from taskd.worker.training.loop import Loop
 from taskd.worker.training.rejoin import NOWHERE
@@ -169,9 +170,8 @@ class Calls:
         assert entry is not None
         draws = entry.draws
         if entry.committed:
-            random, settings, draws = plain.decode(entry.committed)
-            session.state.put_settings(settings)
-            session.random.put(random)
+            values, draws = plain.decode(entry.committed)
+            session.state.parts.put({name: Content(data) for name, data in values.items()})
         self._loop.draws.begin_at(resumed.step, draws, entry.origins)
 
     def _arrive(self, step: int, call: _Call) -> None:

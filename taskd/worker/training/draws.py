@@ -128,7 +128,7 @@ class Drawn(Passes):
             return self._pass_on()
         if self._at < len(kept.items):
             item = kept.items[self._at]
-            self._random.put(item.after)
+            self._random.restore(item.after)
         else:
             kept.items.append(item := self._fetch())
         self._at, self.place = self._at + 1, item.place
@@ -165,7 +165,7 @@ class Drawn(Passes):
         now = self._random.snapshot()
         before()
         self._origins[0] = self._random.snapshot(), loading.place(self._source)
-        self._random.put(now)
+        self._random.restore(now)
         self.iterator = iterator
 
     def _end(self) -> Place:
@@ -246,7 +246,7 @@ class Drawn(Passes):
                     " DataLoader generator=torch.Generator()"
                 )
         finally:
-            self._random.put(present)
+            self._random.restore(present)
 
     def _between_passes(self) -> None:
         """The present pass has not begun. A loader that counts its passes, which is given for each
@@ -262,11 +262,11 @@ class Drawn(Passes):
         if way == loading.WHOLE and self.iterator is source:
             return False  # it cannot begin anew
         origin, counters = self.origin
-        self._random.put(origin)
+        self._random.restore(origin)
         loading.put_place(source, counters)
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
-            self._random.put(self.place.before)
+            self._random.restore(self.place.before)
         return loading.fingerprint(next(self.iterator, None)) == self.place.print
 
 

@@ -230,7 +230,7 @@ class Loop:
         if self._iterator is None:
             return before, before
         if step in self.batches:
-            random.put(self.batches.fetched(step)[1])  # as if it had just been fetched
+            random.restore(self.batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
             state = loading.state(self._loader)
@@ -252,7 +252,7 @@ class Loop:
         is. `entry`: see Restorer.after. Raises RuntimeError."""
         session, cursor = self.session, self.cursor
         if self.rejoin.target == NOWHERE:  # else they come when the loop is there
-            present = session.random.snapshot() if entry is None else entry.fetch or entry.random
+            present = session.random.snapshot() if entry is None else entry.start
             session.standing.passes.find(cursor.pass_number, cursor.pass_random, present)
             if session.standing.shrunk:
                 self.attempts.watch.install()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
@@ -23,21 +23,37 @@ from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import imports
 from taskd.worker.state import entry as entries
-from taskd.worker.state import plain
+from taskd.worker.state import plain, replicas
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.gradients import NOTHING, Left
+from taskd.worker.state.part import Content, tensors, unchanged
 from taskd.worker.training import memory
-from taskd.worker.training.bucket_orders import BucketOrders
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
-from taskd.worker.training.own_state import Own, OwnState
 from taskd.worker.training.pace import Pace
 
 log = logging.getLogger("taskd.worker")
 
 # commits of this process until it measures how long a dump takes: optimizers have their state then
 MEASURED = 3
+
+
+@dataclass(frozen=True)
+class Taken:
+    """All that a rank's record has besides the position of its loop. `mark`: of the replicated
+    state, see state/replicas.py; `draws`: places of job.iterate."""
+
+    parts: dict[str, Content]
+    mark: int
+    draws: bytes
+
+    def same(self, other: Taken | None) -> bool:
+        return (
+            other is not None
+            and self.mark == other.mark
+            and self.draws == other.draws
+            and unchanged(self.parts, other.parts)
+        )
 
 
 class Recorder:
@@ -58,11 +74,8 @@ class Recorder:
         self._committed = (-1, b"")
         self.drifted: set[int] = set()
         self._structure = b""
-        self._orders = BucketOrders(session.state.ddps)
-        self._own = OwnState(session.state)
-        self.is_clean, self.note_memory = self._own.is_clean, self._own.note
-        self._last: Own | None = None  # what was recorded at the last commit
-        self._left: Left = NOTHING  # gradients, likewise
+        self._noted: tuple[int, bytes, int] = -1, b"", 0  # step, versions and mark of `note_memory`
+        self._last: Taken | None = None  # what was recorded at the last commit
         self._commits = 0
         self._unrecorded = False  # there was no room for the newest record
         session.gradients.watch(session.state.parameters())
@@ -73,8 +86,8 @@ class Recorder:
     def formed(self) -> None:
         """Record the initial state, once differences between ranks are known."""
         self.lay_out()
-        own, left = self._collect(self._session.random.snapshot(), 0), self._session.gradients.now()
-        self.keep_entry(0, PASS_END, replace(self._entry(0, PASS_END, own, left), pass_number=-1))
+        entry = self._entry(0, PASS_END, self._collect(0))
+        self.keep_entry(0, PASS_END, replace(entry, pass_number=-1))
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
         """Record the start of `step`; False if the record cannot be trusted. `before`, `after`: the
@@ -84,11 +97,10 @@ class Recorder:
         oldest = self.pace.oldest(step)
         self._draws.attempt_begins(step, oldest)
         whole = self.pace.due(step)
-        own = self._collect(before, step, whole)
-        left = session.gradients.now()
+        taken = self._collect(step, whole, before)
         if damage.spoiled():
             return False
-        same = self._unchanged(own, left)
+        same = taken.same(self._last)
         self._note_drift(step, same)
         if (
             same
@@ -98,11 +110,10 @@ class Recorder:
         ):
             session.entries.promote(step)
         elif whole:
-            self.keep_entry(step, FINAL, self._entry(step, FINAL, own, left, after))
+            self.keep_entry(step, FINAL, self._entry(step, FINAL, taken, after))
         if self._cursor.calls or not whole:
-            start = self._entry(step, FINAL, own, left.copied(), after)
-            self._remember(step, FINAL, start, oldest)
-        self._left = NOTHING  # the tensors are the script's to let go of
+            self._remember(step, FINAL, self._entry(step, FINAL, taken, after), oldest)
+        self._last = None  # its tensors are the script's to let go of
         if whole and session.stripes is not None and memory.stripes_fit(session, step):
             session.stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
@@ -112,51 +123,50 @@ class Recorder:
             now, spent, self._spent = time.monotonic(), self._spent, 0.0
             self.pace.measured(spent + now - began, began - self._began)
         self._began = began
-        self.note_memory(step, own.mark)
-        self._orders.attempt_begins()
+        self.note_memory(step, taken.mark)
+        session.orders.attempt_begins()
         return True
 
-    def collect(self, step: int) -> Own:
-        """Collect this rank's own state after the attempt before `step` has succeeded."""
-        random = self._session.random.snapshot()
+    def collect(self, step: int) -> Taken:
+        """Take what an attempt has left, as the start of `step`, if it is committed."""
         self.refresh()
-        return self._collect(random, step, self.pace.every == 1)
+        return self._collect(step, self.pace.every == 1, late=False)
 
-    def commit(self, step: int, own: Own) -> None:
+    def commit(self, step: int, taken: Taken) -> None:
         """Record the result of `collect` as the start of `step`."""
         session = self._session
-        self._orders.committed()
-        self._left = session.gradients.committed()
-        session.standing.committed(self._left)
+        session.orders.committed()
+        session.gradients.committed()
+        session.state.parts.take_late(taken.parts, step)
+        session.standing.committed(taken.parts["gradients"])
         self._commits += 1
         if self._commits == MEASURED and session.rank == 0:
             estimating.begin(session.state, session.communicators.world_size, session.agent)
-        if own.shards is not None:
+        entry = self._entry(step, PROVISIONAL, taken)
+        if entry.whole:
             self._start, began = None, time.monotonic()
-            entry = self._entry(step, PROVISIONAL, own, self._left)
             self.keep_entry(step, PROVISIONAL, entry)
             self._spent = time.monotonic() - began
         else:
-            start = self._entry(step, PROVISIONAL, own, self._left.copied())
-            self._remember(step, PROVISIONAL, start, -1)
-        self._last = own
+            self._remember(step, PROVISIONAL, entry, -1)
+        self._last = taken
         self._draws.committed(step)
-        self.note_memory(step, own.mark)
+        self.note_memory(step, taken.mark)
 
     def before_calls(self, step: int) -> None:
         """Notice, from the start of the script's loop, what it changes before its first call."""
         if self._last is None:
-            self._last, self._left = self.collect(step), self._session.gradients.now()
+            self.refresh()
+            self._last = self._collect(step)
 
     def wait(self, step: int, kind: int) -> None:
         """Record that all work before `step` is done: this rank is PAUSED, or waits at PASS_END
         until the others have committed the previous step."""
-        session = self._session
-        own, left = self._collect(session.random.snapshot(), step), session.gradients.now()
+        taken = self._collect(step)
         # after the end of a pass no step before it is repeated, so this record must exist
         if kind == PASS_END or not damage.spoiled():
-            self._note_drift(step, self._unchanged(own, left))
-            self.keep_entry(step, kind, self._entry(step, kind, own, left))
+            self._note_drift(step, taken.same(self._last))
+            self.keep_entry(step, kind, self._entry(step, kind, taken))
 
     def end_pass(self) -> None:
         """Do not count changes by the script before the next pass as drift."""
@@ -165,14 +175,13 @@ class Recorder:
     def taken_back(self, step: int, entry: Entry | None) -> None:
         """Start over from `step`, after a repair or a dump; `entry`: its record, where state was
         lost."""
-        self._last, self._left = None, NOTHING
+        self._last = None
         if self._start is not None and self._start[0] > step:
             self._start = None
         if entry is not None:
             self.pace.go_back(step, entry.every)
             self._committed = (step, entry.committed)
             self._structure = entry.structure
-            self._orders.put(entry.orders)
         self._session.state.refresh()
         self._session.gradients.watch(self._session.state.parameters())
         memory.lay_out(self._session)
@@ -193,28 +202,46 @@ class Recorder:
         self._structure = self._session.state.structure()
         memory.lay_out(self._session)
 
-    def _collect(self, random: bytes, step: int, whole: bool = True) -> Own:
-        return self._own.collect(random, self._draws.places(), step, whole)
+    def _collect(
+        self, step: int, whole: bool = True, random: bytes | None = None, late: bool = True
+    ) -> Taken:
+        """`random`: generators' states that belong to it, if others have been drawn since."""
+        state = self._session.state
+        parts = state.parts.take(step, whole, late)
+        if random is not None and random is not parts["random"].data:
+            parts["random"] = Content(random)
+        return Taken(parts, replicas.mark(state.replicated_rows, step), self._draws.places())
 
-    def _unchanged(self, own: Own, left: Left) -> bool:
-        """Whether nothing has changed since the last commit."""
-        last = self._last
-        return last is not None and left.same(self._left) and self._own.same(own, last)
+    def note_memory(self, step: int, mark: int | None = None) -> None:
+        """Note that parameters and optimizer state are those of the start of `step`. `mark`: of the
+        replicated ones, if known."""
+        state = self._session.state
+        if mark is None:
+            mark = replicas.mark(state.replicated_rows, step)
+        self._noted = step, state.versions(step), mark
+
+    def is_clean(self, step: int) -> bool:
+        """Whether they still are; writes through `.data` do not change torch's version counter."""
+        at, versions, mark = self._noted
+        state = self._session.state
+        return state.versions(at) == versions and replicas.mark(state.replicated_rows, at) == mark
 
     def _note_drift(self, step: int, same: bool) -> None:
         """Note whether user code between two steps has changed what the last commit recorded."""
         if (last := self._last) is not None and not same:
             self.drifted = drifting(self.drifted, step)
             if self._cursor.calls:
-                self._committed = (step, plain.encode((last.random, last.settings, last.draws)))
+                parts = self._session.state.parts
+                values = {n: c.data for n, c in last.parts.items() if not tensors(parts[n])}
+                self._committed = (step, plain.encode((values, last.draws)))
 
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
         """Remember the small state of the start of a step in this process."""
-        if entry.shards is None:
-            self._start = (step, kind, entry)
+        kept = entry.kept(shards=False)
+        if not entry.whole:
+            self._start = (step, kind, kept)
         if self._cursor.calls and kind == FINAL:
-            kept = {s: e for s, e in self.starts.items() if s >= oldest}
-            self.starts = kept | {step: replace(entry, shards=None)}
+            self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: kept}
 
     def start(self, step: int) -> tuple[int, Entry] | None:
         """Kind and content of the remembered start of the current step."""
@@ -229,40 +256,37 @@ class Recorder:
             return entries.decode(kept[1], session.entries.seal, step)
         if step in self.starts:
             return self.starts[step]
-        return self._entry(step, FINAL, self.collect(step), session.gradients.now().copied())
+        self.refresh()
+        return self._entry(step, FINAL, self._collect(step)).kept(shards=False)
 
-    def _entry(
-        self, step: int, kind: int, own: Own, left: Left, after: bytes | None = None
-    ) -> Entry:
+    def _entry(self, step: int, kind: int, taken: Taken, after: bytes | None = None) -> Entry:
         """`after`: random numbers' states once its batch has been fetched, if one has been."""
-        cursor, random = self._cursor, own.random if after is None else after
+        cursor, parts = self._cursor, taken.parts
         again = kind in (FINAL, PAUSED) and self._committed[0] == step
+        fetch = None
+        if after is not None and after != parts["random"].data:
+            fetch = bytes(parts["random"].data)
+            parts = parts | {"random": Content(after)}
         entry = Entry(
             pass_number=cursor.pass_number,
             index=cursor.index,
-            random=random,
-            fetch=own.random if random != own.random else None,
+            mark=taken.mark,
+            structure=self._structure,
+            parts=parts,
+            fetch=fetch,
             pass_random=cursor.pass_random,
             loader=cursor.loader,
             batch=self._batches.fingerprint(step) if kind == FINAL else None,
             previous=self._batches.fingerprint(step - 1),
             place=self._batches.place(step - 1),
-            settings=own.settings,
-            structure=self._structure,
-            orders=self._orders.present,
-            synced=own.synced,
-            skipped=left.skipped,
-            mark=own.mark,
-            private=own.buffers,
-            shards=own.shards,
-            every=self.pace.every,
             calls=cursor.calls,
-            draws=own.draws,
-            origins=self._draws.origins(),
             committed=self._committed[1] if again else b"",
             plan=cursor.plan + (self._session.variables.ranges if cursor.calls else ""),
+            draws=taken.draws,
+            origins=self._draws.origins(),
+            every=self.pace.every,
+            orders=self._session.orders.present,
             replica_set=self._session.state.replicas.of,
-            gradients=entries.rows(left.rows),
         )
         nested = self._session.standing.nested(step, kind, entry)
         return replace(entry, nested=nested) if nested else entry
@@ -273,14 +297,16 @@ class Recorder:
         session = self._session
         imports.save()  # before the record that follows it to the keepers
         damaged = damage.damaged()
-        parts = entries.encode(entry, session.entries.seal, step)
+        buffers = entries.encode(entry, session.entries.seal, step)
         try:
             # a page of a gradient that was lost under the copy is zeros in it: that is no record
-            session.entries.write(step, kind, parts, whole=lambda: damage.damaged() == damaged)
+            session.entries.write(step, kind, buffers, whole=lambda: damage.damaged() == damaged)
         except OSError as error:
-            self._say_unrecorded(sum(map(len, parts)), error)
-            if not entry.gradients:  # a copy of these would take the memory that is not there
-                self._start = (step, kind, replace(entry, shards=None))
+            self._say_unrecorded(sum(map(len, buffers)), error)
+            if not entry.parts[
+                "gradients"
+            ].memory:  # a copy would take the memory that is not there
+                self._start = (step, kind, entry.kept(shards=False))
             return
         self._start = None
         if self._unrecorded:

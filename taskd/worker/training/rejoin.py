@@ -104,7 +104,7 @@ class Rejoin:
         present = session.random.snapshot()
         resuming = Resuming(session.rank, session.random, self._batches, self.apart)
         iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
-        session.random.put(present)
+        session.random.restore(present)
         return iterator
 
     @contextmanager

@@ -18,9 +18,9 @@ Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Part:
-    """`shape`, `stride`: of this rank's part. `size`: of the whole tensor. `offsets`: where in it
-    the part begins; None where it is not a block of it. `ranks`: that share the tensor, () for an
+class Piece:
+    """`shape`, `stride`: of this rank's piece. `size`: of the whole tensor. `offsets`: where in it
+    the piece begins; None where it is not a block of it. `ranks`: that share the tensor, () for an
     ordinary one. `private`: it is in the rank's record, and `at` its place in bytes among the
     buffers or the shards there; else the number of a replicated tensor."""
 
@@ -65,7 +65,7 @@ class Part:
         return f"the part {list(self.offsets)} to {ends} {among}"
 
 
-Placed = tuple[Key, torch.Tensor, bool, int]  # key, tensor; private, at: see Part
+Placed = tuple[Key, torch.Tensor, bool, int]  # key, tensor; private, at: see Piece
 
 
 def count(sizes: Iterable[int]) -> int:
@@ -75,8 +75,8 @@ def count(sizes: Iterable[int]) -> int:
     return total
 
 
-def of(placed: Iterable[Placed], given: Given) -> list[Part]:
-    """The parts of this rank."""
+def of(placed: Iterable[Placed], given: Given) -> list[Piece]:
+    """The pieces of this rank."""
     silent = _not_persistent(given)
     buffers = {
         (name, key, "")
@@ -88,7 +88,7 @@ def of(placed: Iterable[Placed], given: Given) -> list[Part]:
         here = sharded.local(tensor)
         offsets, ranks = sharded.place(tensor)
         found.append(
-            Part(
+            Piece(
                 key,
                 key in buffers,
                 key not in silent,
@@ -105,33 +105,33 @@ def of(placed: Iterable[Placed], given: Given) -> list[Part]:
     return found
 
 
-def encode(parts: Iterable[Part], groups: dict[str, list[int]]) -> dict[str, Any]:
+def encode(pieces: Iterable[Piece], groups: dict[str, list[int]]) -> dict[str, Any]:
     """As plain values. `groups`: the number of parameters in each group of each optimizer."""
     known: dict[Sizes, int] = {}
     rows = []
-    for p in parts:
+    for p in pieces:
         number = known.setdefault(p.ranks, len(known))  # the ranks are many, and often the same
         row = (p.key, p.buffer, p.saved, p.dtype, p.shape, p.stride, p.size, p.offsets)
         rows.append((*row, number, p.private, p.at))
     return {"ranks": list(known), "rows": rows, "groups": groups}
 
 
-def decode(found: Any) -> list[Part]:
+def decode(found: Any) -> list[Piece]:
     """Raises plain.Unreadable."""
     try:
         ranks = [tuple(r) for r in found["ranks"]]
         rows = [(*row[:8], ranks[row[8]], *row[9:]) for row in found["rows"]]
-        return [Part(*row) for row in rows]
+        return [Piece(*row) for row in rows]
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise plain.Unreadable(
-            f"its list of parts is malformed: {type(error).__name__}: {error}"
+            f"its list of pieces is malformed: {type(error).__name__}: {error}"
         ) from None
 
 
-def mismatch(mine: Iterable[Part], theirs: Iterable[Part]) -> str | None:
-    """Describe the first tensor of which this rank has another part than when `theirs` was written,
-    or None."""
-    here, there = ({p.key: p for p in parts} for parts in (mine, theirs))
+def mismatch(mine: Iterable[Piece], theirs: Iterable[Piece]) -> str | None:
+    """Describe the first tensor of which this rank has another piece than when `theirs` was
+    written, or None."""
+    here, there = ({p.key: p for p in pieces} for pieces in (mine, theirs))
     for key in (*there, *(k for k in here if k not in there)):
         one, other = there.get(key), here.get(key)
         if one is not None and other is not None and one.geometry == other.geometry:
@@ -141,9 +141,9 @@ def mismatch(mine: Iterable[Part], theirs: Iterable[Part]) -> str | None:
     return None
 
 
-def values(parts: Iterable[Part]) -> list[Part]:
-    """The parts that a process has before it conforms to a record: parameters."""
-    return [p for p in parts if not p.buffer and p.key[2] in ("", LOOSE)]
+def values(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces that a process has before it conforms to a record: parameters."""
+    return [p for p in pieces if not p.buffer and p.key[2] in ("", LOOSE)]
 
 
 def _not_persistent(given: Given) -> set[Key]:
