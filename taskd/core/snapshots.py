@@ -43,12 +43,16 @@ class Snapshots:
         are in use, or that of the oldest record. Of few, that of the same step's record is taken,
         where no rank goes back to it without the step before: that one has to stay. What the ranks
         may go back to is kept even if the rank is killed while it writes."""
-        if sum(r is not None for r in self.records) < most:
-            return self.records.index(None)
-        for kind in (PROVISIONAL, PAUSED) if most == FEW and step != self.resumed else ():
-            if (step, kind) in self.records:
-                return self.records.index((step, kind))
-        return self.records.index(min(r for r in self.records if r is not None))
+        records = self.records
+        used = len(records) - records.count(None)
+        if used < most:
+            return records.index(None)
+        if most == FEW and step != self.resumed:
+            for kind in (PROVISIONAL, PAUSED):
+                if (step, kind) in records:
+                    return records.index((step, kind))
+        there = records if used == len(records) else [r for r in records if r is not None]
+        return records.index(min(there))  # type: ignore[type-var]
 
     def begin(self, step: int, most: int = SLOTS) -> int:
         """Start writing a record of `step`, which clears its slot; return the slot."""
@@ -61,18 +65,21 @@ class Snapshots:
         it makes free: of records of the same step that it replaces (a provisional one no longer
         counts once the effect of user code is known), and of those beyond `most`."""
         index = self.slot(step, most) if index is None else index
-        self.records[index] = (step, kind)
-        old = [
-            i
-            for i, r in enumerate(self.records)
-            if i != index and r is not None and r[0] == step and min(r[1], FINAL) <= kind
-        ]
-        for replaced in old:
-            self.records[replaced] = None
-        there = sorted((r, i) for i, r in enumerate(self.records) if r is not None and i != index)
-        for _, i in there[: max(len(there) + 1 - most, 0)]:
-            self.records[i] = None
-            old.append(i)
+        records = self.records
+        records[index] = (step, kind)
+        old, there = [], []
+        for i, r in enumerate(records):
+            if r is None or i == index:
+                continue
+            if r[0] == step and (r[1] <= kind or kind >= FINAL):
+                records[i] = None
+                old.append(i)
+            else:
+                there.append((r, i))
+        if len(there) >= most:
+            for _, i in sorted(there)[: len(there) + 1 - most]:
+                records[i] = None
+                old.append(i)
         return old
 
     def has(self, step: int, kind: int) -> bool:
@@ -162,4 +169,4 @@ class Snapshots:
 def drifting(drifted: set[int], step: int) -> set[int]:
     """Add `step`, at whose start the state differs from the previous commit, to `drifted`; drop
     steps too old to go back to."""
-    return {s for s in drifted if s >= step - 1} | {step}
+    return (drifted & {step - 1, step}) | {step}

@@ -45,6 +45,18 @@ def damaged():
     return taskd_damaged()
 
 
+cdef class Whole:
+    """Called later: whether no page has been lost since it was made."""
+
+    cdef uint64_t before
+
+    def __cinit__(self):
+        self.before = taskd_damaged()
+
+    def __call__(self):
+        return taskd_damaged() == self.before
+
+
 def damages():
     """The newest damages (up to 64), oldest first."""
     cdef taskd_damage out[TASKD_DAMAGES_LISTED]

@@ -1,13 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 """The loops over all gradients in each step; worker/state/gradients.py says what they are for."""
 
+from libc.stdint cimport int64_t
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
 from weakref import ref
 
 
 def waiting(list parameters not None, set but not None):
     """(number, gradient) of each parameter that has a gradient, and the numbers of those `but` for
-    which it has been left out, by identity."""
-    cdef list found = [], left = []
+    which it has been left out, by identity. Also the version: equal as long as these gradients are
+    the same tensors and have not been written to; it holds them, so that no other tensor can get
+    the identity of one."""
+    cdef list found = [], left = [], version = []
     cdef Py_ssize_t i
     for i in range(len(parameters)):
         gradient = parameters[i].grad
@@ -17,7 +22,29 @@ def waiting(list parameters not None, set but not None):
             left.append(i)
         else:
             found.append((i, gradient))
-    return found, left
+            version.append(Same(gradient))
+    return found, left, version
+
+
+cdef class Same:
+    """A tensor at one moment."""
+
+    cdef object tensor, version
+
+    def __cinit__(self, tensor):
+        self.tensor, self.version = tensor, tensor._version
+
+    def __eq__(self, other):
+        return (type(other) is Same and (<Same>other).tensor is self.tensor
+                and (<Same>other).version == self.version)
+
+
+def used_by(optimizer):
+    """Those that an update of this optimizer has just used."""
+    cdef list parameters = []
+    for group in optimizer.param_groups:
+        parameters.extend(group["params"])
+    return Used(parameters)
 
 
 cdef class Used:
@@ -83,3 +110,32 @@ cdef class Used:
             gradient = self.parameters[i].grad
             if gradient is not None and id(self.parameters[i]) not in but:
                 self.gradients[i], self.versions[i] = ref(gradient), gradient._version
+
+
+cdef class Clock:
+    """When gradients were there. `at`: the last one, by time.perf_counter_ns, 0 for none; `when`:
+    each, by the number of its parameter."""
+
+    cdef public int64_t at
+    cdef readonly dict when
+
+    def __cinit__(self):
+        self.when = {}
+
+    def hook(self, number):
+        """To be called by autograd with that parameter's gradient."""
+        return Ready(self, number)
+
+
+cdef class Ready:
+    cdef Clock clock
+    cdef object number
+
+    def __cinit__(self, Clock clock, number):
+        self.clock, self.number = clock, number
+
+    def __call__(self, _):
+        cdef timespec now
+        clock_gettime(CLOCK_MONOTONIC, &now)
+        self.clock.at = now.tv_sec * 1000000000 + now.tv_nsec
+        self.clock.when[self.number] = self.clock.at

@@ -5,10 +5,10 @@ From then on a rank waits: what DDP has left to do is to sum up the others' grad
 
 from __future__ import annotations
 
-import functools
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from taskd.cython_api.gradients import Clock
 
 if TYPE_CHECKING:
     import torch
@@ -17,24 +17,25 @@ LAST = 3  # parameters whose gradients came last in the first backward: one of t
 
 
 class LastGradient:
-    """`at`: by perf_counter_ns, 0 while there is no gradient since `begin`. All parameters have
-    hooks until `settle`, and then those that were last."""
+    """`clock`, `at`: by perf_counter_ns, 0 while there is no gradient since `begin`. All parameters
+    have hooks until `settle`, and then those that were last."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        self.at = 0
-        self._when: dict[int, int] = {}  # number of a parameter -> when its gradient was there
+        self.clock = Clock()
+        self._when = self.clock.when
         self._hooks: dict[int, Any] = {}
         for module in modules:
             for parameter in filter(lambda p: p.requires_grad, module.parameters()):
                 number = len(self._hooks)
-                ready = functools.partial(self._ready, number)
+                ready = self.clock.hook(number)
                 self._hooks[number] = parameter.register_post_accumulate_grad_hook(ready)
 
-    def _ready(self, number: int, _: torch.Tensor) -> None:
-        self.at = self._when[number] = time.perf_counter_ns()
+    @property
+    def at(self) -> int:
+        return self.clock.at
 
     def begin(self) -> None:
-        self.at = 0
+        self.clock.at = 0
 
     @property
     def complete(self) -> bool:

@@ -40,6 +40,7 @@ class _Memory:
 
     def __init__(self, path: Path) -> None:
         self.path, self.room, self.address = path, 0, 0
+        self.capacity = 0  # bytes of a record that this process can reach
         self.map: mmap.mmap | None = None
         self.look()
 
@@ -58,11 +59,12 @@ class _Memory:
     def _attach(self, fd: int, size: int) -> None:
         self.map = mmap.mmap(fd, size)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+        self.capacity = size - _PAGE
 
-    @property
-    def capacity(self) -> int:
-        """Bytes of a record that this process can reach."""
-        return len(self.map) - _PAGE if self.map is not None else 0
+    def fits(self, length: int) -> bool:
+        """Whether there is room for `length` bytes, and not for much more."""
+        need = _PAGE + -(-length // _PAGE) * _PAGE
+        return 0 <= self.room - need <= max(_SPARE, self.room >> 4) and self.map is not None
 
     def reserve(self, length: int) -> None:
         """Have room for `length` bytes, and not for much more. Raises OSError."""
@@ -176,19 +178,22 @@ class SlotFile:
         step: int,
         kind: int,
         parts: list[sealed.Buffer | attempt.Rows],
+        length: int,
         whole: Callable[[], bool],
+        announced: int = 0,
     ) -> int | None:
-        """`begin`, copy `parts` end to end, and `commit`; returns the checksum. None, and no
-        commit, if they are not `whole` by then."""
+        """Have room for `length` bytes, those of `parts` end to end, copy them, and mark the slot
+        valid; returns the checksum. None, and it is not valid, if they are not `whole` by then.
+        Raises OSError where there is no room; it is not valid then either. `announced`: see
+        `Entries`."""
         at = self._at[index]
+        if not at.fits(length):
+            self.begin(index)
+            at.reserve(length)
+            if index == 0:
+                self.announced = announced  # there may have been no room to note it
         return attempt.publish(
-            at.address,
-            at.address + _PAGE,
-            at.capacity,
-            step,
-            kind,
-            parts,
-            whole,
+            at.address, at.address + _PAGE, at.capacity, step, kind, parts, whole
         )
 
     def write_rows(self, index: int, step: int, rows: attempt.Rows, kind: int) -> bool:

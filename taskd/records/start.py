@@ -110,9 +110,8 @@ class Start:
     def _put(self, parts: list[sealed.Buffer]) -> None:
         file, version = self._file, self.version
         index = next((s.index for s in file.valid() if s.step == version), 1) ^ 1
-        file.begin(index)
-        file.reserve(index, sum(map(len, parts)))
-        file.write(index, version + 1, START, [*parts], lambda: True)
+        length = sum(map(len, parts))
+        file.write(index, version + 1, START, [*parts], length, lambda: True)
 
 
 def others(directory: Path, local_rank: int, rank: int) -> Iterator[Start]:

@@ -90,11 +90,7 @@ class Entries:
         length = sum(map(len, parts))
         most = FEW if length > LARGE else SLOTS
         file, index = self._file, self._kept.begin(step, most)
-        file.begin(index)
-        file.reserve(index, length)
-        if index == 0:
-            file.announced = self.announced  # there may have been no room to note it
-        checksum = file.write(index, step, kind, list(parts), whole)
+        checksum = file.write(index, step, kind, list(parts), length, whole, self.announced)
         if checksum is None:
             return
         self._trusted[index] = (step, checksum)

@@ -225,7 +225,11 @@ def test_modes():
 
 def test_waiting_gradients():
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in range(3)]
-    assert gradients.waiting(parameters) == []
+    assert gradients.waiting(parameters, set()) == ([], [], [])
     parameters[1].grad = torch.ones(1)
-    ((index, gradient),) = gradients.waiting(parameters)
-    assert index == 1 and gradient is parameters[1].grad
+    ((index, gradient),), left, version = gradients.waiting(parameters, set())
+    assert index == 1 and gradient is parameters[1].grad and left == []
+    assert gradients.waiting(parameters, set())[2] == version
+    gradient.add_(1)
+    assert gradients.waiting(parameters, set())[2] != version
+    assert gradients.waiting(parameters, {id(parameters[1])}) == ([], [1], [])

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from taskd.profiling.last_gradient import LastGradient
+from taskd.cython_api.gradients import Ready
 
 
 class Net(nn.Module):
@@ -216,5 +216,4 @@ KINDS = [
 def others_hooks(parameter: torch.nn.Parameter) -> list[Any]:
     """The hooks on its gradient, without that which measures how long the rank waits."""
     hooks = (parameter._post_accumulate_grad_hooks or {}).values()
-    owners = [getattr(getattr(hook, "func", hook), "__self__", None) for hook in hooks]
-    return [owner for owner in owners if not isinstance(owner, LastGradient)]
+    return [hook for hook in hooks if not isinstance(hook, Ready)]

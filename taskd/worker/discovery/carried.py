@@ -55,20 +55,19 @@ class Glance:
 
 
 class Watch:
-    """Called after each commit; compares the ends of the second and third attempts, when one-time
-    objects exist."""
+    """Called after each commit, as long as it is `due`; compares the ends of the second and third
+    attempts, when one-time objects exist."""
 
     def __init__(self, protected: Callable[[], Iterable[torch.Tensor]]) -> None:
         """`protected`: gives the tensors of `glance`."""
         self._protected = protected
-        self._commits = 0
+        self._commits, self.due = 0, True
         self._before: Glance | None = None
 
     def committed(self, own: Iterable[Any] = ()) -> None:
         """Note a commit; `own`: iterators of batches()."""
-        if self._commits > 2:
-            return
         self._commits += 1
+        self.due = self._commits <= 2
         if self._commits == 2:
             self._before = glance(self._protected())
         elif self._before is not None:
@@ -78,7 +77,7 @@ class Watch:
 
     def repaired(self) -> None:
         """Start over after a repair: the two attempts compared must be consecutive."""
-        self._commits, self._before = min(self._commits, 1), None
+        self._commits, self._before, self.due = min(self._commits, 1), None, True
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:

@@ -31,6 +31,7 @@ from taskd.worker.discovery.stored_attributes import MISSING, put_attribute, val
 from taskd.worker.discovery.values import (
     ITEMS,
     LONGEST,
+    SCALARS,
     NotRecordable,
     describes_itself,
     into,
@@ -160,7 +161,9 @@ class LoopVariables:
         for place in self._places:
             value = _value(place, seen)
             # without a value at first, it may be assigned in an inner loop: it is not named
-            if value is not MISSING:
+            if type(value) in SCALARS and not place.unbound:
+                found[place.name] = value
+            elif value is not MISSING:
                 try:
                     copied = recordable(value, ITEMS if place.inside else LONGEST)
                     if not place.unbound or describes_itself(value):

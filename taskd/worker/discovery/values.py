@@ -19,7 +19,7 @@ LARGEST = 1 << 20
 LONGEST = 20_000
 DEEPEST = 10  # nested containers
 
-_SCALARS = (bool, int, float, complex, type(None), torch.dtype, torch.device, torch.Size)
+SCALARS = (bool, int, float, complex, type(None), torch.dtype, torch.device, torch.Size)
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _SEQUENCES = (list, tuple, deque)
 
@@ -32,7 +32,7 @@ def recordable(value: Any, items: int = LONGEST, numbers: int = LONGEST, depth: 
     """A copy of `value` that `plain` encodes; tensors are not copied. `items`: of a container, at
     most; `numbers`: of a list of numbers. Raises NotRecordable."""
     kind = type(value)
-    if kind in _SCALARS:
+    if kind in SCALARS:
         return value
     if kind in (str, bytes, bytearray):
         if len(value) > LARGEST:
@@ -67,7 +67,7 @@ def recordable(value: Any, items: int = LONGEST, numbers: int = LONGEST, depth: 
         made = [recordable(v, items, numbers, depth + 1) for v in value]
         return tuple(made) if kind is tuple else made
     if kind in (set, frozenset):
-        return set(value) if all(type(v) in (*_SCALARS, str, bytes) for v in value) else _not(kind)
+        return set(value) if all(type(v) in (*SCALARS, str, bytes) for v in value) else _not(kind)
     return _not(kind)
 
 
@@ -86,7 +86,7 @@ def describes_itself(value: Any) -> bool:
         return all(map(describes_itself, value))
     numpy = sys.modules.get("numpy")
     arrays = (numpy.ndarray, numpy.generic) if numpy is not None else ()
-    return kind in (*_SCALARS, str, bytes, set) or isinstance(value, arrays)
+    return kind in (*SCALARS, str, bytes, set) or isinstance(value, arrays)
 
 
 def is_changeable(value: Any) -> bool:

@@ -155,6 +155,7 @@ class Away:
         before = self.random.now(own.start)
         after = self.fetched(step, own.start) if kind == FINAL else before
         prints = self.batches if loads and not calls else Batches()
+        batch, previous, place = prints.known(step)
         parts = dict(own.parts)
         for name, value in self.now(self._small(own), after).items():
             memory = self._state.parts[name].order == TENSORS
@@ -168,9 +169,9 @@ class Away:
             fetch=before if after != before else None,
             pass_random=self.at.random,
             loader=self.at.place,
-            batch=prints.fingerprint(step) if kind == FINAL else None,
-            previous=prints.fingerprint(step - 1),
-            place=prints.place(step - 1),
+            batch=batch if kind == FINAL else None,
+            previous=previous,
+            place=place,
             structure=self._structure_of(own.structure),
             committed=self._committed(own.committed),
             nested=b"",

@@ -40,7 +40,8 @@ class InMemory:
 
     def gathered(self) -> bytes:
         """The buffers."""
-        return self._carrier.state.parts["buffers"].take(0).bytes()
+        found: Content = self._carrier.state.parts["buffers"].take(0)
+        return found.bytes()
 
     def put(self, wanted: Small, variables: bool, whole: bool = True) -> None:
         """`variables`: those of the script's loop, too. Only what differs: all else may be in use,

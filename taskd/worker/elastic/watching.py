@@ -47,16 +47,16 @@ class Watch:
     def __init__(self, state: TrainingState, found: Callable[[str], None]) -> None:
         self._state, self._found = state, found
         self._layer = methods.Layer(LEVEL)
-        self._installed = self._open = False
-        self._inside = self._begun = False  # in an attempt; one has been begun
+        self.installed = self._open = False
+        self._inside = self.begun = False  # in an attempt; one has been begun
         self._handles: list[Any] = []
         self._versions = b""  # of the parameters when the attempt began
         self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
 
     def install(self) -> None:
         """A pass begins. Idempotent."""
-        if not self._installed:
-            self._installed = True
+        if not self.installed:
+            self.installed = True
             for name in CALLS:
                 self._layer.put(dist.ProcessGroup, name, partial(self._wrapped, name))
             for name, function in vars(functional).copy().items():
@@ -66,14 +66,14 @@ class Watch:
     def remove(self) -> None:
         self.over()
         self._layer.remove()
-        self._installed = False
+        self.installed = False
 
     # -- an attempt --------------------------------------------------------------------------------
 
     def begin(self, loads: bool) -> None:
         """An attempt begins. `loads`: of a loop over job.batches."""
-        self._open = self._installed and loads
-        self._inside, self._begun = self._installed, True
+        self._open = self.installed and loads
+        self._inside, self.begun = self.installed, True
         if self._open:
             self._versions = self._state.versions()
 
@@ -133,7 +133,7 @@ class Watch:
 
     @property
     def _looks(self) -> bool:
-        return self._open or (self._begun and not self._inside)
+        return self._open or (self.begun and not self._inside)
 
     def _called(self, name: str) -> None:
         if self._open:

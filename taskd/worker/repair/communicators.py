@@ -67,8 +67,10 @@ class Communicators:
         """The ranks that are not away."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.away)
 
-    def attempt_begins(self) -> None:
+    def attempt_begins(self) -> int:
+        """Returns `begun`."""
         self._before = groups.mark()
+        return self._renewals.begun()
 
     def attempt_failed(self) -> None:
         """Drop the groups that the attempt has made: they will be made again."""

@@ -48,7 +48,8 @@ def save() -> None:
     """Keep what this rank has loaded so far."""
     if _sources is None:
         return
-    _sources.note_main()
+    if sys.modules["__main__"] is not _sources.noted:
+        _sources.note_main()
     if not _sources.grown:
         return
     start = Start(*us())

@@ -83,7 +83,7 @@ class Sources:
         # path of a file here -> path of the file whose place it takes, on another machine
         self._stands_for: dict[str, str] = {}
         self._full = False
-        self._noted: Any = None  # the __main__ whose script has been noted
+        self.noted: Any = None  # the __main__ whose script has been noted
         self.grown = False  # since `kept` was called last
 
     # -- contents ----------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ class Sources:
     def note_main(self) -> None:
         """The same for the script, which the interpreter reads by itself where taskd does not."""
         main = sys.modules["__main__"]
-        if main is self._noted:
+        if main is self.noted:
             return
-        self._noted = main
+        self.noted = main
         if getattr(main, "__spec__", None) is not None:
             return
         path = _script(getattr(main, "__file__", None))

@@ -2,72 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from taskd.worker.state import plain
 from taskd.worker.state.kept import Keeper, Kept
 
 
+class _Fetched(NamedTuple):
+    """`states`: the generators' before and after the fetch. `place`: the loader's own state before
+    it, with that of the generators, b"" if it has none."""
+
+    batch: Kept | None
+    print: int
+    states: tuple[bytes, bytes] = (b"", b"")
+    place: bytes = b""
+
+
 class Batches:
-    """Batches by step. `fetched`: the generators' states before and after the fetch; `place`: the
-    loader's own state before it, with that of the generators, b"" if it has none."""
+    """Batches by step."""
 
     def __init__(self) -> None:
-        self._batches: dict[int, Kept] = {}
+        self._steps: dict[int, _Fetched] = {}
         self._fresh = -1  # the step whose batch nobody has had yet
         self._keeper = Keeper()
-        self._fetched: dict[int, tuple[bytes, bytes]] = {}
-        self._prints: dict[int, int] = {}
-        self._places: dict[int, bytes] = {}
 
     def __contains__(self, step: int) -> bool:
-        return step in self._batches
+        return step in self._steps and self._steps[step].batch is not None
 
     def keep(
         self, step: int, batch: Any, before: bytes, after: bytes, oldest: int, state: bytes = b""
     ) -> None:
         """Keep a step's batch, and drop those before step `oldest`. `state`: see loading.state."""
-        kept_batch, self._fresh = self._keeper.keep(batch), step
-        made: list[tuple[dict[int, Any], Any]] = [
-            (self._batches, kept_batch),
-            (self._fetched, (before, after)),
-            (self._prints, kept_batch.print),
-            (self._places, plain.encode((state, before)) if state else b""),
-        ]
-        for kept, value in made:
-            for old in [s for s in kept if s < oldest]:
-                del kept[old]
-            kept[step] = value
+        kept, self._fresh = self._keeper.keep(batch), step
+        place = plain.encode((state, before)) if state else b""
+        self._put(step, _Fetched(kept, kept.print, (before, after), place), oldest)
+
+    def _put(self, step: int, found: _Fetched, oldest: int) -> None:
+        for old in list(self._steps):
+            if old < oldest:
+                del self._steps[old]
+        self._steps[step] = found
 
     def note(self, step: int, print: int, oldest: int) -> None:
         """Note the fingerprint of what a step is computed from; the batch is kept elsewhere."""
-        self._prints = {s: p for s, p in self._prints.items() if s >= oldest} | {step: print}
+        self._put(step, _Fetched(None, print), oldest)
 
     def begin_at(self, step: int, print: int | None, place: bytes) -> None:
         """Begin with what a record for the start of `step` has of the batch before."""
         if print is not None:
-            self._prints[step - 1], self._places[step - 1] = print, place
+            self._steps[step - 1] = _Fetched(None, print, place=place)
 
     def clear(self) -> None:
         """Drop all batches: a new pass begins."""
-        for kept in (self._batches, self._fetched, self._prints, self._places):
-            kept.clear()
+        self._steps.clear()
 
     def batch(self, step: int, others: bool = False) -> Any:
         """`others`: batches of other ranks have been fetched since, perhaps into the same memory.
         Raises RuntimeError if it has been changed and was not copied."""
         fresh, self._fresh = self._fresh == step and not others, -1
-        kept = self._batches[step]
+        kept = self._steps[step].batch
+        assert kept is not None
         return kept.value if fresh else kept.again(f"the batch of step {step}")
 
     def pop(self, step: int) -> Any:
-        return self._batches.pop(step).again(f"the batch of step {step}")
+        kept = self._steps.pop(step).batch
+        assert kept is not None
+        return kept.again(f"the batch of step {step}")
 
     def fetched(self, step: int) -> tuple[bytes, bytes]:
-        return self._fetched[step]
+        return self._steps[step].states
 
-    def place(self, step: int) -> bytes:
-        return self._places.get(step, b"")
+    def known(self, step: int) -> tuple[int | None, int | None, bytes]:
+        """The fingerprints of the batches of `step` and of the step before, and the loader's place
+        before the latter."""
+        here, before = self._steps.get(step), self._steps.get(step - 1)
+        return (
+            here.print if here is not None else None,
+            before.print if before is not None else None,
+            before.place if before is not None else b"",
+        )
 
     def fingerprint(self, step: int) -> int | None:
-        return self._prints.get(step)
+        return self._steps[step].print if step in self._steps else None

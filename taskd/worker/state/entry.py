@@ -71,11 +71,6 @@ class Entry:
         """Generators' states at the start of the step, before its batch was fetched."""
         return self.fetch or self.data("random")
 
-    @property
-    def whole(self) -> bool:
-        """Whether it can leave this process."""
-        return all(content.memory is not None for content in self.parts.values())
-
     def kept(self, shards: bool = True) -> Entry:
         """The same, for this process, which goes on: of memory that changes it has a copy. Without
         `shards`: what stays in this process is left out."""
@@ -116,8 +111,9 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.previous or 0,
         there,
     )
+    described = []
     sections: list[Buffer | Rows] = [
-        _layout((entry.orders, [(n, len(c.memory or b"") > 0) for n, c in entry.parts.items()])),
+        b"",
         entry.nested,
         entry.fetch or b"",
         entry.pass_random,
@@ -129,11 +125,13 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         _bytes(entry.plan),
         entry.place,
     ]
-    for content in entry.parts.values():
-        assert content.memory is not None, "a record without shards stays in its process"
-        sections.append(content.data)
-        if len(content.memory):
-            sections.append(content.memory)
+    for name, (data, memory, _) in entry.parts.items():
+        assert memory is not None, "a record without shards stays in its process"
+        sections.append(data)
+        if some := len(memory) > 0:
+            sections.append(memory)
+        described.append((name, some))
+    sections[0] = _layout((entry.orders, described))
     return seal.close(step, numbers, sections, entry.replica_set)
 
 

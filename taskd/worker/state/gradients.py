@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from taskd.cython_api.attempt import Rows
-from taskd.cython_api.gradients import Used, waiting
+from taskd.cython_api.gradients import Same, Used, used_by, waiting
 from taskd.worker.state import plain, sharded
 from taskd.worker.state.given import UnsupportedState
 from taskd.worker.state.part import GRADIENTS, Content, Part
@@ -58,7 +58,14 @@ class Gradients(Part):
         self._updates = 0
         self.fresh = True  # this process has committed no attempt
         self.broken = False  # the current step uses gradients that its record lacks
-        self._content, self._skipped = EMPTY, list[int]()
+        # what `still` has found: gradients that wait, and parameters whose are left out
+        self._present: list[tuple[int, torch.Tensor]] = []
+        self._skipped: list[int] = []
+        self._grads = 0  # of those present, how many are in .grad
+        self._version: list[Any] = []
+        self._known: tuple[Any, Any] | None = None
+        self._described: tuple[Any, Any] = (), ()
+        self._data = b""
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Watch all protected parameters, in the order common to all ranks."""
@@ -111,11 +118,9 @@ class Gradients(Part):
 
     def committed(self) -> None:
         """Note a commit, before what the attempt leaves behind is taken."""
-        if self._used or self._stepped:
-            self._note_used()
         self.broken = self.fresh = False
-
-    def _note_used(self) -> None:
+        if not self._used and not self._stepped:
+            return
         for owner in [o for o in self._used if o not in self._stepped]:
             # not used in this attempt: it waits for a later one, or has been cleared
             if not self._used[owner].any_there():
@@ -123,46 +128,51 @@ class Gradients(Part):
                 self._unrecorded.discard(owner)
         for optimizer in self._optimizers:
             if id(optimizer) in self._stepped:
-                self._used[id(optimizer)] = Used(_of(optimizer))
+                self._used[id(optimizer)] = used_by(optimizer)
         self._stepped.clear()
 
-    def take(self, step: int, whole: bool = True) -> Content:
+    def still(self, step: int) -> bool:
         left_out: set[int] = set()  # parameters, by identity: their gradients are cleared, not used
         self._unrecorded = set()
         for owner, used in self._used.items():
             if owner not in self._goes_on and (here := used.there()):
                 left_out |= here
                 self._unrecorded.add(owner)
-        present, skipped = waiting(self._parameters, left_out)
-        grads = len(present)
-        for index, parameter in enumerate(self._parameters if self._main else ()):
-            if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
-                present.append((index, main))
-        # the content has the tensors, so that none of theirs can have another's identity
-        version = [(id(gradient), gradient._version) for _, gradient in present]
-        if version != self._content.version or skipped != self._skipped:
-            content = self._taken(present, grads, skipped, version)
-            self._content, self._skipped = content, skipped
-        return self._content
+        self._present, self._skipped, self._version = waiting(self._parameters, left_out)
+        self._grads = len(self._present)
+        if self._main:
+            for index, parameter in enumerate(self._parameters):
+                if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
+                    self._present.append((index, main))
+                    self._version.append(Same(main))
+        known, self._known = self._known, (self._version, self._skipped)
+        return known == self._known
 
-    def _taken(
-        self, present: list[tuple[int, torch.Tensor]], grads: int, skipped: list[int], version: Any
-    ) -> Content:
-        """`grads`: how many of those `present` are in `.grad`."""
-        if not present and not skipped:
+    def let_go(self) -> None:
+        """Hold no tensor: they are the script's, which may be about to replace them."""
+        self.content = self._known = None
+        self._present, self._version = [], []
+
+    def renew(self, step: int, whole: bool) -> Content:
+        if self.content is None:
+            self.still(step)
+        if not self._present and not self._skipped:
             return EMPTY
         described, rows = [], []
-        for number, (index, gradient) in enumerate(present):
+        for number, (index, gradient) in enumerate(self._present):
             name = MAIN
-            if number < grads:
+            if number < self._grads:
                 name = _name(index, gradient, self._parameters[index])
                 gradient = sharded.local(gradient)
             shape, row = plain.flat(gradient)
             described.append((index, name, *shape))
             if row.numel():
                 rows.append(row)
-        memory = Rows(rows, [gradient for _, gradient in present]) if rows else b""
-        return Content(plain.encode((skipped, described)), memory, version)
+        memory = Rows(rows) if rows else b""
+        known, self._described = self._described, (self._skipped, described)
+        if known != self._described:
+            self._data = plain.encode(self._described)
+        return Content(self._data, memory, self._version)
 
     # -- in a repair -------------------------------------------------------------------------------
 

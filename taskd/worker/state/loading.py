@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import random
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
-from taskd.cython_api import memory
+from taskd.cython_api import batch
 from taskd.worker.state import fabric, plain
 
 log = logging.getLogger("taskd.worker")
@@ -25,8 +24,6 @@ MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
 SAY_EVERY = 5.0  # seconds of drawing again
 STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
 DEPTH, OBJECTS = 5, 200  # how far around a loader to search for its generators
-SAMPLE = 4096  # bytes that a fingerprint reads at each of PLACES places of a tensor
-PLACES = 16
 ATOMS = (bool, int, float, str, type(None))
 
 
@@ -243,37 +240,12 @@ def _is_object(value: Any) -> bool:
 # -- is it the same batch? -------------------------------------------------------------------------
 
 
-def fingerprint(batch: Any) -> int:
+def fingerprint(value: Any) -> int:
     """A fingerprint of a batch, from shapes and samples of host tensors' memory. Takes some
     microseconds."""
-    value = 0
-    for tensor in tensors(batch, 0):
-        shape = repr((tuple(tensor.shape), str(tensor.dtype))).encode()
-        value = memory.checksum(_address(shape), len(shape), value)
-        if (
-            tensor.device.type != "cpu"
-            or tensor.layout is not torch.strided
-            or not plain.is_dense(tensor)
-        ):
-            continue
-        size = tensor.numel() * tensor.element_size()
-        step = max(-(-(size - SAMPLE) // (PLACES - 1)), SAMPLE) if size > SAMPLE else 1
-        for at in range(0, max(size - SAMPLE, 0) + 1, step):
-            value = memory.checksum(tensor.data_ptr() + at, min(SAMPLE, size - at), value)
-    return value
+    return batch.fingerprint(value, torch.Tensor, torch.strided)
 
 
-def tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def tensors(value: Any) -> list[torch.Tensor]:
     """The tensors in a batch: in dicts, lists and tuples."""
-    if type(value) is torch.Tensor:
-        yield value
-    elif depth < DEPTH and isinstance(value, dict):
-        for inner in value.values():
-            yield from tensors(inner, depth + 1)
-    elif depth < DEPTH and isinstance(value, (list, tuple)):
-        for inner in value:
-            yield from tensors(inner, depth + 1)
-
-
-def _address(data: bytes) -> int:
-    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
+    return batch.tensors(value, torch.Tensor)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from taskd.cython_api import frozen
 from taskd.cython_api.attempt import Rows
+from taskd.cython_api.part import Taker, take_all
 from taskd.records.sealed import Buffer
 from taskd.worker.state import plain
 
@@ -53,55 +54,73 @@ NOTHING = Content()
 Contents = Mapping[str, Content]
 
 
-class Part:
+class Part(Taker):
     """`name`: in records. `order`: see above. `label`: for the reader of a message, "" if the names
     inside tell enough. `shared`: a rank that stands in for others has each one's own while it
     computes their shares (elastic/away.py). `late`: what an attempt leaves of it is known once the
-    attempt is committed."""
+    attempt is committed.
+
+    `take`, `still` and `renew` are explained at the base class: `take` returns what it did before
+    as long as `still` finds it unchanged, else what `renew` makes."""
 
     name = label = ""
     order = VALUES
     shared, late = True, False
+    content: Content | None
 
     def present(self) -> bool:
         """Whether there is anything to take; asked when tensors or objects were added."""
         return True
-
-    def take(self, step: int, whole: bool = True) -> Content:
-        """What it has now, as the start of `step`; the same object if nothing has changed. `whole`:
-        also memory that is only taken now and then. Raises UnsupportedState, which names the value,
-        for one that cannot be recorded."""
-        raise NotImplementedError
 
     def put(self, content: Content) -> None:
         """Restore what `take` returned, perhaps in another process. Raises RuntimeError if that was
         of another model."""
         raise NotImplementedError
 
+    def let_go(self) -> None:
+        """Hold nothing of the script's, which is about to go on."""
+
     def holds(self, content: Content) -> bool:
         """Whether it has what was just put."""
-        now = self.take(0)
+        now: Content = self.take(0)
         return (now.data == content.data or same(now.data, content.data)) and same_memory(
             now.memory, content.memory
         )
+
+
+_UNSEEN = object()
 
 
 class Values(Part):
     """A part that is one value, encoded."""
 
     def __init__(self) -> None:
-        self._frozen = frozen.Frozen(self)  # equal to nothing
-        self._content = NOTHING
+        self._frozen: frozen.Frozen | None = None
+        self._found: Any = _UNSEEN  # what `still` has seen, for `renew`
 
-    def encoded(self, value: Any) -> Content:
-        """The content of `value`; the same object if it is that of the last call."""
-        if not self._frozen.same(value):
+    def value(self) -> Any:
+        """What it has now."""
+        raise NotImplementedError
+
+    def refuse(self, value: Any) -> None:
+        """Raise UnsupportedState, which names what in `value` cannot be recorded."""
+
+    def still(self, step: int) -> bool:
+        self._found = found = self.value()
+        return self._frozen is not None and self._frozen.same(found)
+
+    def renew(self, step: int, whole: bool) -> Content:
+        found, self._found = self._found, _UNSEEN
+        if found is _UNSEEN:
+            found = self.value()
+        try:
             # before encoding, so that a change in between shows the next time
-            known, data = frozen.Frozen(value), plain.encode(value)
-            if data != self._content.data or self._content is NOTHING:
-                self._content = Content(data)
-            self._frozen = known
-        return self._content
+            self._frozen, data = frozen.Frozen(found), plain.encode(found)
+        except plain.Unrecordable:
+            self._frozen = None
+            self.refuse(found)
+            raise
+        return Content(data) if self.content is None or data != self.content.data else self.content
 
 
 class Parts:
@@ -110,6 +129,7 @@ class Parts:
     def __init__(self, parts: Iterable[Part]) -> None:
         self._all: dict[str, Part] = {}
         self._present: list[Part] = []
+        self._late: list[Part] = []
         # recorded content of parts that this process does not have yet
         self._waiting: dict[str, Content] = {}
         self._left: set[str] = set()
@@ -143,19 +163,21 @@ class Parts:
         self._present = sorted(
             [p for p in self._all.values() if p.present()], key=lambda part: part.order
         )
+        self._late = [p for p in self._present if p.late]
 
     def take(self, step: int = 0, whole: bool = True, late: bool = True) -> dict[str, Content]:
         """See `Part.take`. Without `late` ones: these have NOTHING."""
-        return {
-            part.name: part.take(step, whole) if late or not part.late else NOTHING
-            for part in self._present
-        }
+        return take_all(self._present, step, whole, late, NOTHING)
 
     def take_late(self, contents: dict[str, Content], step: int) -> None:
         """Complete what `take` returned without them."""
-        for part in self._present:
-            if part.late:
-                contents[part.name] = part.take(step)
+        for each in self._late:
+            contents[each.name] = each.take(step)
+
+    def let_go(self) -> None:
+        """A step goes on."""
+        for each in self._late:
+            each.let_go()
 
     def put(self, contents: Contents, only: Callable[[Part], bool] = lambda part: True) -> None:
         """Restore those that are `only`. What a record has of taskd's own objects that this process
@@ -179,19 +201,6 @@ class Parts:
             and content.memory is not None
             and not part.holds(content)
         ]
-
-
-def unchanged(now: Contents, last: Contents) -> bool:
-    """Whether nothing has changed between two times at which all parts were taken."""
-    return now.keys() == last.keys() and all(
-        content is last[name] or _unchanged(content, last[name]) for name, content in now.items()
-    )
-
-
-def _unchanged(a: Content, b: Content) -> bool:
-    if isinstance(a.memory, bytes) and isinstance(b.memory, bytes):
-        return a.data == b.data and a.memory == b.memory
-    return a.data == b.data and a.version == b.version
 
 
 def tensors(part: Part) -> bool:

@@ -32,7 +32,8 @@ class Unreadable(ValueError):
 def encode(value: Any) -> bytes:
     """Encode `value`. Raises Unrecordable."""
     try:
-        return _pack(value)
+        packed: bytes = msgpack.packb(value, **_OPTIONS)
+        return packed
     except Unrecordable:
         raise Unrecordable(_where(value)) from None
     except (ValueError, RecursionError, OverflowError) as error:
@@ -177,15 +178,17 @@ def _default(value: Any) -> msgpack.ExtType:
 
 
 def _pack(value: Any) -> bytes:
-    # strict_types: a tuple is not a list, and a subclass is a type of its own
-    packed: bytes = msgpack.packb(
-        value,
-        default=_default,
-        strict_types=True,
-        use_bin_type=True,
-        unicode_errors="surrogatepass",
-    )
+    packed: bytes = msgpack.packb(value, **_OPTIONS)
     return packed
+
+
+# strict_types: a tuple is not a list, and a subclass is a type of its own
+_OPTIONS: dict[str, Any] = {
+    "default": _default,
+    "strict_types": True,
+    "use_bin_type": True,
+    "unicode_errors": "surrogatepass",
+}
 
 
 def _unpack(data: bytes | memoryview) -> Any:

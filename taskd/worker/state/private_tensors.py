@@ -19,17 +19,15 @@ class Buffers(Part):
     name, order = "buffers", TENSORS
 
     def __init__(self, state: TrainingState) -> None:
-        self._state, self._content = state, NOTHING
+        self._state = state
 
     def present(self) -> bool:
         return bool(self._state.buffers)
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        rows, known = self._state.buffer_rows, bytes(self._content.flat())
-        found = rows.gather(known) if rows.hosted else gather(self._state.buffers)
-        if found != known:
-            self._content = Content(memory=found)
-        return self._content
+    def renew(self, step: int, whole: bool) -> Content:
+        rows, known = self._state.buffer_rows, self.content or NOTHING
+        found = rows.gather(known.bytes()) if rows.hosted else gather(self._state.buffers)
+        return Content(memory=found) if found != known.memory else known
 
     def put(self, content: Content) -> None:
         scatter(content.flat(), self._state.buffers)
@@ -47,7 +45,7 @@ class Shards(Part):
     def present(self) -> bool:
         return bool(self._state.shards)
 
-    def take(self, step: int, whole: bool = True) -> Content:
+    def renew(self, step: int, whole: bool) -> Content:
         rows = self._state.shard_rows
         if not whole:
             return Content(memory=None, version=self.version(step))

@@ -26,7 +26,7 @@ class RandomState(Part):
         self._device = device if device.type != "cpu" else None
         self._more: list[Any] = []
         self._early: list[bytes] = []  # restored states of generators that are not watched yet
-        self._taken, self._content = b"", Content()
+        self._taken = b""
         self._gauss: Any = None  # the deviate that python's generator holds in advance
         self._drawing: Any = None  # numpy's generator, once there is one
         self._python = _Source(lambda: plain.encode(random.getstate()), generator_memory.of_python)
@@ -90,10 +90,11 @@ class RandomState(Part):
             self._taken = taken
         return self._taken
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        if (now := self.snapshot()) is not self._content.data:
-            self._content = Content(now)
-        return self._content
+    def still(self, step: int) -> bool:
+        return self.content is not None and self.snapshot() is self.content.data
+
+    def renew(self, step: int, whole: bool) -> Content:
+        return Content(self.snapshot())
 
     def put(self, content: Content) -> None:
         self.restore(bytes(content.data))

@@ -20,7 +20,7 @@ import torch
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.replica_sets import Holding
-from taskd.cython_api import attempt, damage, memory
+from taskd.cython_api import attempt, batch, damage, memory
 from taskd.worker.state.gathering import gather
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 TEXT = 200  # bytes compared of what ranks plan
 BYTES = 64  # at each end of a tensor: an update changes nearly every element
 ROWS = 16  # rows read at one step, others at the next: ~2 us
-
-
-def is_due(step: int) -> bool:
-    """Whether ranks compare at the end of this step: 0, 1, 3, 7, 15… Optimizer state exists after
-    the first update; LocalSGD may begin at any step."""
-    return step & (step + 1) == 0
 
 
 @dataclass(frozen=True)
@@ -86,8 +80,8 @@ def compare(
         return None
     rows, names = state.replicated, state.layout()
     hosted = [row.cpu() for row in rows]
-    sums = torch.tensor([_signed(memory.checksum(t.data_ptr(), t.numel())) for t in hosted])
-    sums = sums.to(torch.int64)
+    # int64 cannot hold an unsigned 64-bit checksum
+    sums = torch.tensor([value - (1 << 63) for value in batch.checksums(hosted)]).to(torch.int64)
     content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
     # asked after the checksums: those of a page that was just lost are of zeros
     lost = damage.spoiled() != 0

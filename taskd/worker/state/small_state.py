@@ -3,42 +3,47 @@ tensors, objects with a state_dict()."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import attempt, frozen
+from taskd.cython_api.part import Looker, flags
 from taskd.worker.state import module_state, plain
 from taskd.worker.state.given import Given, UnsupportedState, parameters_of
-from taskd.worker.state.part import NOTHING, Content, Part, Values
+from taskd.worker.state.part import Content, Part, Values
 
 OBJECT = "object "  # in a part's name, before that of the object
+FLAG = "require_forward_param_sync"  # of DDP
 
 
-class Groups(Part):
+class Groups(Values):
     """The optimizers' param_groups, without the parameters."""
 
     name = "param_groups"
 
     def __init__(self, optimizers: dict[str, torch.optim.Optimizer]) -> None:
+        super().__init__()
         self._optimizers = optimizers
         self._known: frozen.Groups | None = None
-        self._content = NOTHING
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        if self._known is not None and self._known.same():
-            return self._content
-        known = frozen.Groups(self._optimizers.values())
-        groups = {
+    def still(self, step: int) -> bool:
+        return self._known is not None and self._known.same()
+
+    def renew(self, step: int, whole: bool) -> Content:
+        self._known, self._frozen = frozen.Groups(self._optimizers.values()), None
+        return super().renew(step, whole)
+
+    def value(self) -> Any:
+        return {
             n: [{k: v for k, v in g.items() if k != "params"} for g in o.param_groups]
             for n, o in self._optimizers.items()
         }
-        data = _encoded(groups, "param_groups")
-        if self._known is None or data != self._content.data:
-            self._content = Content(data)
-        self._known = known
-        return self._content
+
+    def refuse(self, value: Any) -> None:
+        _refuse(value, "param_groups")
 
     def put(self, content: Content) -> None:
         for name, saved in plain.decode(content.data).items():
@@ -71,7 +76,7 @@ class OptimizerValues(Values):
         self._where = {name: indices for name, indices in where.items() if indices}
         return bool(self._where)
 
-    def take(self, step: int, whole: bool = True) -> Content:
+    def value(self) -> Any:
         found: dict[str, dict[int, Any]] = {}
         for name, indices in self._where.items():
             optimizer = self._optimizers[name]
@@ -80,11 +85,10 @@ class OptimizerValues(Values):
                 i: {k: v for k, v in states[i].items() if not isinstance(v, torch.Tensor)}
                 for i in indices
             }
-        try:
-            return self.encoded(found)
-        except plain.Unrecordable:
-            _encoded(found, "state")
-            raise
+        return found
+
+    def refuse(self, value: Any) -> None:
+        _refuse(value, "state")
 
     def put(self, content: Content) -> None:
         for name, of_parameters in plain.decode(content.data).items():
@@ -94,28 +98,25 @@ class OptimizerValues(Values):
                 optimizer.state[parameters[index]].update(values)
 
 
-class Modes(Part):
+class Modes(Looker, Part):
     """Training modes, and which parameters are trained."""
 
     name = "modes"
 
     def __init__(self, given: Given) -> None:
         self._given = given
-        self._modes = attempt.Modes(given.all_modules, given.ddps)
-        self._known: tuple[bytes, bytes] | None = None
-        self._content = NOTHING
+        self.look = attempt.Modes(given.all_modules, given.ddps).take
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        if (found := self._modes.take()) is not self._known:
-            self._known, self._content = found, Content(plain.encode(found))
-        return self._content
+    def renew(self, step: int, whole: bool) -> Content:
+        self.seen = self.look()
+        return Content(plain.encode(self.seen))
 
     def put(self, content: Content) -> None:
         given = self._given
         module_state.put_modes([*given.all_modules, *given.ddps], *plain.decode(content.data))
 
 
-class Synced(Part):
+class Synced(Looker, Part):
     """Whether each DDP's next forward will broadcast the buffers: not after one under no_sync() or
     no_grad()."""
 
@@ -123,23 +124,22 @@ class Synced(Part):
     shared = False
 
     def __init__(self, ddps: list[DistributedDataParallel]) -> None:
-        self._ddps, self._content = ddps, NOTHING
+        self._ddps, self.look = ddps, partial(flags, ddps, FLAG)
 
     def present(self) -> bool:
         return bool(self._ddps)
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        flags = bytes([bool(ddp.require_forward_param_sync) for ddp in self._ddps])
-        if flags != self._content.data:
-            self._content = Content(flags)
-        return self._content
+    def renew(self, step: int, whole: bool) -> Content:
+        self.seen = self.look()
+        return Content(self.seen)
 
     def put(self, content: Content) -> None:
         for ddp, flag in zip(self._ddps, content.data, strict=True):
-            ddp.require_forward_param_sync = bool(flag)
+            setattr(ddp, FLAG, bool(flag))
 
     def holds(self, content: Content) -> bool:
-        return self.take(0).data == content.data
+        now: Content = self.take(0)
+        return now.data == content.data
 
 
 class Object(Values):
@@ -153,21 +153,22 @@ class Object(Values):
         # a scaler learns from averaged gradients
         self.shared = not isinstance(value, torch.amp.GradScaler)
 
-    def take(self, step: int, whole: bool = True) -> Content:
-        version = getattr(self._value, "state_version", None)
-        if version is not None and version == self._version:
-            return self._content
-        state = self._value.state_dict()
-        try:
-            content = self.encoded(state)
-        except plain.Unrecordable:
-            _encoded({self.label: state}, "state_dict()")
-            raise
-        self._version = version
-        return content
+    def still(self, step: int) -> bool:
+        known, self._version = self._version, getattr(self._value, "state_version", None)
+        if known is not None and bool(known == self._version):
+            return True
+        self._found = found = self._value.state_dict()
+        return self._frozen is not None and self._frozen.same(found)
+
+    def value(self) -> Any:
+        self._version = getattr(self._value, "state_version", None)
+        return self._value.state_dict()
+
+    def refuse(self, value: Any) -> None:
+        say_unrecordable(self.label, "state_dict()", value)
 
     def put(self, content: Content) -> None:
-        self._version, value = None, plain.decode(content.data)
+        self._version, self._frozen, value = None, None, plain.decode(content.data)
         self._value.load_state_dict(value)
         if isinstance(self._value, torch.amp.GradScaler) and value:
             # not in its state_dict: what it did to each optimizer since the last update(), in the
@@ -175,15 +176,9 @@ class Object(Values):
             self._value._per_optimizer_states.clear()
 
 
-def _encoded(values: dict[str, Any], kind: str) -> bytes:
-    """`values` by the name of the protected object. Raises UnsupportedState, which names it and the
-    value that cannot be recorded; `kind`: what of it that is."""
-    try:
-        return plain.encode(values)
-    except plain.Unrecordable:
-        for name, value in values.items():
-            say_unrecordable(name, kind, value)
-        raise
+def _refuse(values: dict[str, Any], kind: str) -> None:
+    for name, value in values.items():
+        say_unrecordable(name, kind, value)
 
 
 def say_unrecordable(name: str, kind: str, value: Any) -> None:

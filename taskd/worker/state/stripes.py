@@ -42,8 +42,10 @@ class Stripes:
         self._file = SlotFile(stripe_path(directory, local_rank), STRIPES)
         self._pieces = attempt.Rows(())
         self._targets: list[list[torch.Tensor]] = []
+        self.ready = False  # there is room: they are laid out
         self._length = 0
         self._part = (0, 1)  # number of how many
+        self._kind, self._by_torch = _kind(*self._part), False
         self._written = [NONE] * STRIPES  # (step, length, part) by slot, of this process
         self._scan()
 
@@ -59,13 +61,16 @@ class Stripes:
         self._part = peers.index(self._local_rank), len(peers)
         begin, end = _bounds(_total(tensors), *self._part)
         self._length = end - begin
-        self._targets = []
+        self._targets, self.ready = [], False
         self._reserve(tensors, local, growth)
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
+        self._by_torch = not self._pieces.hosted or self._pieces.total > PARALLEL
+        self._kind = _kind(*self._part)
         sizes = [piece.numel() for piece in self._pieces.tensors]
         for slot in range(STRIPES):
             row = torch.frombuffer(self._file.buffer(slot), dtype=torch.uint8)
             self._targets.append(list(row[: sum(sizes)].split(sizes)))
+        self.ready = True
 
     def _reserve(
         self, tensors: list[torch.Tensor], local: Sequence[int] | None, growth: int
@@ -93,11 +98,6 @@ class Stripes:
         self._written = [NONE] * STRIPES
         self._scan()
 
-    @property
-    def ready(self) -> bool:
-        """Whether there is room: they are laid out."""
-        return bool(self._targets)
-
     def lack(self, tensors: list[torch.Tensor], local: Sequence[int] | None = None) -> str:
         """What they take, and the remedy where there is no room for them."""
         if not self._directory.exists():
@@ -118,19 +118,19 @@ class Stripes:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
             return
-        if self._found(step):
+        if step in self._slots.stripes and self._found(step):
             return
         slot = self._slots.stripe(step)
         self._written[slot] = NONE
         # if a page was lost during the copy, the result is not the start of the step
-        if self._by_torch():
+        if self._by_torch and self._torch_copies():
             file.begin(slot)
             damaged = damage.damaged()
             torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
             if damage.damaged() != damaged:
                 return
             file.commit(slot, step, self._length, 0, _kind(*self._part))
-        elif not file.write_rows(slot, step, self._pieces, _kind(*self._part)):
+        elif not file.write_rows(slot, step, self._pieces, self._kind):
             return
         self._written[slot] = (step, self._length, self._part)
         self._slots.striped(step, slot)
@@ -150,8 +150,6 @@ class Stripes:
     def _found(self, step: int) -> bool:
         """Whether the previous process of this rank has left the same stripe: no moment may be
         without it, as all replicas may die in it."""
-        if step not in self._slots.stripes:
-            return False
         slot = self._slots.stripes.index(step)
         left = self._file.read_slot(slot)
         if left is None or (left.length, left.kind) != (self._length, _kind(*self._part)):
@@ -168,10 +166,9 @@ class Stripes:
         for slot in self._file.valid():
             self._slots.stripes[slot.index] = slot.step
 
-    def _by_torch(self) -> bool:
+    def _torch_copies(self) -> bool:
         """Whether torch copies: from another device, or with several threads if that pays."""
-        pieces = self._pieces
-        return not pieces.hosted or (pieces.total > PARALLEL and torch.get_num_threads() > 1)
+        return not self._pieces.hosted or torch.get_num_threads() > 1
 
     @property
     def length(self) -> int:

@@ -113,7 +113,7 @@ class TrainingState:
         self.replicated_rows = attempt.Rows(self.replicated, originals)
         self.shard_rows = attempt.Rows(self.shards, of_shards)
         self.buffer_rows = attempt.Rows(self.buffers)
-        self._places = attempt.Places(
+        self.places = attempt.Places(
             torch.Tensor, self._leaves, self.optimizers.values(), self._loose()
         )
         self.parts.arrange()
@@ -121,7 +121,7 @@ class TrainingState:
 
     def changed(self) -> bool:
         """Whether `refresh` is due; takes ~40 ns per tensor."""
-        return self._places.changed()
+        return self.places.changed()
 
     def _loose(self) -> list[torch.nn.Parameter]:
         """Parameters that only an optimizer has."""

@@ -93,33 +93,39 @@ class Attempts:
         except WouldDiverge as refused:
             self.refused(refused)
             raise
-        self._next_stamp()
-        session.communicators.attempt_begins()
-        self._collectives = session.communicators.begun()
+        self._stamp += 1
+        allocations.attempt(self._stamp)
+        self._collectives = session.communicators.attempt_begins()
         self._waiting.begin()
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
-        session.standing.begin(step, before, self.loads)
-        self.watch.begin(self.loads)
+        if session.stand_ins:
+            session.standing.begin(step, before, self.loads)
+        if self.watch.installed:
+            self.watch.begin(self.loads)
+        else:
+            self.watch.begun = True
         slot.progress(step, slot.COMPUTING)
         slot.started(step + 1)
         session.agent.begun(step)
         # with ranks away, what a forward computes may be another rank's share
-        if self._plan is not None and not session.standing.shrunk:
+        if self._plan is not None and not session.stand_ins:
             self._forward = Forward(session, self._plan, self._end_for)
-        self.begun.fire()
+        if self.begun.due:
+            self.begun.fire()
         if self.profile is not None:
             self.profile.begins(step)
         return True
 
     def ended(self, error: BaseException | None) -> Ending:
         """End the attempt's body; `error`: the exception it raised."""
+        standing = self._session.standing
         try:
-            if self.open and self._session.standing.ended(error):
+            if self.open and standing.mine and standing.ended(error):
                 if slot.interruption() <= self._session.built_at:
                     return Ending.SHARED
                 # the shares that are left need not be computed
-                self._session.standing.abandon()
+                standing.abandon()
                 error = Interrupted()
             ending = self._ended(error)
         except WouldDiverge as refused:
@@ -133,7 +139,7 @@ class Attempts:
         if error is not None:
             return Ending.REPEATED if self._failed(error) else Ending.RAISED
         try:
-            if self.open:
+            if self.open and self._agreement.due(self.step):
                 self._agreement.compare(self.step)
         except Exception as failed:
             if self._failed(failed):
@@ -150,11 +156,13 @@ class Attempts:
         if not self._gated:
             self._gate(raising=False)
         self._close()
-        if slot.interruption() > session.built_at or self._suspicion.spoiled(self.step):
+        if slot.interruption() > session.built_at or (
+            damage.spoiled() and self._suspicion.spoiled(self.step)
+        ):
             return False
         own = self._recorder.collect(self.step + 1)
         # the look above may have touched a lost page
-        if self._suspicion.spoiled(self.step):
+        if damage.spoiled() and self._suspicion.spoiled(self.step):
             return False
         self.cut = self._plan = None
         self._updates = 0
@@ -207,14 +215,12 @@ class Attempts:
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""
         self.open, self.cut = False, self._stamp
-        self._session.standing.over()
-        self.watch.over()
+        if self._session.stand_ins or self.watch.installed:
+            self._session.standing.over()
+            self.watch.over()
         if self._forward is not None:
             self._forward.stop()
             self._forward = None
-        self._next_stamp()
-
-    def _next_stamp(self) -> None:
         self._stamp += 1
         allocations.attempt(self._stamp)
 
@@ -228,30 +234,36 @@ class Attempts:
         if not self.open:
             return
         self._waiting.updates()
-        given = [*args[1:], keywords.get("closure")]
-        self._session.standing.updates(closure=given[0] is not None)
-        self._session.gradients.updating(optimizer, closure=given[0] is not None)
-        if given[0] is not None and optimizer not in self._closures:
+        closure = (args[1] if len(args) > 1 else keywords.get("closure")) is not None
+        session = self._session
+        if session.standing.mine:
+            session.standing.updates(closure)
+        session.gradients.updating(optimizer, closure)
+        if closure and optimizer not in self._closures:
             self._closures.append(optimizer)
             optimizer.register_step_post_hook(self._after_closure)
-        self._check_gradients()
+        if session.gradients.broken:
+            self._check_gradients()
         self._updates += 1
         if not self._gated:
             self._gate(raising=True)
             slot.progress(self.step, slot.UPDATING)
-            self.watch.updates()
-        self.updating.fire()
+            if self.watch.installed:
+                self.watch.updates()
+        if self.updating.due:
+            self.updating.fire()
 
     def _after_closure(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Look at the gradients again: the closure of this update has been called."""
         if self.open:
             self._session.gradients.updated(optimizer)
-            self._check_gradients()
+            if self._session.gradients.broken:
+                self._check_gradients()
 
     def _check_gradients(self) -> None:
         """End an attempt that was repeated from records without the gradients that the script now
         uses: repeating the step before records them."""
-        if self._session.gradients.broken and self._resumed_at == self.step:
+        if self._resumed_at == self.step:
             self._end_for(
                 "the script uses gradients of the step before, which it had always cleared so far;"
                 " that step is repeated"

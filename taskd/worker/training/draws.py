@@ -283,6 +283,7 @@ class Draws:
         self._missing: list[tuple[Place, tuple[bytes, bytes]]] = []
         self._step = 0  # this process begins before it
         self._closed = False
+        self.idle = False  # there are none, and there will be none
 
     def add(
         self, source: Iterable[Any] | LoaderOf, leave: Callable[[Any], None] = lambda loader: None
@@ -350,7 +351,7 @@ class Draws:
                 "the rank's previous process had called job.iterate()"
                 f" {len(self._missing)} times more before its loop than this one"
             )
-        self._closed = True
+        self._closed, self.idle = True, not self._all
         for drawn in self._all:
             drawn.attempt_begins(step, oldest)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from taskd import settings
 from taskd.core.snapshots import PASS_END, PAUSED
-from taskd.cython_api import slot
+from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.worker.discovery import carried
@@ -62,6 +62,7 @@ class Loop:
         self._loads_from = -1  # the first step of the pass whose batch this process can load
         self._loader: Iterable[Any] | None = None  # of the current pass
         self._iterator: Iterator[Any] | None = None
+        self._stateful = False  # the loader may say itself where it is
 
     def run(
         self, loader: Iterable[Any] | None, total: int | None
@@ -117,7 +118,7 @@ class Loop:
             if (
                 slot.interruption() > session.built_at
                 or self._suspicion.present
-                or self._suspicion.spoiled(attempts.step)
+                or (damage.spoiled() and self._suspicion.spoiled(attempts.step))
             ):
                 self._repair()
                 continue
@@ -218,6 +219,7 @@ class Loop:
         if iterator is not None:
             self._loads_from = self.attempts.step
         self._loader, self._iterator = loader, iterator
+        self._stateful = hasattr(loader, "state_dict")
         self.attempts.loads = iterator is not None
         return True
 
@@ -233,7 +235,7 @@ class Loop:
             random.restore(self.batches.fetched(step)[1])  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
-            state = loading.state(self._loader)
+            state = loading.state(self._loader) if self._stateful else b""
             try:
                 batch = next(self._iterator)
             except StopIteration:
@@ -242,10 +244,11 @@ class Loop:
                 self._end = step
                 return None
             self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
-        with self._refusing():
-            fetched = self.batches.fetched(step)[0], oldest, self.batches.fingerprint(step)
-            passes.fetch(step, *fetched)
-        return self.batches.fetched(step)
+        found = self.batches.fetched(step)
+        if self.session.standing.mine:
+            with self._refusing():
+                passes.fetch(step, found[0], oldest, self.batches.fingerprint(step))
+        return found
 
     def _follows(self, entry: Entry | None) -> None:
         """Memory has been restored: ranks that this one stands in for from now on come to where it
@@ -274,7 +277,11 @@ class Loop:
             self.attempts.inelastic.tell()
         # looks for unprotected state that the script carries on; a replacement's predecessor has
         # looked
-        if ending in (Ending.COMMITTED, Ending.AGAIN) and self.session.agent.incarnation == 0:
+        if (
+            self._carried.due
+            and ending in (Ending.COMMITTED, Ending.AGAIN)
+            and self.session.agent.incarnation == 0
+        ):
             self._carried.committed(
                 [
                     self._iterator,

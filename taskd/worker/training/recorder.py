@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
+from taskd.cython_api.part import unchanged, whole
 from taskd.records import room
 from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
@@ -26,7 +27,7 @@ from taskd.worker.state import entry as entries
 from taskd.worker.state import plain, replicas
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
-from taskd.worker.state.part import Content, tensors, unchanged
+from taskd.worker.state.part import Content, tensors
 from taskd.worker.training import memory
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
@@ -93,15 +94,16 @@ class Recorder:
         """Record the start of `step`; False if the record cannot be trusted. `before`, `after`: the
         generators' states around the fetch of its batch, equal if there is none."""
         session, began = self._session, time.monotonic()
-        self.refresh()
         oldest = self.pace.oldest(step)
-        self._draws.attempt_begins(step, oldest)
+        if not self._draws.idle:
+            self._draws.attempt_begins(step, oldest)
         whole = self.pace.due(step)
         taken = self._collect(step, whole, before)
         if damage.spoiled():
             return False
         same = taken.same(self._last)
-        self._note_drift(step, same)
+        if not same:
+            self._note_drift(step)
         if (
             same
             and after == before
@@ -113,50 +115,55 @@ class Recorder:
             self.keep_entry(step, FINAL, self._entry(step, FINAL, taken, after))
         if self._cursor.calls or not whole:
             self._remember(step, FINAL, self._entry(step, FINAL, taken, after), oldest)
-        self._last = None  # its tensors are the script's to let go of
-        if whole and session.stripes is not None and memory.stripes_fit(session, step):
-            session.stripes.write(step)
+        self._last = None
+        session.state.parts.let_go()
+        stripes = session.stripes if whole else None
+        if stripes is not None and (stripes.ready or memory.stripes_fit(session, step)):
+            stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
         if whole:
-            self.pace.recorded(step)
             now, spent, self._spent = time.monotonic(), self._spent, 0.0
-            self.pace.measured(spent + now - began, began - self._began)
+            self.pace.recorded(step)
+            if self.pace.chosen:
+                self.pace.measured(spent + now - began, began - self._began)
         self._began = began
         self.note_memory(step, taken.mark)
-        session.orders.attempt_begins()
+        if session.orders.listening:
+            session.orders.attempt_begins()
         return True
 
     def collect(self, step: int) -> Taken:
         """Take what an attempt has left, as the start of `step`, if it is committed."""
-        self.refresh()
         return self._collect(step, self.pace.every == 1, late=False)
 
     def commit(self, step: int, taken: Taken) -> None:
         """Record the result of `collect` as the start of `step`."""
         session = self._session
-        session.orders.committed()
+        if session.orders.listening:
+            session.orders.committed()
         session.gradients.committed()
         session.state.parts.take_late(taken.parts, step)
-        session.standing.committed(taken.parts["gradients"])
+        if session.stand_ins:
+            session.standing.committed(taken.parts["gradients"])
         self._commits += 1
         if self._commits == MEASURED and session.rank == 0:
             estimating.begin(session.state, session.communicators.world_size, session.agent)
         entry = self._entry(step, PROVISIONAL, taken)
-        if entry.whole:
+        if whole(taken.parts):
             self._start, began = None, time.monotonic()
             self.keep_entry(step, PROVISIONAL, entry)
             self._spent = time.monotonic() - began
         else:
             self._remember(step, PROVISIONAL, entry, -1)
         self._last = taken
-        self._draws.committed(step)
+        if not self._draws.idle:
+            self._draws.committed(step)
         self.note_memory(step, taken.mark)
 
     def before_calls(self, step: int) -> None:
         """Notice, from the start of the script's loop, what it changes before its first call."""
         if self._last is None:
-            self.refresh()
             self._last = self._collect(step)
 
     def wait(self, step: int, kind: int) -> None:
@@ -165,7 +172,8 @@ class Recorder:
         taken = self._collect(step)
         # after the end of a pass no step before it is repeated, so this record must exist
         if kind == PASS_END or not damage.spoiled():
-            self._note_drift(step, taken.same(self._last))
+            if not taken.same(self._last):
+                self._note_drift(step)
             self.keep_entry(step, kind, self._entry(step, kind, taken))
 
     def end_pass(self) -> None:
@@ -193,7 +201,7 @@ class Recorder:
     def refresh(self) -> None:
         """The script may have added or exchanged tensors."""
         state = self._session.state
-        if state.changed() and state.refresh():
+        if state.places.changed() and state.refresh():
             self._session.gradients.watch(state.parameters())
             self.lay_out()
 
@@ -207,10 +215,13 @@ class Recorder:
     ) -> Taken:
         """`random`: generators' states that belong to it, if others have been drawn since."""
         state = self._session.state
+        if state.places.changed():
+            self.refresh()
         parts = state.parts.take(step, whole, late)
         if random is not None and random is not parts["random"].data:
             parts["random"] = Content(random)
-        return Taken(parts, replicas.mark(state.replicated_rows, step), self._draws.places())
+        draws = b"" if self._draws.idle else self._draws.places()
+        return Taken(parts, replicas.mark(state.replicated_rows, step), draws)
 
     def note_memory(self, step: int, mark: int | None = None) -> None:
         """Note that parameters and optimizer state are those of the start of `step`. `mark`: of the
@@ -218,7 +229,8 @@ class Recorder:
         state = self._session.state
         if mark is None:
             mark = replicas.mark(state.replicated_rows, step)
-        self._noted = step, state.versions(step), mark
+        versions = state.versions(step) if state.shards else state.replicated_rows.versions()
+        self._noted = step, versions, mark
 
     def is_clean(self, step: int) -> bool:
         """Whether they still are; writes through `.data` do not change torch's version counter."""
@@ -226,9 +238,9 @@ class Recorder:
         state = self._session.state
         return state.versions(at) == versions and replicas.mark(state.replicated_rows, at) == mark
 
-    def _note_drift(self, step: int, same: bool) -> None:
-        """Note whether user code between two steps has changed what the last commit recorded."""
-        if (last := self._last) is not None and not same:
+    def _note_drift(self, step: int) -> None:
+        """User code between two steps has changed what the last commit recorded."""
+        if (last := self._last) is not None:
             self.drifted = drifting(self.drifted, step)
             if self._cursor.calls:
                 parts = self._session.state.parts
@@ -238,7 +250,7 @@ class Recorder:
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
         """Remember the small state of the start of a step in this process."""
         kept = entry.kept(shards=False)
-        if not entry.whole:
+        if not whole(entry.parts):
             self._start = (step, kind, kept)
         if self._cursor.calls and kind == FINAL:
             self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: kept}
@@ -256,7 +268,6 @@ class Recorder:
             return entries.decode(kept[1], session.entries.seal, step)
         if step in self.starts:
             return self.starts[step]
-        self.refresh()
         return self._entry(step, FINAL, self._collect(step)).kept(shards=False)
 
     def _entry(self, step: int, kind: int, taken: Taken, after: bytes | None = None) -> Entry:
@@ -267,6 +278,7 @@ class Recorder:
         if after is not None and after != parts["random"].data:
             fetch = bytes(parts["random"].data)
             parts = parts | {"random": Content(after)}
+        batch, previous, place = self._batches.known(step)
         entry = Entry(
             pass_number=cursor.pass_number,
             index=cursor.index,
@@ -276,31 +288,32 @@ class Recorder:
             fetch=fetch,
             pass_random=cursor.pass_random,
             loader=cursor.loader,
-            batch=self._batches.fingerprint(step) if kind == FINAL else None,
-            previous=self._batches.fingerprint(step - 1),
-            place=self._batches.place(step - 1),
+            batch=batch if kind == FINAL else None,
+            previous=previous,
+            place=place,
             calls=cursor.calls,
             committed=self._committed[1] if again else b"",
             plan=cursor.plan + (self._session.variables.ranges if cursor.calls else ""),
             draws=taken.draws,
-            origins=self._draws.origins(),
+            origins=b"" if self._draws.idle else self._draws.origins(),
             every=self.pace.every,
             orders=self._session.orders.present,
             replica_set=self._session.state.replicas.of,
         )
-        nested = self._session.standing.nested(step, kind, entry)
-        return replace(entry, nested=nested) if nested else entry
+        if self._session.standing.mine:
+            entry.nested = self._session.standing.nested(step, kind, entry)
+        return entry
 
     def keep_entry(self, step: int, kind: int, entry: Entry) -> None:
         """Write the record of `step`. Where there is no room for it the job trains on; this process
         remembers what it can."""
         session = self._session
         imports.save()  # before the record that follows it to the keepers
-        damaged = damage.damaged()
+        # a page of a gradient that was lost under the copy is zeros in it: that is no record
+        whole = damage.Whole()
         buffers = entries.encode(entry, session.entries.seal, step)
         try:
-            # a page of a gradient that was lost under the copy is zeros in it: that is no record
-            session.entries.write(step, kind, buffers, whole=lambda: damage.damaged() == damaged)
+            session.entries.write(step, kind, buffers, whole)
         except OSError as error:
             self._say_unrecorded(sum(map(len, buffers)), error)
             if not entry.parts[

@@ -9,16 +9,15 @@ Action = Callable[[], object]
 
 
 class Trigger:
-    """Runs each scheduled action once."""
+    """Runs each scheduled action once. `due`: those that are scheduled."""
 
     def __init__(self) -> None:
-        self._due: list[Action] = []
+        self.due: list[Action] = []
 
     def add(self, action: Action) -> None:
-        self._due.append(action)
+        self.due.append(action)
 
     def fire(self) -> None:
-        if self._due:
-            self._due, due = [], self._due
-            for action in due:
-                action()
+        self.due, due = [], self.due
+        for action in due:
+            action()
