@@ -193,6 +193,13 @@ def test_change_between_two_attempts_is_seen(script):
     assert script.gradients.take(0) != before
 
 
+def test_a_parameter_that_is_added_before_others_renumbers_them(script):
+    script.backward()
+    assert names(script.gradients.take(0)) == [(0, GRAD), (1, GRAD)]
+    script.gradients.watch([torch.nn.Parameter(torch.ones(1)), *script.weights])
+    assert names(script.gradients.take(0)) == [(1, GRAD), (2, GRAD)]
+
+
 def test_buckets_that_gradients_were_views_of_are_known():
     """DDP(gradient_as_bucket_view=True) writes them at each step, whatever zero_grad() does."""
     net = torch.nn.Linear(2, 2)

@@ -69,6 +69,7 @@ class Gradients(Part):
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Watch all protected parameters, in the order common to all ranks."""
+        self.let_go()  # the numbers of parameters are in what was taken
         self._parameters = list(parameters)
         self._main = any(hasattr(p, MAIN) for p in self._parameters)
 
