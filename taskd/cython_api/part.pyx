@@ -65,14 +65,6 @@ def unchanged(dict now not None, dict last not None):
     return True
 
 
-def whole(parts not None):
-    """Whether all memory was taken: else it stays in this process."""
-    for content in parts.values():
-        if content.memory is None:
-            return False
-    return True
-
-
 def flags(list objects not None, str name not None):
     """An attribute of each, as bytes of 0 and 1."""
     cdef bytearray found = bytearray()

@@ -111,3 +111,16 @@ def test_five_ranks(tmp_path, reference):
     blocked = re.findall(killed, result.log("manager.log"))
     gone = [world - 1, 0, 1, *map(int, blocked)]
     assert replaced == {rank: gone.count(rank) for rank in range(world)}
+
+
+def test_records_at_some_steps_where_every_rank_has_all_state(tmp_path, reference):
+    """A rank that is interrupted between two records repeats its step from what its process
+    remembers; one that is killed brings all back to the last step that is recorded."""
+    faults = "1:23:forward:cut,2:37:forward:kill,0:48:backward:cut,1:59:tail:kill"
+    result = training.taskd(
+        tmp_path / "job", 4, "mlp.py", STEPS, faults=faults, TASKD_SNAPSHOT_STEPS="5"
+    )
+    training.assert_equal(result, reference(4, "mlp.py", STEPS), 4)
+    repeated = [incident["step"] for incident in result.incidents]
+    # records are five steps apart from where the job began, or a repair resumed
+    assert repeated == [23, 33, 48, 58], repeated

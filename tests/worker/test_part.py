@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from taskd.cython_api.part import unchanged, whole
+from taskd.cython_api.part import unchanged
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.part import NOTHING, Content, tensors
 from taskd.worker.state.random_state import RandomState
@@ -93,17 +93,68 @@ def test_what_an_attempt_leaves_is_taken_once_it_is_committed():
     early = state.parts.take(late=False)
     assert early["gradients"] is NOTHING
     state.parts.take_late(early, 1)
-    assert early["gradients"] is gradients.content and whole(early)
+    assert early["gradients"] is gradients.content
 
 
 def test_no_tensor_is_held_while_a_step_goes_on():
     """A copy of the gradients would stay until the step has ended."""
     state, _ = made()
     train(state, update=False)
-    taken = state.parts.take()
     gradient = weakref.ref(next(state.parameters()).grad)
-    del taken
+    kept = state.parts.take()["gradients"].kept()
     state.parts.let_go()
     state.optimizers["optimizer"].zero_grad()
     gc.collect()
-    assert gradient() is None
+    assert gradient() is None and kept.memory
+
+
+def test_a_look_at_an_optimizer_leaves_it_as_it_is():
+    """LBFGS has its state, numbers among it, at its first parameter alone."""
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.LBFGS(net.parameters())
+    state = TrainingState({"model": net, "optimizer": optimizer})
+    optimizer.state[net.weight]["n_iter"] = 3
+    state.parts.arrange()
+    kept = state.parts.take()
+    assert "optimizer values" in kept and list(optimizer.state) == [net.weight]
+    optimizer.state[net.weight]["n_iter"] = 4
+    state.parts.put(kept)
+    assert optimizer.state[net.weight]["n_iter"] == 3
+
+
+def test_an_object_that_could_not_be_taken_is_asked_again():
+    class Versioned(Counter):
+        state_version = 1
+
+        def state_dict(self):
+            if self.value < 0:
+                raise ValueError("not now")
+            return {"value": self.value}
+
+    state, _ = made(counter=(counter := Versioned()))
+    before = state.parts.take()
+    counter.value, counter.state_version = -1, 2
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not now"):
+            state.parts.take()
+    counter.value = 2
+    assert state.parts.take()["object counter"] != before["object counter"]
+
+
+def test_values_are_the_same_however_they_lie_in_memory():
+    class Copies(Counter):
+        def __init__(self, table: torch.Tensor) -> None:
+            self.table = table
+
+        def state_dict(self):
+            return {"table": self.table}
+
+        def load_state_dict(self, state):
+            self.table.copy_(state["table"])
+
+    table = torch.arange(6.0).view(2, 3)
+    kept = made(mine=Copies(table.t().contiguous().t()))[0].parts.take()
+    state, _ = made(mine=(mine := Copies(torch.zeros(2, 3))))
+    state.parts.put({"object mine": kept["object mine"]})
+    assert torch.equal(mine.table, table)
+    assert state.parts.differing({"object mine": kept["object mine"]}) == []

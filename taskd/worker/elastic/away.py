@@ -100,8 +100,8 @@ class Away:
     def _apart(self, name: str) -> private.Apart:
         part = self._state.parts[name]
         if part.order == TENSORS:
-            sizes = [row.numel() for row in self._state.buffers]
-            return private.of_buffers(lambda: sizes, self._changed)
+            state = self._state
+            return private.of_buffers(lambda: [r.numel() for r in state.buffers], self._changed)
         common = (lambda: self._common) if name == VARIABLES else (lambda: False)
         return private.of_values(tree(part), common, self._changed)
 

@@ -164,7 +164,8 @@ class Standing:
     def _borrowed(self, rank: int) -> Iterator[None]:
         """Inside, the buffers of a rank that is away are in place."""
         rows, ours = self._carrier.state.buffers, self._memory.gathered()
-        scatter(self.mine[rank].own["buffers"].now(ours), rows)
+        own = self.mine[rank].own.get("buffers")
+        scatter(own.now(ours) if own is not None else ours, rows)
         try:
             yield
         finally:

@@ -40,10 +40,10 @@ class Content(NamedTuple):
         return self.memory.gather(b"") if isinstance(self.memory, Rows) else self.memory
 
     def kept(self) -> Content:
-        """The same, with memory that no attempt writes to."""
+        """The same, with memory that no attempt writes to, and without a tensor of the script."""
         if not isinstance(self.memory, Rows):
             return self
-        return Content(self.data, self.flat(), self.version)
+        return Content(self.data, self.flat())
 
     def bytes(self) -> bytes:
         """What it has, of a part that has only the one or the other."""
@@ -220,4 +220,4 @@ def same_memory(a: Buffer | Rows | None, b: Buffer | Rows | None) -> bool:
     """Whether the memory of two contents is equal, as far as both have it."""
     if a is None or b is None:
         return True
-    return bytes(Content(memory=a).flat()) == bytes(Content(memory=b).flat())
+    return memoryview(Content(memory=a).flat()) == memoryview(Content(memory=b).flat())

@@ -115,7 +115,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal bit for bit, whatever the order of keys."""
+    """Whether two values are equal bit for bit, whatever the order of keys, and of a tensor's
+    elements in memory."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.dtype == b.dtype and encode(a.contiguous()) == encode(b.contiguous())
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
     if isinstance(a, (list, tuple)) and type(a) is type(b):

@@ -43,6 +43,7 @@ class Groups(Values):
         }
 
     def refuse(self, value: Any) -> None:
+        self._known = None
         _refuse(value, "param_groups")
 
     def put(self, content: Content) -> None:
@@ -80,9 +81,14 @@ class OptimizerValues(Values):
         found: dict[str, dict[int, Any]] = {}
         for name, indices in self._where.items():
             optimizer = self._optimizers[name]
-            states = [optimizer.state[p] for p in parameters_of(optimizer)]
+            parameters = parameters_of(optimizer)
+            # not of the others: asking for it would make it
             found[name] = {
-                i: {k: v for k, v in states[i].items() if not isinstance(v, torch.Tensor)}
+                i: {
+                    k: v
+                    for k, v in optimizer.state[parameters[i]].items()
+                    if not isinstance(v, torch.Tensor)
+                }
                 for i in indices
             }
         return found
@@ -154,17 +160,20 @@ class Object(Values):
         self.shared = not isinstance(value, torch.amp.GradScaler)
 
     def still(self, step: int) -> bool:
-        known, self._version = self._version, getattr(self._value, "state_version", None)
-        if known is not None and bool(known == self._version):
+        version = getattr(self._value, "state_version", None)
+        if version is not None and bool(version == self._version):
             return True
-        self._found = found = self._value.state_dict()
+        self._found = found = self.value()
         return self._frozen is not None and self._frozen.same(found)
 
     def value(self) -> Any:
-        self._version = getattr(self._value, "state_version", None)
-        return self._value.state_dict()
+        version, self._version = getattr(self._value, "state_version", None), None
+        found = self._value.state_dict()
+        self._version = version
+        return found
 
     def refuse(self, value: Any) -> None:
+        self._version = None
         say_unrecordable(self.label, "state_dict()", value)
 
     def put(self, content: Content) -> None:

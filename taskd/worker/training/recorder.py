@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
-from taskd.cython_api.part import unchanged, whole
+from taskd.cython_api.part import unchanged
 from taskd.records import room
 from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
@@ -42,11 +42,13 @@ MEASURED = 3
 @dataclass(frozen=True)
 class Taken:
     """All that a rank's record has besides the position of its loop. `mark`: of the replicated
-    state, see state/replicas.py; `draws`: places of job.iterate."""
+    state, see state/replicas.py; `draws`: places of job.iterate; `whole`: taken at a step at which
+    the whole state is recorded."""
 
     parts: dict[str, Content]
     mark: int
     draws: bytes
+    whole: bool
 
     def same(self, other: Taken | None) -> bool:
         return (
@@ -114,7 +116,7 @@ class Recorder:
         elif whole:
             self.keep_entry(step, FINAL, self._entry(step, FINAL, taken, after))
         if self._cursor.calls or not whole:
-            self._remember(step, FINAL, self._entry(step, FINAL, taken, after), oldest)
+            self._remember(step, FINAL, self._entry(step, FINAL, taken, after), oldest, whole)
         self._last = None
         session.state.parts.let_go()
         stripes = session.stripes if whole else None
@@ -150,12 +152,12 @@ class Recorder:
         if self._commits == MEASURED and session.rank == 0:
             estimating.begin(session.state, session.communicators.world_size, session.agent)
         entry = self._entry(step, PROVISIONAL, taken)
-        if whole(taken.parts):
+        if taken.whole:
             self._start, began = None, time.monotonic()
             self.keep_entry(step, PROVISIONAL, entry)
             self._spent = time.monotonic() - began
         else:
-            self._remember(step, PROVISIONAL, entry, -1)
+            self._remember(step, PROVISIONAL, entry, -1, whole=False)
         self._last = taken
         if not self._draws.idle:
             self._draws.committed(step)
@@ -164,7 +166,7 @@ class Recorder:
     def before_calls(self, step: int) -> None:
         """Notice, from the start of the script's loop, what it changes before its first call."""
         if self._last is None:
-            self._last = self._collect(step)
+            self._last = self._collect(step, self.pace.every == 1)
 
     def wait(self, step: int, kind: int) -> None:
         """Record that all work before `step` is done: this rank is PAUSED, or waits at PASS_END
@@ -221,7 +223,7 @@ class Recorder:
         if random is not None and random is not parts["random"].data:
             parts["random"] = Content(random)
         draws = b"" if self._draws.idle else self._draws.places()
-        return Taken(parts, replicas.mark(state.replicated_rows, step), draws)
+        return Taken(parts, replicas.mark(state.replicated_rows, step), draws, whole)
 
     def note_memory(self, step: int, mark: int | None = None) -> None:
         """Note that parameters and optimizer state are those of the start of `step`. `mark`: of the
@@ -244,13 +246,15 @@ class Recorder:
             self.drifted = drifting(self.drifted, step)
             if self._cursor.calls:
                 parts = self._session.state.parts
-                values = {n: c.data for n, c in last.parts.items() if not tensors(parts[n])}
+                there = [p.name for p in parts if p.name in last.parts and not tensors(p)]
+                values = {name: last.parts[name].data for name in there}
                 self._committed = (step, plain.encode((values, last.draws)))
 
-    def _remember(self, step: int, kind: int, entry: Entry, oldest: int) -> None:
-        """Remember the small state of the start of a step in this process."""
+    def _remember(self, step: int, kind: int, entry: Entry, oldest: int, whole: bool) -> None:
+        """Remember the small state of the start of a step in this process. `whole`: it has a record
+        too."""
         kept = entry.kept(shards=False)
-        if not whole(entry.parts):
+        if not whole:
             self._start = (step, kind, kept)
         if self._cursor.calls and kind == FINAL:
             self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: kept}
@@ -268,7 +272,8 @@ class Recorder:
             return entries.decode(kept[1], session.entries.seal, step)
         if step in self.starts:
             return self.starts[step]
-        return self._entry(step, FINAL, self._collect(step)).kept(shards=False)
+        taken = self._collect(step, self.pace.every == 1)
+        return self._entry(step, FINAL, taken).kept(shards=False)
 
     def _entry(self, step: int, kind: int, taken: Taken, after: bytes | None = None) -> Entry:
         """`after`: random numbers' states once its batch has been fetched, if one has been."""
