@@ -29,5 +29,5 @@ os.posix_fallocate = allocated
 if "TEST_MEMORY" in os.environ:
     room.of_node = partial(room.of_node, Path(os.environ["TEST_MEMORY"]))
     room.SMALL = 1
-memory.AGAIN = 0.2
+memory.AGAIN = 0.05
 runpy.run_path(str(Path(__file__).with_name("mlp.py")), run_name="__main__")
