@@ -28,7 +28,7 @@ import torch
 from taskd.cython_api.attempt import Rows
 from taskd.cython_api.gradients import Same, Used, used_by, waiting
 from taskd.worker.state import plain, sharded
-from taskd.worker.state.given import UnsupportedState
+from taskd.worker.state.given import UnsupportedState, parameters_of
 from taskd.worker.state.part import GRADIENTS, Content, Part
 
 GRAD, MAIN = "grad", "main_grad"
@@ -80,7 +80,7 @@ class Gradients(Part):
         what is there; `updated` looks."""
         if self._updates < EARLY:
             self._updates += 1
-            grads = (p.grad for p in _of(optimizer))
+            grads = (p.grad for p in parameters_of(optimizer))
             self._met += [weakref.ref(g) for g in grads if g is not None]
         if not closure:
             self._check(id(optimizer))
@@ -230,7 +230,7 @@ class Gradients(Part):
         clear."""
         wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
         for optimizer in self._optimizers:
-            lacking = [p for p in _of(optimizer) if id(p) in wanted]
+            lacking = [p for p in parameters_of(optimizer) if id(p) in wanted]
             for parameter in lacking:
                 parameter.grad = torch.zeros_like(parameter)
             if lacking:
@@ -285,7 +285,3 @@ def _name(index: int, gradient: torch.Tensor, parameter: torch.Tensor) -> str:
             f" its layout is not that of the parameter ({error}): clear it with zero_grad(), or"
             " redistribute it"
         ) from None
-
-
-def _of(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
