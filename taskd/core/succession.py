@@ -151,8 +151,10 @@ class Succession(Part):
     def _join(self, text: str, now: float) -> None:
         """Join an incident that knows an earlier manager's replacements as its own."""
         incident = self._recovery.join(text, now=now)
-        incident.new |= self._new & self._job.ranks.keys()
-        incident.ready |= self._ready & self._job.ranks.keys()
+        ranks = self._job.ranks
+        incident.inherited = {r for r in ranks if r in self._new or not ranks[r].alive}
+        incident.new |= self._new & ranks.keys()
+        incident.ready |= self._ready & ranks.keys()
         if self._claims.interrupted:
             incident.rungs = self._claims.rungs(bool(self._new))
 

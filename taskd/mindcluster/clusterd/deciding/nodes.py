@@ -10,6 +10,7 @@ ended its pod or named a strategy for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from taskd.core import events as e
@@ -17,7 +18,7 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
 from taskd.core.incident.phases import Phase
 from taskd.messages.from_rank import OTHER
-from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, Reports
+from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, STALE, Reports
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
@@ -37,6 +38,9 @@ class Nodes:
         self._condemned: dict[int, str] = {}
         # of these, the ranks whose process has yet to be ended, and why
         self._to_end: dict[int, str] = {}
+        # ranks repaired after a fault that an earlier manager was told of -> their nodes' agents,
+        # and until when ClusterD may name them for it
+        self._inherited: dict[int, tuple[str, float]] = {}
 
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
@@ -171,13 +175,21 @@ class Nodes:
     def _has_last(self, number: int) -> bool:
         return self._recovery.nodes.has_last(number, self._recovery.incident)
 
+    def inherit(self, ranks: Iterable[int], now: float) -> None:
+        """The fault of these ranks is repaired, of which an earlier manager was told: perhaps one of
+        their hardware, which no new process repairs."""
+        self._inherited |= {rank: (self._agent(rank), now + STALE) for rank in ranks}
+
     def _repaired(self, number: int, now: float) -> bool:
         """Whether ClusterD means a fault that is repaired."""
         ranks = set(self._topology.nodes[number].ranks)
         repaired = not ranks.isdisjoint(self._reports.settled(now)) and ranks.isdisjoint(
             self.at_fault
         )
-        return repaired and number not in self._certain
+        inherited = [self._inherited[rank] for rank in ranks & self._inherited.keys()]
+        agent = self._topology.nodes[number].agent
+        unknown = any(known == agent and now < until for known, until in inherited)
+        return repaired and not unknown and number not in self._certain
 
     def known(self, now: float) -> set[int]:
         """The ranks whose fault is handled, or repaired: ClusterD's word of them is no news."""
