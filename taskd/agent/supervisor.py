@@ -122,8 +122,9 @@ class Supervisor:
         """Start the zygote, once, if the ranks can be forked. The arguments are torch's for the
         ranks."""
         if runs_python(entrypoint, tuple(arguments)):
-            imports = {trainers.VARIABLE: trainers.named(arguments)}
-            self.warm(imports, "taskd.worker.process.forked")
+            script = arguments[1] if arguments[1:] and arguments[1].endswith(".py") else ""
+            reads = {trainers.VARIABLE: trainers.named(arguments), "TASKD_SCRIPT": script}
+            self.warm(reads, "taskd.worker.process.forked")
 
     def warm(self, variables: dict[str, str], ranks: str) -> None:
         """Start the zygote, once, with these variables beside the launcher's. `ranks`: the module

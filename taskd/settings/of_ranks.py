@@ -52,6 +52,13 @@ TASKD_TRAINERS = Parameter(
     "none",
     "For the process that ranks are forked from: trainers that it imports.",
 )
+TASKD_SCRIPT = Parameter(
+    "TASKD_SCRIPT",
+    kinds.text(),
+    None,
+    "none",
+    "For the process that ranks are forked from: the script that it compiles.",
+)
 
 SECTION = Section(
     "Set by the agent for its ranks",
@@ -65,5 +72,6 @@ SECTION = Section(
         TASKD_INCARNATION,
         TASKD_START_DIR,
         TASKD_TRAINERS,
+        TASKD_SCRIPT,
     ),
 )

@@ -1,7 +1,9 @@
-"""Which variables a loop carries, from its bytecode. The loops here run, one pass or a few."""
+"""Which variables a loop carries, from its source. The loops here run, one pass or a few."""
 
 from __future__ import annotations
 
+import dataclasses
+import linecache
 import random
 import sys
 import textwrap
@@ -9,9 +11,9 @@ import types
 
 import pytest
 
-from taskd.worker.discovery import bytecode
-from taskd.worker.discovery.bytecode import Unknown
+from taskd.worker.discovery import syntax
 from taskd.worker.discovery.liveness import Analysis
+from taskd.worker.discovery.syntax import Unknown
 from taskd.worker.discovery.variables import Scope
 
 
@@ -46,14 +48,22 @@ class Steps:
             lambda value: type(value).__module__ == module and not isinstance(value, (Steps, type)),
         )
         named = {} if frame.f_code.co_flags & 1 else frame.f_locals
-        scope = Scope(frame.f_code, named, frame.f_globals, 0, dict(frame.f_locals))
-        carried, touched = analysis.carried(scope, frame.f_lasti)
+        names = dict(frame.f_locals)
+        scope = Scope(frame.f_code, named, frame.f_globals, 0, names, in_loop=True)
+        carried, touched = analysis.carried(scope, frame.f_lineno, True)
         first = frame.f_code.co_firstlineno
         names = {key: analysis.names[key].removeprefix(f"{module}.") for key in touched | carried}
         self.carried = {names[key] for key in carried}
         self.touched = {names[key] for key in touched}
         self.once = {names[key] for key in analysis.once if key in names}
         self.lines = {names[key]: analysis.lines[key] - first for key in carried}
+
+
+def run(source: str, space: dict[str, object]) -> None:
+    """As from a file; see linecache."""
+    name = f"script {hash(source)}"
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    exec(compile(source, name, "exec"), space)
 
 
 def carried(source: str, passes: int = 1, **variables) -> set[str]:
@@ -65,7 +75,7 @@ def carried(source: str, passes: int = 1, **variables) -> set[str]:
     for text, call in ((function + textwrap.indent(body, "    "), True), (body, False)):
         steps = Steps(passes)
         space = {"__name__": "script", "steps": steps, **variables}
-        exec(compile(text, "script", "exec"), space)
+        run(text, space)
         if call:
             space["loop"](steps, *variables.values())
         found.append(steps.carried)
@@ -94,7 +104,7 @@ def played(script: str, *arguments: object, passes: int = 1, **space: object) ->
     """What was seen of the function `loop` of a script."""
     steps = Steps(passes)
     space |= {"__name__": __name__, "steps": steps, "Meter": Meter}
-    exec(compile(script, "script", "exec"), space)
+    run(script, space)
     space["loop"](steps, *arguments)
     return steps
 
@@ -113,7 +123,7 @@ GIVEN = [
     "call(meter.grow)",
     "call(update, what=meter)",
 ]
-NOT_GIVEN = ["len((update, meter))", "update(Meter())", "update(meter.other)"]
+NOT_GIVEN = ["len((update, meter))", "update(Meter())"]
 
 
 @pytest.mark.parametrize("call", [*GIVEN, *NOT_GIVEN])
@@ -134,6 +144,8 @@ def loop(steps, meter):
     meter = Meter()
     meter.other = Meter()
     assert played(script, meter).carried == ({"meter.value"} if call in GIVEN else set())
+    inner = played(script.replace(call, "update(meter.other)"), meter)
+    assert inner.carried == {"meter.other.value"}
 
 
 def test_a_parameter_that_is_assigned_anew_says_nothing():
@@ -246,13 +258,126 @@ def test_what_each_step_assigns_first_is_not_carried():
         "y = f'{x}'\nx = 1",
         "match x:\n    case 1: x = 2\n    case _: x = 3",
         "assert x is not None\nx = 1",
+        "try:\n    a.b\nexcept AttributeError:\n    print(x, end='')\nx = 1",
+        "try:\n    a.b\nexcept AttributeError as x:\n    pass",  # and then it is deleted
+        "try:\n    if a: continue\n    x = 1\nfinally:\n    use = x",
+        "for i in range(2):\n    if a: break\nelse:\n    use = x\nx = 1",
+        "while (x := x + 1) < 3: pass",
+        "use = [x for _ in range(2) if (x := 1)] if a else x\nx = 1",
+        "match a:\n    case {'x': x}: pass\n    case 0 if x: pass",
+        "class Use:\n    y = x\nx = 1",
+        "def use(y=x): pass\nx = 1",
+        "def use():\n    return [x]\nx = 1",
+        "x: int = x + 1",
+        "use, *x = [x, x]",
+        "import sys as use\nx = use.intern(str(x))",
+        "a or (x := x)",
+        "print(end=''), (lambda y: y + x)(1)\nx = 2",
     ],
 )
 def test_ways_to_carry(body):
     source = "for attempt in steps:\n    print(x, end='')\n" + textwrap.indent(body, "    ")
     assert "x" in carried(source, x=1, a=0, Attempt=Attempt)
+    if "as x" in body:
+        return
     before = "for attempt in steps:\n    x = 0\n" + textwrap.indent(body, "    ")
     assert "x" not in carried(before, x=1, a=0, Attempt=Attempt)
+
+
+def test_names_of_other_scopes_are_others():
+    source = """
+        for attempt in steps:
+            with attempt as step:
+                class Inner:
+                    x = step
+                    def method(self):
+                        x = 1
+                        return x
+                def function(x, *y, **z):
+                    y = z
+                    return x, y
+                total = [(x, y) for x, y in zip([step], [step])], lambda x: x
+                use = Inner, function
+    """
+    names = dict.fromkeys(("x", "y", "z", "total", "use", "step", "Inner", "function"), 0)
+    assert carried(source, **names) == set()
+
+
+def test_a_loop_that_is_over_or_has_not_begun_does_not_count():
+    """The head of a `for` is the line of what it goes through and of each of its passes."""
+
+    def loop(look):
+        total = 0
+        for _ in look():
+            total = total + 1
+
+    for begins in (False, True):
+        seen = set()
+
+        def look(begins=begins, seen=seen):
+            frame = sys._getframe(1)
+            analysis = Analysis(lambda space: True, lambda value: False)
+            scope = Scope(frame.f_code, {}, frame.f_globals, 0, dict(frame.f_locals))
+            seen |= {analysis.names[k] for k in analysis.carried(scope, frame.f_lineno, begins)[0]}
+            return []
+
+        loop(look)
+        assert seen == ({"total"} if begins else set())
+
+
+SOURCE = """def step(x):
+    return x.one
+
+def two():
+    return lambda a: 1, lambda b: 2, lambda b: 3
+"""
+
+
+def test_a_definition_is_found_in_its_source():
+    space: dict = {"__name__": "script"}
+    run(SOURCE, space)
+    assert syntax.of(space["step"].__code__, space).name == "step"
+    one, two, _ = (function.__code__ for function in space["two"]())
+    assert syntax.of(one, space).args.args[0].arg == "a"
+    with pytest.raises(Unknown, match="line 5 of script .* does not say which of 2 is <lambda>"):
+        syntax.of(two, space)
+
+
+@pytest.mark.parametrize("edited", ["\n" + SOURCE, SOURCE.replace("x):", "x, y):")])
+def test_a_source_of_something_else_is_not_that_of_the_code(edited):
+    space: dict = {"__name__": "script"}
+    run(SOURCE.replace("1", "2"), space)
+    code = space["step"].__code__
+    file = code.co_filename
+    linecache.cache[file] = len(edited), None, edited.splitlines(keepends=True), file
+    syntax.forget()
+    with pytest.raises(Unknown, match="line 1 of .* does not say which of 0 is step"):
+        syntax.of(code, space)
+
+
+def test_code_without_a_source_is_said():
+    space: dict = {}
+    exec("def step(x):\n    return x", space)
+    with pytest.raises(Unknown, match="there is no source of step, of <string>"):
+        syntax.of(space["step"].__code__, space)
+
+
+def test_functions_without_a_source_are_a_librarys():
+    steps = Steps()
+
+    @dataclasses.dataclass
+    class Row:
+        value: int
+
+    def loop():
+        total = 0
+        for attempt in steps:
+            with attempt:
+                total = total + (Row(1) == Row(2))
+        return total
+
+    loop()
+    assert steps.carried == {"total"}
 
 
 def test_only_the_loop_itself_counts():
@@ -378,7 +503,7 @@ def test_functions_that_call_each_other_end():
             with attempt:
                 one(3)
     """
-    exec(compile(textwrap.dedent(source), "script", "exec"), space)
+    run(textwrap.dedent(source), space)
     assert steps.carried == {"count"}
 
 
@@ -394,19 +519,6 @@ def test_the_line_is_that_of_the_assignment_in_the_loop():
 
     loop()
     assert steps.lines == {"best": 5}
-
-
-def test_an_instruction_that_is_not_known_is_said(monkeypatch):
-    def code(x):
-        return x
-
-    monkeypatch.setattr(bytecode, "LOADS", set())
-    bytecode.flow.cache_clear()
-    try:
-        with pytest.raises(Unknown, match="which is not known"):
-            bytecode.flow(code.__code__)
-    finally:
-        bytecode.flow.cache_clear()
 
 
 # -- against brute force ---------------------------------------------------------------------------
@@ -510,6 +622,6 @@ def test_random_loops(seed):
         "flip": lambda: flips.randint(0, 1),
         "Attempt": Attempt,
     }
-    exec(compile(source, "script", "exec"), space)
+    run(source, space)
     space["loop"]()
     assert steps.carried == program.carried(), source

@@ -200,6 +200,17 @@ def test_a_file_that_is_written_is_no_source(caplog, tmp_path):
     assert not warnings(caplog)
 
 
+def test_a_loop_without_a_source_is_named(caplog):
+    source = "def loop(steps):\n    total = 0\n    for _ in steps:\n        total += 1\n"
+    space = {"__name__": __name__}
+    exec(source, space)
+    space["loop"](Steps(LoopVariables([], refuses=False)))
+    (text,) = warnings(caplog)
+    assert "variables that the loop carries on: there is no source of loop, of <string>" in text
+    with pytest.raises(WouldDiverge, match="no source of loop"):
+        space["loop"](Steps(LoopVariables([], refuses=True)))
+
+
 def test_in_loops_over_calls_what_the_script_assigns_between_them_is_named(caplog):
     class Script:
         number = 0

@@ -1,38 +1,27 @@
-"""What a loop carries from one pass through its body to the next, from its bytecode.
+"""What a loop carries from one pass through its body to the next, from its source.
 
 A variable is carried if the body may read it before it assigns it, and assigns it somewhere: it is
 live at the loop's head. Variables are those of the loop's own code, globals, closure cells, and
 attributes of the script's objects; functions of the script that the body calls are looked into.
 Nothing of the script runs.
-
-Exceptions are followed into `except`, not into the end of a `with`: an attempt that fails is over,
-and what its body had not assigned yet is not read then.
 """
 
 from __future__ import annotations
 
+import ast
 import types
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from taskd.worker.discovery import bytecode
-from taskd.worker.discovery.bytecode import COPIES, LOADS, RETURNS, SWAPS, Flow
-from taskd.worker.discovery.stored_attributes import MISSING, method_of, value_of_attribute
+from taskd.worker.discovery import syntax
+from taskd.worker.discovery.flow import Flow, reach
+from taskd.worker.discovery.stored_attributes import MISSING, method_of
+from taskd.worker.discovery.syntax import Function, Unknown
 from taskd.worker.discovery.variables import Key, Scope, Variables
+from taskd.worker.discovery.walk import Walk
 
 FUNCTIONS = 500  # that are looked into
-
-
-@dataclass
-class Effect:
-    """What an instruction does to variables: `kills` are assigned for certain, `writes` perhaps,
-    `own` by the instruction itself, in the code of the loop."""
-
-    reads: set[Key] = field(default_factory=set)
-    kills: set[Key] = field(default_factory=set)
-    writes: set[Key] = field(default_factory=set)
-    own: set[Key] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -64,53 +53,53 @@ class Analysis(Variables):
         self._kept: list[Any] = []  # ids in the keys of summaries stay theirs
         self._assigned: set[Key] = set()  # those whose line is that of an assignment
 
-    def carried(self, scope: Scope, offset: int) -> tuple[set[Key], set[Key]]:
-        """(what the loops around this instruction carry, what else they name and do not assign
-        first). Raises Unknown."""
+    def carried(self, scope: Scope, line: int, begins: bool) -> tuple[set[Key], set[Key]]:
+        """(what the loops around this line carry, what else they name and do not assign first).
+        `begins`: whether a `for` in this line asks for its next pass. Raises Unknown."""
         carried, touched = set[Key](), set[Key]()
-        if not bytecode.has_loops(scope.code):
+        node = syntax.of(scope.code, scope.globals)
+        if not has_loops(node):
             return carried, touched
-        found = bytecode.flow(scope.code)
-        # a call may point behind its instruction, into its inline cache
-        at = max(i for i, one in enumerate(found.instructions) if one.offset <= offset)
-        if not (around := bytecode.loops(found, at)):
-            return carried, touched
-        starts = {head: bytecode.beginning(found, head) for head, _ in around}
-        inside = {i for head, body in around for i in (*body, *starts[head])}
-        effects, touches = self._effects(scope, found, inside)
-        for head, body in around:
-            live = self._live(found, effects, body)[head]
-            written = {key for i in body for key in effects[i].writes}
+        flow = self._walk(scope, node)
+        around = [loop for loop in flow.loops if _is_around(loop.node, line, begins)]
+        before, from_start = flow.before(), reach([0], flow.after)
+        for loop in around:
+            ends = [i for i in before[loop.head] if i in loop.inside and i in from_start]
+            body = (reach(ends, before, [loop.head]) | {loop.head}) & from_start
+            live = self._live(flow, body)[loop.head]
+            written = {key for i in body for key in flow.events[i].writes}
             carried |= live & written
-            self.direct |= {key for i in body for key in effects[i].own}
-            begins = {key for i in starts[head] for key in effects[i].reads}
-            self.ranges = (self.ranges | begins) - written
-            once = bytecode.only_where(found, head, body, "committed")
-            for i in once:
-                name = bytecode.changed(found, i)
-                self.once |= {k for k in touches[i] if name in (k[2], self.names[k])}
-                # from what it was: a time stamp may as well be an older one
-                line = [effects[j].reads for j in once if found.lines[j] == found.lines[i]]
-                self.once |= effects[i].writes.intersection(set().union(*line))
+            self.direct |= {key for i in body for key in flow.events[i].own}
+            begun = {key for i in loop.begins for key in flow.events[i].reads}
+            self.ranges = (self.ranges | begun) - written
+            self._look_at_commits(flow, body - reach([loop.head], flow.after, flow.committed))
             # where the loop assigns it first, or else names it first
             for i in sorted(body, reverse=True):
-                touched |= touches[i] - (written - live)
-                for key in touches[i] - written:
-                    self.lines[key] = found.lines[i]
-                for key in effects[i].kills:
-                    self.lines[key] = found.lines[i]
+                event = flow.events[i]
+                touched |= event.touches - (written - live)
+                for key in (event.touches - written) | event.kills:
+                    self.lines[key] = event.line
         return carried, touched
+
+    def _look_at_commits(self, flow: Flow, once: set[int]) -> None:
+        """Find what changes where a step is committed, in events that run only there."""
+        read: dict[int, set[Key]] = {}
+        for i in once:
+            read.setdefault(flow.events[i].statement, set()).update(flow.events[i].reads)
+        for i in once:
+            event = flow.events[i]
+            # from what it was: a time stamp may as well be an older one
+            self.once |= event.changes | (event.writes & read[event.statement])
 
     def reads_of(self, function: Any) -> frozenset[Key]:
         """The variables outliving a call of `function` that it may read before it assigns them."""
-        called = self._called(function)
+        called = self.called(function)
         return called.reads if called is not None else frozenset()
 
     # -- dataflow ----------------------------------------------------------------------------------
 
-    def _live(self, found: Flow, effects: list[Effect], inside: set[int]) -> dict[int, set[Key]]:
-        """What may be read from each instruction on, before it is assigned, without leaving
-        `inside`."""
+    def _live(self, flow: Flow, inside: set[int]) -> dict[int, set[Key]]:
+        """What may be read from each event on, before it is assigned, without leaving `inside`."""
         live: dict[int, set[Key]] = {i: set() for i in inside}
         order = sorted(inside, reverse=True)
         changed = True
@@ -118,37 +107,34 @@ class Analysis(Variables):
             changed = False
             for i in order:
                 now: set[Key] = set()
-                for j in found.after[i]:
+                for j in flow.after[i]:
                     now |= live.get(j, set())
-                now = effects[i].reads | (now - effects[i].kills)
+                now = (now - flow.events[i].kills) | flow.events[i].reads
                 if now != live[i]:
                     live[i], changed = now, True
         return live
 
-    def _certain(self, found: Flow, effects: list[Effect], inside: set[int]) -> set[Key]:
+    def _certain(self, flow: Flow, inside: set[int]) -> set[Key]:
         """What is assigned on every way to a return."""
-        everything = {key for i in inside for key in effects[i].kills}
+        everything = {key for i in inside for key in flow.events[i].kills}
         known: dict[int, set[Key]] = {i: set(everything) for i in inside}
         order = sorted(inside, reverse=True)
         changed = bool(everything)
         while changed:
             changed = False
             for i in order:
-                following = [known[j] for j in found.after[i] if j in known]
-                rest = (
-                    set()
-                    if found.instructions[i].opname in RETURNS or not following
-                    else set.intersection(*following)
-                )
-                now = effects[i].kills | rest
+                following = [known[j] for j in flow.after[i] if j in known]
+                ends = i in flow.returns or not following
+                rest = set[Key]() if ends else set.intersection(*following)
+                now = rest | flow.events[i].kills
                 if now != known[i]:
                     known[i], changed = now, True
         return known.get(0, set())
 
-    def summary(self, scope: Scope) -> Summary:
+    def _summary(self, scope: Scope, node: ast.AST) -> Summary:
         """The effect of a call of this function on variables that outlive it."""
         which = (
-            id(scope.code),
+            id(node),
             tuple(id(cell) for cell in scope.cells.values()),
             tuple((name, id(value)) for name, value in scope.bound.items()),
             id(scope.outer),
@@ -156,165 +142,99 @@ class Analysis(Variables):
         if which in self._summaries:
             return self._summaries[which]
         if len(self._summaries) >= FUNCTIONS:
-            raise bytecode.Unknown("it calls too many functions")
+            raise Unknown("it calls too many functions")
         self._summaries[which] = Summary()  # of a function that calls itself
-        self._kept.append(scope)
-        found = bytecode.flow(scope.code)
-        before: list[list[int]] = [[] for _ in found.after]
-        for i, following in enumerate(found.after):
-            for j in following:
-                before[j].append(i)
-        returns = [i for i, one in enumerate(found.instructions) if one.opname in RETURNS]
-        inside = bytecode.reach(returns, before, -1) & bytecode.reach([0], found.after, -1)
-        effects, touches = self._effects(scope, found, inside)
+        self._kept.append((scope, node))
+        flow = self._walk(scope, node)
+        inside = reach(flow.returns, flow.before()) & reach([0], flow.after)
+        events = [flow.events[i] for i in inside]
         self._summaries[which] = made = Summary(
-            frozenset(self._live(found, effects, inside).get(0, set())),
-            frozenset(self._certain(found, effects, inside)),
-            frozenset(key for i in inside for key in effects[i].writes),
-            frozenset(key for i in inside for key in touches[i]),
+            frozenset(self._live(flow, inside).get(0, set())),
+            frozenset(self._certain(flow, inside)),
+            frozenset(key for event in events for key in event.writes),
+            frozenset(key for event in events for key in event.touches),
         )
         return made
 
-    # -- instructions ------------------------------------------------------------------------------
+    def _walk(self, scope: Scope, node: ast.AST) -> Flow:
+        try:
+            return Walk(self, scope).all_of(node)
+        except RecursionError:
+            raise Unknown("it is nested too deeply") from None
 
-    def _effects(
-        self, scope: Scope, found: Flow, inside: set[int]
-    ) -> tuple[list[Effect], list[set[Key]]]:
-        """What each instruction does, and what it names; nothing for those not `inside`."""
-        effects: list[Effect] = []
-        touches: list[set[Key]] = []
-        hidden = bytecode.comprehensions(found)
-        top: Any = MISSING  # the object that was loaded last
-        copied: Any = MISSING  # of `self.x += 1`, until it is stored
-        after_call: set[Key] = set()  # assigned by a function that is about to be called
-        for i, one in enumerate(found.instructions):
-            effect, touched = Effect(), set[Key]()
-            effects.append(effect)
-            touches.append(touched)
-            if i in found.joins or i not in inside:
-                top, after_call = MISSING, set()
-            if i not in inside:
-                continue
-            name = one.opname
-            if after_call and (name == "POP_TOP" or name.startswith(("STORE", "RETURN", "POP_JU"))):
-                effect.kills |= after_call
-                after_call = set()
-            line = found.lines[i]
-            steps = bytecode.named(one)
-            for kind, variable in steps:
-                key = (
-                    None
-                    if bytecode.is_hidden(hidden, variable, one)
-                    else self._key(scope, kind, variable)
-                )
-                if kind in LOADS:
-                    top = self._loaded(scope, kind, variable, key)
-                    if key is not None:
-                        touched.add(key)
-                        if key not in effect.kills:
-                            effect.reads.add(key)
-                        self.lines.setdefault(key, line)
-                    called = self._called(top, scope, found, i)
-                elif key is not None:
-                    top, called = MISSING, None
-                    effect.kills.add(key)
-                    effect.writes.add(key)
-                    touched.add(key)
-                    self._noted(key, line)
-                    if scope.locals_at >= 0:
-                        effect.own.add(key)
-                else:
-                    top, called = MISSING, None
-                if called is not None:
-                    after_call |= self._add_call(called, effect, touched)
-            if steps:
-                continue
-            if name in ("LOAD_ATTR", "LOAD_METHOD"):
-                held, top = top, MISSING
-                if held is MISSING or not self._follows(held):
-                    continue
-                method = method_of(held, one.argval)
-                if method is not None:
-                    called = self._called(types.MethodType(method, held), scope, found, i)
-                    if called is not None:
-                        after_call |= self._add_call(called, effect, touched)
-                    continue
-                key = self._attribute(held, one.argval)
-                touched.add(key)
-                effect.reads.add(key)
-                self.lines.setdefault(key, line)
-                top = value_of_attribute(held, one.argval)
-                continue
-            if name in ("STORE_ATTR", "DELETE_ATTR"):
-                held, top = top, MISSING
-                if held is not MISSING and self._follows(held):
-                    key = self._attribute(held, one.argval)
-                    effect.kills.add(key)
-                    effect.writes.add(key)
-                    touched.add(key)
-                    self._noted(key, line)
-                    if scope.locals_at >= 0:
-                        effect.own.add(key)
-                continue
-            if name in COPIES:
-                copied = top
-            elif name in SWAPS:
-                top, copied = copied, MISSING
-            elif name == "LOAD_CONST" and isinstance(one.argval, types.CodeType):
-                inner = Scope(
-                    one.argval, scope.globals, scope.globals, outer=scope, cells=scope.cells
-                )
-                self._add_call(self.summary(inner), effect, touched)
-                top = MISSING
-            elif name not in ("PUSH_NULL", "EXTENDED_ARG", "CACHE", "NOP"):
-                top = MISSING
-        return effects, touches
+    # -- what a walk asks --------------------------------------------------------------------------
 
-    def _add_call(self, called: Summary, effect: Effect, touched: set[Key]) -> set[Key]:
-        """Add what a call does; returns what it assigns for certain, which is so when its arguments
-        have been read."""
-        effect.reads |= called.reads
-        effect.writes |= called.writes
-        touched |= called.touches
-        return set(called.kills)
-
-    def _noted(self, key: Key, line: int) -> None:
+    def noted(self, key: Key, line: int, assigned: bool) -> None:
         """The line of the first assignment, rather than of a read."""
-        if key not in self._assigned:
+        if not assigned:
+            self.lines.setdefault(key, line)
+        elif key not in self._assigned:
             self._assigned.add(key)
             self.lines[key] = line
 
-    # -- calls -------------------------------------------------------------------------------------
+    def method(self, holder: Any, name: str) -> types.MethodType | None:
+        found = method_of(holder, name)
+        return types.MethodType(found, holder) if found is not None else None
 
-    def _called(
-        self, value: Any, scope: Scope | None = None, found: Flow | None = None, at: int = 0
+    def called(
+        self, value: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
     ) -> Summary | None:
-        """What a call of `value` does, if it is a function of the script. `at`: the instruction in
-        `scope` that loads it, for a call that follows."""
+        """What a call of `value` does, if it is a function of the script. `given`, `named`: the
+        arguments, MISSING for those that are not known."""
         first: list[Any] = []
         if type(value) is types.MethodType:
             first, value = [value.__self__], value.__func__
         if type(value) is not types.FunctionType or not self._own(value.__globals__):
             return None
         code = value.__code__
+        if not syntax.has_source(code, value.__globals__):  # made by a library: dataclasses
+            return None
+        node = syntax.of(code, value.__globals__)
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         bound = dict(zip(names[: code.co_argcount], first, strict=False))
         # each way of calling a function is analyzed separately: not too many
-        if scope is not None and found is not None and len(self._summaries) < FUNCTIONS // 2:
-            given, named = bytecode.arguments(found, at)
+        if len(self._summaries) < FUNCTIONS // 2:
             positions = zip(names[len(first) : code.co_argcount], given, strict=False)
-            for name, load in (*positions, *named.items()):
-                if load is not None and name in names:
-                    held = self._loaded(scope, *load, self._key(scope, *load))
-                    if held is not MISSING and (self._follows(held) or _is_function(held)):
-                        bound[name] = held
-        for name in bytecode.assigned(code) & bound.keys():
+            for name, held in (*positions, *(named or {}).items()):
+                known = held is not MISSING and name in names
+                if known and (self.follows(held) or _is_function(held)):
+                    bound[name] = held
+        for name in syntax.names(node).assigned & bound.keys():
             del bound[name]
         self._kept.append(bound)
         cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
-        return self.summary(
-            Scope(code, value.__globals__, value.__globals__, cells=cells, bound=bound)
-        )
+        space = value.__globals__
+        return self._summary(Scope(code, space, space, cells=cells, bound=bound), node)
+
+    def made(self, scope: Scope, node: Function) -> Summary:
+        """What a call of a function that is made here does."""
+        while scope.is_class and scope.outer is not None:
+            scope = scope.outer
+        said = syntax.names(node)
+        own = (said.assigned | {*syntax.parameters(node)}) - said.globals
+        return self._summary(scope.inside(own, declared=said.globals), node)
+
+    def comprehension(self, scope: Scope, node: ast.AST) -> Scope:
+        return scope.inside(syntax.targets(node), in_loop=scope.in_loop)
+
+    def body(self, scope: Scope, node: ast.ClassDef) -> Scope:
+        said = syntax.names(node)
+        return scope.inside(said.assigned, declared=said.globals, is_class=True)
+
+
+def has_loops(node: ast.AST) -> bool:
+    loops = (ast.For, ast.AsyncFor, ast.While, *syntax.COMPREHENSIONS)
+    return any(isinstance(one, loops) for one in ast.walk(node))
+
+
+def _is_around(loop: Any, line: int, begins: bool) -> bool:
+    """Whether a loop is under way where this line runs."""
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        head = loop.lineno <= line < loop.body[0].lineno
+        body = loop.body[0].lineno <= line <= (loop.body[-1].end_lineno or line)
+        return (head and begins) or body
+    last = loop.body[-1] if isinstance(loop, ast.While) else loop
+    return bool(loop.lineno <= line <= (last.end_lineno or line))
 
 
 def _is_function(value: Any) -> bool:

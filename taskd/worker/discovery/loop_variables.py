@@ -1,6 +1,6 @@
 """The variables that a script's loop carries from step to step, restored with everything else.
 
-`liveness.py` finds them in the bytecode of the loop that asks for the first attempt, before that
+`liveness.py` finds them in the source of the loop that asks for the first attempt, before that
 attempt begins: a prefetched batch, a running mean, the best loss so far. They are read and written
 in place (a frame, a module, a closure, an object of the script), so the script does not notice.
 Variables that cannot be recorded are named in the log.
@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from taskd.worker.discovery import frames, reach
-from taskd.worker.discovery.bytecode import Unknown
+from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
 from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.stored_attributes import MISSING, put_attribute, value_of_attribute
+from taskd.worker.discovery.syntax import Unknown
 from taskd.worker.discovery.values import (
     ITEMS,
     LONGEST,
@@ -80,6 +80,11 @@ SHARED = (
     " what it has already written. Keep what a step changes in a dict, list or tensor that is given"
     " to protect()"
 )
+UNSEEN = "variables that the loop carries on"
+GIVE = (
+    "they are not known, and not restored. Keep what a step reads before it assigns it in a dict,"
+    " list or tensor that is given to protect() and changed in place"
+)
 _CONSTANT = (
     types.ModuleType,
     types.FunctionType,
@@ -130,9 +135,10 @@ class LoopVariables:
         try:
             places, named = self._search(function)
         except Unknown as error:
-            log.info("could not look for variables that the loop carries on: %s", error)
+            named = [f"{UNSEEN}: {error}: {GIVE}"]
         except Exception:  # a search must not end a job
-            log.warning("could not look for variables that the loop carries on", exc_info=True)
+            log.warning("could not look for %s", UNSEEN, exc_info=True)
+        syntax.forget()
         if self._names is None:
             self._names = {place.name: place.unbound for place in places}
             for place in places:
@@ -213,12 +219,12 @@ class LoopVariables:
         ranges: set[str] = set()
         own = _Own()
         analysis = Analysis(own.space, own.object)
-        for depth, frame in enumerate(_script_frames(own)):
+        for depth, (frame, begins) in enumerate(_script_frames(own)):
             code, variables = frame.f_code, frames.variables(frame)
             named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
             cells = _cells(code, [*variables.values(), function])
-            scope = Scope(code, named_by, frame.f_globals, depth, variables, cells)
-            carried, touched = analysis.carried(scope, frame.f_lasti)
+            scope = Scope(code, named_by, frame.f_globals, depth, variables, cells, in_loop=True)
+            carried, touched = analysis.carried(scope, frame.f_lineno, begins)
             held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
             ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
             for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
@@ -271,8 +277,10 @@ def rehearse() -> None:
     """Called by the zygote to warm up: Python specializes code as it runs, and forks inherit
     that."""
     code = Analysis.carried.__code__
+    space = Analysis.carried.__globals__
     analysis = Analysis(lambda space: False, lambda value: False)
-    analysis.carried(Scope(code, {}, {}, 0), len(code.co_code) // 2)
+    analysis.carried(Scope(code, {}, space, 0), code.co_firstlineno + 20, False)
+    syntax.forget()
 
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -298,14 +306,18 @@ class _Own:
         return not issubclass(kind, _CONSTANT) and self.module(kind.__module__)
 
 
-def _script_frames(own: _Own) -> list[types.FrameType]:
-    """The script's, innermost first."""
-    # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
-    return [
-        frame
-        for frame in frames.stack()
-        if own.space(frame.f_globals) and not frame.f_code.co_filename.startswith(_PACKAGE)
-    ]
+def _script_frames(own: _Own) -> list[tuple[types.FrameType, bool]]:
+    """The script's, innermost first, and whether a `for` in it may have asked for its next pass: it
+    waits for a generator, or for __next__()."""
+    found = []
+    asks = False
+    for frame in frames.stack():
+        code = frame.f_code
+        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
+        if own.space(frame.f_globals) and not code.co_filename.startswith(_PACKAGE):
+            found.append((frame, asks))
+        asks = bool(code.co_flags & inspect.CO_GENERATOR) or code.co_name == "__next__"
+    return found
 
 
 def _cells(code: types.CodeType, values: Iterable[Any]) -> dict[str, types.CellType]:

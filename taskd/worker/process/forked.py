@@ -46,6 +46,7 @@ def warm() -> None:
     interception.rehearse()
     project.know_modules()
     loop_variables.rehearse()
+    replacement.prepare(os.environ.pop("TASKD_SCRIPT", ""))
     sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
     torch.manual_seed(0)  # reads sources for a stack that it keeps
     # the first optimizer also registers things; built on one element it runs no parallel region

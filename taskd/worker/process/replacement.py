@@ -8,7 +8,9 @@ worker/set_up/functions.py provides substitutes. It runs the code that the first
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.machinery
+import importlib.util
 import os
 import pkgutil
 import runpy
@@ -17,9 +19,24 @@ import types
 from pathlib import Path
 
 from taskd import raised, stacks
+from taskd.worker.discovery import syntax
 from taskd.worker.set_up import imports
+from taskd.worker.set_up.sources import read
 
 launcher: int | None = None  # its pidfd, in a process forked by the zygote
+
+
+_prepared: dict[str, tuple[bytes, types.CodeType]] = {}  # a script -> its text, and the code
+
+
+def prepare(script: str) -> None:
+    """Compile a script that forks of this process will run."""
+    path = os.path.join(os.getcwd(), script)
+    if (text := read(path)) is None:
+        return
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError):  # its first process says so
+        tree = syntax.prepare(path, importlib.util.decode_source(text))
+        _prepared[path] = text, compile(tree, path, "exec", dont_inherit=True)
 
 
 def active() -> bool:
@@ -108,7 +125,8 @@ def _run(command: list[str]) -> None:
         source = sources.main(path)
         if source is None:
             source = loader.get_data(path)  # says why it cannot be read
-        code = compile(source, path, "exec", dont_inherit=True)
+        known, prepared = _prepared.get(path, (b"", None))
+        code = prepared if source == known else compile(source, path, "exec", dont_inherit=True)
     assert code is not None
     main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
     exec(code, main.__dict__)

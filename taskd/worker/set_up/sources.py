@@ -11,6 +11,7 @@ Installed packages, taskd and compiled modules are not kept, nor is what a scrip
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import linecache
 import logging
@@ -95,10 +96,13 @@ class Sources:
         if number <= len(versions):
             text = self._texts[versions[number - 1]]
             if text != disk:
-                self._use(path, text, disk)
+                what = "changed" if disk is not None else "removed"
+                self._say(path, f"{path} was {what} {_TAIL} with the code of the start")
+            _show(path, text)
             return text
         if disk is not None:
             self._keep(versions, disk)
+            _show(path, disk)
         return disk
 
     def _keep(self, versions: list[int], text: bytes) -> None:
@@ -115,13 +119,6 @@ class Sources:
             self._size += len(text)
         versions.append(number)
         self.grown = True
-
-    def _use(self, path: str, text: bytes, disk: bytes | None) -> None:
-        """Load `text` in place of the file on disk; tracebacks and inspect show it too."""
-        lines = importlib.util.decode_source(text).splitlines(keepends=True)
-        linecache.cache[path] = (len(text), None, lines, path)
-        what = "changed" if disk is not None else "removed"
-        self._say(path, f"{path} was {what} {_TAIL} with the code of the start")
 
     def main(self, path: str) -> bytes | None:
         """The source of the script at `path`."""
@@ -246,6 +243,13 @@ class Sources:
             self._missing.copy(),
             self._foreign.copy(),
         )
+
+
+def _show(path: str, text: bytes) -> None:
+    """Have tracebacks, inspect and discovery/syntax.py see the source that was loaded."""
+    with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # it cannot be loaded then
+        lines = importlib.util.decode_source(text).splitlines(keepends=True)
+        linecache.cache[path] = (len(text), None, lines, path)
 
 
 def read(path: str) -> bytes | None:

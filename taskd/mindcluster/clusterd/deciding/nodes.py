@@ -176,8 +176,8 @@ class Nodes:
         return self._recovery.nodes.has_last(number, self._recovery.incident)
 
     def inherit(self, ranks: Iterable[int], now: float) -> None:
-        """The fault of these ranks is repaired, of which an earlier manager was told: perhaps one of
-        their hardware, which no new process repairs."""
+        """These ranks have been repaired after a fault that an earlier manager was told of: perhaps
+        one of their hardware, which no new process repairs."""
         self._inherited |= {rank: (self._agent(rank), now + STALE) for rank in ranks}
 
     def _repaired(self, number: int, now: float) -> bool:
