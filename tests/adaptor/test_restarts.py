@@ -77,6 +77,7 @@ def test_a_functions_results_come_back(launch):
     assert launch(0, "double")[0] == "[(0, 42), (1, 43)]"
 
 
+@pytest.mark.long
 def test_no_restarts_means_none(launch):
     said, starts = launch(0, "fail")
     assert said == "failed 1" and set(starts.values()) == {"x"}

@@ -12,6 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "recovery"))
 import training
 
+from tests.lab import warm
+
 TASKD = str(training.BIN / "taskd")
 
 
@@ -20,6 +22,8 @@ def call(
 ) -> subprocess.CompletedProcess[str]:
     if folder is not None:
         (folder / "train.py").touch()  # that it is missing would be refused before anything else
+    if command[0] == TASKD and env is not None and warm.suits(env):
+        return warm.run("launcher", command[1:], env, folder or Path.cwd(), 90)
     more = {"env": env, "cwd": folder, "timeout": 90}
     return subprocess.run(command, capture_output=True, text=True, **more)
 
@@ -171,6 +175,7 @@ def test_the_launchers_cannot_meet_at_the_manager_s_port(tmp_path, where):
     assert "TASKD_PORT" in text and len(text.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_a_second_job_on_the_port_of_the_first(tmp_path):
     """Under `taskd run` and under a patched torchrun: one line, nothing started, and the first job
     does not notice."""

@@ -78,7 +78,10 @@ def test_a_block_that_nothing_covers_is_noticed(text):
         account(Block("a page", 1, "", text))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [page if page == "README.md" else pytest.param(page, marks=pytest.mark.long) for page in PAGES],
+)
 def test_the_commands_of(page, tmp_path):
     with Reader(page, tmp_path) as reader:
         reader.read()

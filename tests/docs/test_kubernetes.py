@@ -162,6 +162,7 @@ def test_all_pods_of_a_job_are_alike():
         assert others and all(other == first for other in others)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "script"),
     [("ascendjob-pytorch.yaml", "pretrain_gpt.py"), ("pytorchjob.yaml", "train.py")],

@@ -277,7 +277,7 @@ def undisturbed(tmp_path_factory) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_example_with_a_pods_variables(tmp_path, undisturbed, nodes):
     """A killed rank is replaced, and the losses are those of an undisturbed run."""
     shared = {

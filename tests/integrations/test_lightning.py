@@ -34,7 +34,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Fits:
     return Fits(tmp_path_factory.getbasetemp())
 
 
-@pytest.mark.parametrize("kind", ["rich", "resumed", *training.long("stream", "sharded")])
+@pytest.mark.parametrize("kind", ["rich", *training.long("resumed", "stream", "sharded")])
 def test_bit_for_bit(tmp_path: Path, alone: Fits, kind: str) -> None:
     job = tmp_path / "job"
     job.mkdir()

@@ -11,7 +11,7 @@ import training
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, *training.long(1)])
 def test_a_program_of_the_page(tmp_path: Path, number: int) -> None:
     text = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)[number]
     lines: list[set[str]] = []

@@ -106,7 +106,8 @@ def test_hurt_and_paused(tmp_path, compare, trainer):
     assert found == [("retry", []), ("retry", []), ("recover-in-place", [1]), ("retry", [])]
 
 
-@pytest.mark.parametrize("trainer", [LIGHTNING, TRANSFORMERS, *training.long(ACCELERATE)], ids=name)
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", [LIGHTNING, TRANSFORMERS, ACCELERATE], ids=name)
 def test_stopped_and_resumed(tmp_path, compare, trainer):
     """In the middle of an epoch. What a job did after it was saved is done again."""
     stop, save, end, faults = STOPS[trainer]

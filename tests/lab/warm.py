@@ -106,9 +106,16 @@ def popen(
 
 def python(code: str, env: Mapping[str, str], timeout: float = 60.0) -> Completed:
     """As subprocess.run for `python -c CODE`, with what it has printed as text."""
+    return run("ranks", ["-c", code], env, Path.cwd(), timeout)
+
+
+def run(
+    kind: str, arguments: list[str], env: Mapping[str, str], cwd: Path, timeout: float
+) -> Completed:
+    """As subprocess.run, with what it has printed as text; see popen()."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         streams = output.fileno(), errors.fileno()
-        process = popen("ranks", ["-c", code], env, Path.cwd(), streams[0], errors=streams[1])
+        process = popen(kind, arguments, env, cwd, streams[0], errors=streams[1])
         try:
             status = process.wait(timeout)
         finally:

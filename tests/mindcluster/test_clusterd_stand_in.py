@@ -262,6 +262,7 @@ def test_a_platform_that_does_not_answer(answers):
     job.ends()
 
 
+@pytest.mark.long
 def test_reports_are_awaited_for_some_time(monkeypatch):
     monkeypatch.setattr(clusterd_machine.Machine._wait, "__kwdefaults__", {"seconds": 0.05})
     job = Job("recover")

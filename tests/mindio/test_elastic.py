@@ -18,7 +18,7 @@ PACE = "0.1"  # in which all ranks have come to the next step
 
 @pytest.mark.parametrize(
     ("layout", "dies", "leave", "micro"),
-    [("sharded", 3, [3], 2), ("2x2", 3, [2, 3], 1)],
+    [pytest.param("sharded", 3, [3], 2, marks=pytest.mark.long), ("2x2", 3, [2, 3], 1)],
 )
 def test_the_others_compute_what_the_ranks_that_left_would_have_gloo_for_hccl(
     start: Start,
@@ -55,7 +55,7 @@ def refused(job: Job) -> str:
     return (job.folder / "taskd_log" / "manager.log").read_text()
 
 
-@pytest.mark.parametrize("fault", ["kill", "cut"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("cut", marks=pytest.mark.long)])
 def test_a_fault_while_ranks_are_away_is_not_repaired_gloo_for_hccl(
     start: Start, fault: str
 ) -> None:

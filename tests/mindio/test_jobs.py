@@ -121,6 +121,7 @@ def test_where_no_rank_has_a_right_state_all_load_a_checkpoint_gloo_for_hccl(
         assert all(incident["step"] > 20 for incident in later), "it is loaded once"
 
 
+@pytest.mark.long
 def test_a_part_that_exists_once_comes_from_the_last_checkpoint_gloo_for_hccl(
     start: Start, undisturbed: Callable[[str], object]
 ) -> None:

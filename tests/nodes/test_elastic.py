@@ -35,7 +35,10 @@ class Elastic(Cluster):
         by_hand.assert_as_by_hand(result, self.world, self.kind, STEPS, present, plan)
 
 
-@pytest.mark.parametrize("kind", ["shares", "batches", "accumulate"])
+@pytest.mark.parametrize(
+    "kind",
+    ["shares", *(pytest.param(k, marks=pytest.mark.long) for k in ("batches", "accumulate"))],
+)
 def test_a_node_is_lost_and_comes_back(hosts, tmp_path, kind):
     with Elastic((machines := hosts(5)), tmp_path / "job", kind) as job:
         job.trains()
@@ -59,6 +62,7 @@ def test_a_node_is_lost_and_comes_back(hosts, tmp_path, kind):
     job.check(result, [0, 1, 2, 3])
 
 
+@pytest.mark.long
 def test_down_to_one_replica_and_ranks_die_meanwhile(hosts, tmp_path):
     with Elastic((machines := hosts(4)), tmp_path / "job", "shares") as job:
         job.trains()
@@ -77,6 +81,7 @@ def test_down_to_one_replica_and_ranks_die_meanwhile(hosts, tmp_path):
     job.check(result, [2, 3])
 
 
+@pytest.mark.long
 def test_a_rank_leaves_and_its_node_stays(hosts, tmp_path):
     only = "elastic-training"
     with Elastic(hosts(2), tmp_path / "job", "batches", 2, 2, strategy=only) as job:

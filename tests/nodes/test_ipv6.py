@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 import training
 from cluster import STEPS, Cluster
 from launchers import STRATEGY
@@ -18,6 +19,7 @@ class Plain(Cluster):
         super().launch(host, node, *options, **{**more, **environment})
 
 
+@pytest.mark.long
 def test_ranks_and_hosts_are_lost_the_one_with_the_store_last(hosts, tmp_path, reference):
     """The launcher of a lost node is started again by the same command, and takes the place of the
     next one."""

@@ -43,7 +43,9 @@ class Lanes(Cluster):
 
 
 # with node 1, node 0 leaves, which has the manager
-@pytest.mark.parametrize(("kind", "lost", "other"), [("hsdp", 3, 2), ("tp", 1, 0)])
+@pytest.mark.parametrize(
+    ("kind", "lost", "other"), [("tp", 1, 0), pytest.param("hsdp", 3, 2, marks=pytest.mark.long)]
+)
 def test_a_replica_over_two_nodes_leaves_and_comes_back(hosts, tmp_path, kind, lost, other):
     with Lanes((machines := hosts(5)), tmp_path / "job", kind, "elastic-training") as job:
         job.trains()
@@ -58,6 +60,7 @@ def test_a_replica_over_two_nodes_leaves_and_comes_back(hosts, tmp_path, kind, l
     job.check(result)
 
 
+@pytest.mark.long
 def test_a_launcher_without_ranks_takes_the_place_of_another_node(hosts, tmp_path):
     both = "recover,elastic-training"
     with Lanes((machines := hosts(6)), tmp_path / "job", "hsdp", both, 6) as job:

@@ -88,9 +88,8 @@ def between_two_steps(job):
     time.sleep(0.03)
 
 
-@pytest.mark.parametrize(
-    ("layout", "nodes", "ranks"), [("22", 2, 2), pytest.param("12", 4, 1, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("layout", "nodes", "ranks"), [("22", 2, 2), ("12", 4, 1)])
 def test_a_node_leaves_and_comes_back(hosts, tmp_path, layout, nodes, ranks):
     """What is trained is what it is where the same ranks leave and come back by hand."""
     lab = hosts(nodes + 1)

@@ -269,6 +269,7 @@ def test_all_ranks_are_restarted_where_they_are_after_node_0_has_moved(hosts, tm
     training.assert_equal(result, reference, 4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["", *training.long("retry", "recover-in-place", "exit")])
 def test_the_label_alone_or_with_any_strategy(hosts, tmp_path, tmp_path_factory, strategy):
     """The pod that the operator makes for a node that is to move is started as that node was."""

@@ -64,7 +64,8 @@ class Trains(Cluster):
         return host
 
 
-@pytest.mark.parametrize("trainer", [LIGHTNING, *training.long(TRANSFORMERS, ACCELERATE)], ids=name)
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", [LIGHTNING, TRANSFORMERS, ACCELERATE], ids=name)
 def test_nodes_are_lost(hosts, tmp_path, compare, trainer):
     kill, lost, cut = POINTS[trainer]
     faults = ",".join([f"{kill}:kill", *(f"{point}:nap" for point in (*lost, cut))])

@@ -36,6 +36,7 @@ class Launcher(training.Running):
         self.until("it waited", lambda: addresses.listens(("localhost", port), 1.0))
 
 
+@pytest.mark.long
 def test_the_same_command_and_those_that_do_not_belong_to_it(tmp_path, reference):
     """By IPv6, and with --run-path. Others that come too are told so in a line, and change
     nothing."""

@@ -23,7 +23,7 @@ FAULTS = (
 
 
 # the script has more: a generator that draws by itself, sharded parameters
-@pytest.mark.parametrize("kind", ["loader", "attempts", *training.long("workers", "arguments")])
+@pytest.mark.parametrize("kind", ["loader", *training.long("attempts", "workers", "arguments")])
 def test_bit_for_bit(tmp_path, reference, kind):
     result = training.taskd(tmp_path / "job", 3, "calls.py", "12", kind, faults=",".join(FAULTS))
     training.assert_equal(result, reference(3, "calls.py", "12", kind), 3)

@@ -26,7 +26,7 @@ CARRIED = {
 
 
 @pytest.mark.parametrize(
-    "kind", ["function", "trainer", "library", *training.long("module", "epochs", "calls")]
+    "kind", ["function", *training.long("trainer", "library", "module", "epochs", "calls")]
 )
 def test_what_a_loop_carries_is_restored(tmp_path, reference, kind):
     """Also where a job ends instead of leaving something out."""

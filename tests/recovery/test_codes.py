@@ -27,6 +27,7 @@ def told(job, *arguments):
     return done.stdout
 
 
+@pytest.mark.long
 def test_codes_are_answered_as_the_files_say_and_the_files_may_change(tmp_path, reference):
     config = tmp_path / "config"
     shutil.copytree(SHIPPED, config)

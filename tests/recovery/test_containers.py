@@ -31,6 +31,7 @@ def test_each_allocation_is_refused_once(tmp_path, reference, number):
     assert len(result.incidents) == 2
 
 
+@pytest.mark.long
 def test_a_kernel_without_memory_files(tmp_path, reference):
     """Records are files in the directory then."""
     customized = tmp_path / "site"
@@ -92,7 +93,7 @@ WAYS = {
 
 
 @mounts
-@pytest.mark.parametrize("way", ["read-only", "filled", *training.long("full", "small-tmp")])
+@pytest.mark.parametrize("way", ["filled", *training.long("read-only", "full", "small-tmp")])
 def test_shared_memory_that_cannot_be_used(tmp_path, reference, way):
     directory = tmp_path / "job"
     directory.mkdir()

@@ -90,6 +90,7 @@ def cluster():
     made.close()
 
 
+@pytest.mark.long
 def test_by_the_kubernetes_api(tmp_path, reference, cluster):
     name = "mindx-dl-deviceinfo-node-1"
     cluster.pod("pod")

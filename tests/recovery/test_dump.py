@@ -157,6 +157,7 @@ def test_what_replica_sets_have_is_dumped_and_resumed(tmp_path, reference):
         assert training.Result(0, "", tmp_path / "d").final(rank) == there.final(rank)
 
 
+@pytest.mark.long
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(tmp_path, reference):
     arguments = ("random", "3")
     result = dying(tmp_path / "a", 2, "loader.py", *arguments, faults="1:8:tail:kill")

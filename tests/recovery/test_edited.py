@@ -78,7 +78,7 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("edit", ["broken", "removed", "new", *training.long("script", "model")])
+@pytest.mark.parametrize("edit", ["removed", *training.long("broken", "new", "script", "model")])
 def test_a_script(tmp_path, plain, edit):
     result = run(tmp_path, [str(project(tmp_path) / "train.py")], edit)
     same(result, plain)
@@ -125,6 +125,7 @@ def test_a_zip_file(tmp_path, plain):
     same(result, plain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("program", ["script", *training.long("module")])
 @pytest.mark.parametrize("edit", ["late", *training.long("script", "removed")])
 def test_processes_that_ranks_spawn(tmp_path, plain, edit, program):

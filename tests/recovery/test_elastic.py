@@ -15,6 +15,7 @@ def elastic(directory, kind, **env):
     return training.start(directory, 4, "elastic.py", kind, STEPS, **ONLY, **env)
 
 
+@pytest.mark.long
 def test_a_shrunk_job_is_saved_and_goes_on_with_all_ranks(tmp_path):
     dumps = {"TASKD_DUMP_PATH": str(tmp_path / "dumps")}
     with elastic(tmp_path / "a", "batches", **dumps) as job:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import socket
 
+import pytest
 import torch
 import training
 
@@ -98,6 +99,7 @@ def test_awkward_moments(tmp_path, reference):
     assert all(replaced), replaced
 
 
+@pytest.mark.long
 def test_five_ranks(tmp_path, reference):
     """And two: tests/recovery/test_launchers.py."""
     world = 5

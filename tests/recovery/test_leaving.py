@@ -107,6 +107,7 @@ def test_a_handler_of_the_script(tmp_path, how):
     assert (tmp_path / "saved-0").exists() and (tmp_path / "saved-1").exists()
 
 
+@pytest.mark.long
 def test_every_process_gets_the_signal(tmp_path, reference):
     """As from a scheduler that signals all it has started: manager, zygote, ranks, their loaders'
     workers."""
@@ -124,6 +125,7 @@ def test_every_process_gets_the_signal(tmp_path, reference):
     training.assert_equal(result, reference(2, *script), 2)
 
 
+@pytest.mark.long
 def test_a_rank_in_a_long_step_is_not_awaited(tmp_path, reference):
     script = ("steered.py", STEPS)
     late = {"TASKD_GRACE_PERIOD": "6", "TASKD_HANG_LIMIT": "off"}
@@ -180,6 +182,7 @@ def test_a_dump_by_hand_disturbs_nothing(tmp_path, reference, kind):
         assert min(again.steps(rank)) == last and again.final(rank) == theirs.final(rank)
 
 
+@pytest.mark.long
 def test_a_set_up_has_nothing_to_save(tmp_path):
     tmp_path.joinpath("wait").touch()
     with begin(tmp_path, 2, "steered.py", STEPS, fork="") as job:

@@ -19,7 +19,7 @@ FAULTS = (
 )
 # the script has more: reshard_after_forward off, mixed precision, full sharding alone, GPipe,
 # tensor parallel alone
-KINDS = ("subgroups", "hsdp", "pp", *training.long("fsdp-accumulate", "tpdp"))
+KINDS = ("hsdp", "pp", *training.long("subgroups", "fsdp-accumulate", "tpdp"))
 # and this one: the other schedules with several stages a rank, pipelines with DDP or FSDP2 alone,
 # sequence parallelism, CPU offload, other static graphs, post-local SGD
 WAYS = ("zero", *training.long("static-uneven", "pp-interleaved", "cube", "powersgd"))

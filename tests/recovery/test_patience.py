@@ -22,7 +22,8 @@ def test_a_replacement_that_waits_is_not_hung(tmp_path, reference, where):
     training.assert_equal(result, reference(2, "waits.py", STEPS, "none"), 2)
 
 
-@pytest.mark.parametrize("where", ["loader", *training.long("setup")])
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["loader", "setup"])
 def test_the_patience_is_a_setting(tmp_path, where):
     with training.start(
         tmp_path / "job", 2, "waits.py", STEPS, where, WAIT="120", TASKD_SET_UP_LIMIT="8"

@@ -33,6 +33,7 @@ def limit(pid: int, most: int) -> None:
     subprocess.run(command, check=True)
 
 
+@pytest.mark.long
 def test_a_user_without_a_name_home_process_or_directory(tmp_path, reference):
     if os.geteuid() or subprocess.run([*AS_USER, "true"], capture_output=True).returncode:
         pytest.skip("needs the right to become another user")

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import training
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pytorch" / "train.py"
@@ -29,6 +30,7 @@ def listening(process):
     return found
 
 
+@pytest.mark.long
 def test_all_sockets_that_listen_are_in_the_range(tmp_path):
     lowest = random.randrange(20000, 30000, 100)
     ports = set(range(lowest, lowest + 100))

@@ -96,6 +96,7 @@ def test_a_rank_is_slow(tmp_path):
     assert (first["state"], second["state"]) == ("well", "slow")
 
 
+@pytest.mark.long
 def test_a_killed_rank_and_a_manager_that_stood_still(tmp_path):
     with training.start(tmp_path / "job", 2, "steered.py", "3000") as job:
         job.trains()

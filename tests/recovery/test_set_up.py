@@ -30,7 +30,7 @@ def test_a_death_in_a_collective_between_passes_that_others_have_left(tmp_path, 
     assert [len(result.pids(rank)) for rank in range(4)] == [1, 1, 3, 1]
 
 
-@pytest.mark.parametrize("kind", ["steps", "range", *training.long("batches", "call")])
+@pytest.mark.parametrize("kind", ["steps", *training.long("range", "batches", "call")])
 def test_a_loop_begins_where_the_scripts_own_snapshot_ends(tmp_path, reference, kind):
     faults = "1:13:begin:kill,0:17:tail:kill"
     if kind == "range":

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import pytest
 import training
 
 STEPS = "100"
@@ -14,6 +15,7 @@ STEPS = "100"
 LOST = 3.5
 
 
+@pytest.mark.long
 def test_manager_and_zygote_stand_still_while_ranks_die(tmp_path, reference):
     with training.start(tmp_path / "job", 2, "steered.py", STEPS) as job:
         job.trains()

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from socket import gethostname
 
+import pytest
 import training
 
 from taskd.history import files
@@ -116,6 +117,7 @@ def test_a_job_that_loses_a_rank_and_ends_well(tmp_path):
         assert last["began"] <= moments[0] and moments[-1] <= incident["seconds"] * 1e3 + 0.1
 
 
+@pytest.mark.long
 def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, 2, "steered.py", STEPS) as job:
@@ -137,6 +139,7 @@ def test_a_job_whose_launcher_and_manager_are_killed(tmp_path):
         assert text.returncode == 4 and "no manager answers" in text.stdout, text.stdout
 
 
+@pytest.mark.long
 def test_the_next_manager_goes_on_with_the_journal(tmp_path):
     directory = tmp_path / "job"
     with training.start(directory, WORLD, "steered.py", STEPS) as job:

@@ -6,12 +6,14 @@ import json
 import os
 import signal
 
+import pytest
 import training
 
 # two jobs that were started by hand, without a secret
 UNNAMED = {"TASKD_PORT": None, "MINDX_TASK_ID": None, "TASKD_SECRET": None, "PET_MASTER_PORT": None}
 
 
+@pytest.mark.long
 def test_two_jobs_run_side_by_side_and_commands_find_them(tmp_path, reference):
     """Started at once, with one log directory; each loses a rank."""
     log = str(tmp_path / "log")

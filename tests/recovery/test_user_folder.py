@@ -29,7 +29,8 @@ def found(directory, rank, life):
     return json.loads((directory / f"found-{rank}-{life}").read_text())
 
 
-@pytest.mark.parametrize("kind", ["script", *training.long("module")])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["script", "module"])
 def test_a_folder_of_the_users(tmp_path, kind):
     """With a script the folder is on nobody's path, and may hold what it likes. With -m it is on
     that of the ranks, as always."""
