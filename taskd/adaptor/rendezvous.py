@@ -8,7 +8,6 @@ meets nobody, so it needs no store.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch.distributed.elastic.rendezvous import (
@@ -23,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import DEFAULT_PORT
 from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 
+from taskd.agent.supervisor import Supervisor
 from taskd.protocol.addresses import Address
 
 _make = registry.get_rendezvous_handler
@@ -30,10 +30,10 @@ _make = registry.get_rendezvous_handler
 
 class Rendezvous(RendezvousHandler):
     """Stands for torch's handler, which it makes in `open`. `host`: the endpoint's. `where`: what
-    launchers that are to meet have in common. `nodes`: the most that may meet. `managed`: whether a
-    manager is in charge."""
+    launchers that are to meet have in common. `nodes`: the most that may meet. `supervisor`:
+    the launcher's, once there is one."""
 
-    managed: Callable[[], bool] = staticmethod(lambda: False)
+    supervisor: Supervisor | None = None
 
     def __init__(self, parameters: RendezvousParameters) -> None:
         self._parameters = parameters
@@ -81,10 +81,14 @@ class Rendezvous(RendezvousHandler):
     def _over(self) -> bool:
         """Whether the launchers do not meet again. Ends the heartbeats, each of which would print
         that the endpoint's host is lost."""
-        if self._torchs is not None and not self._met and self.managed():
+        if self._torchs is not None and not self._met and self._managed():
             self._torchs._stop_heartbeats()
             self._met = True
         return self._torchs is None or self._met
+
+    def _managed(self) -> bool:
+        """Whether a manager is in charge."""
+        return self.supervisor is not None and self.supervisor.managed
 
     def shutdown(self) -> bool:
         return self._over() or bool(self._torchs.shutdown())

@@ -72,7 +72,7 @@ class TaskdElasticAgent(LocalElasticAgent):
             # one line, without torch's traceback
             raise SystemExit(f"taskd: {error}") from None
         if place.rendezvous is not None:
-            place.rendezvous.managed = lambda: self._supervisor.managed
+            place.rendezvous.supervisor = self._supervisor
         self._last_signal = signal.SIGTERM if grace else signal.SIGKILL
         self._failures = Failures(self._supervisor)
         self._faults_allowed = restarts.faults_allowed(spec.max_restarts)

@@ -40,6 +40,9 @@ class Advisor(Part):
 
     def signal(self, event: e.AdvisorSignal, now: float) -> None: ...
 
+    def unadvised(self, now: float) -> None:
+        """An incident is about to go on without its strategy."""
+
     def task_done(self, well: bool, text: str, tests: tuple[tuple[int, Results], ...]) -> None:
         """A task that it requested has ended. `tests`: stress test results by rank; empty for a
         switch of network cards."""

@@ -61,7 +61,7 @@ class Coordinator:
         self.election = election or Election()
         self.job = JobState(settings, self.election)
         self.pause = Pause(self.job)
-        self.recovery = Recovery(self.job, self.pause)
+        self.recovery = Recovery(self.job, self.pause, lambda now: self.advisor.unadvised(now))
         self.faults = Faults(self.job, self.recovery, self.pause)
         self.growth = Growth(self.job, self.recovery, self.pause)
         self.switch = Switch(self.job, self.recovery, self.pause, self.growth)

@@ -18,13 +18,13 @@ import torch.distributed as dist
 
 from taskd.cython_api import slot
 from taskd.messages import to_rank
+from taskd.worker.communication.patience import Patience
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.calls import Calls, give, run
 from taskd.worker.training.draws import Passes
 from taskd.worker.training.finite import is_finite
 from taskd.worker.training.loop import Loop
-from taskd.worker.training.patience import Patience
 
 log = logging.getLogger("taskd.worker")
 
@@ -36,7 +36,7 @@ class Job:
     """A training job as one of its ranks sees it; made by `taskd.protect`."""
 
     def __init__(self, conversation: RepairSession | None) -> None:
-        self._patience = Patience()
+        self._patience = Patience() if conversation is None else conversation.patience
         self._step = 0  # without protection, counted from 0
         self._start: int | None = None  # the number of the first step, once it is fixed
         self._announced = 0  # steps before this one had been committed when protection ended
@@ -45,7 +45,7 @@ class Job:
         self._begun = False  # whether the script has begun a loop
         self._after: list[Callable[[], Any]] | None = None  # without protection, in a call
         if conversation is not None:
-            self.loop = Loop(conversation, self._patience)
+            self.loop = Loop(conversation)
             self._calls = Calls(self.loop)
             self._patience.while_compiling()
 

@@ -189,7 +189,7 @@ def _join(job: Job, loop: Loop) -> None:
     found = choosing.find(session.state, session.rank, session.communicators.world_size)
     session.agent.report(from_rank.RankJoined, dumps=tuple(found))
     outcome = session.wait_for_orders(
-        lambda: (Position(0, None), ""), on_formed=lambda name: _formed(loop, found.get(name))
+        lambda: (Position(0, None), ""), loop, on_formed=lambda name: _formed(loop, found.get(name))
     )
     if isinstance(outcome, LeftAlone):
         job.leave_alone(outcome.reason)

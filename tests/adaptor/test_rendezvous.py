@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
@@ -54,7 +55,7 @@ def test_under_a_manager_nobody_meets_again():
     waiting, end = meeting(second), time.monotonic() + 60
     while first.num_nodes_waiting() == 0:
         assert time.monotonic() < end
-    first.managed = lambda: True
+    first.supervisor = SimpleNamespace(managed=True)
     assert first.num_nodes_waiting() == 0
     assert first.shutdown()
     late.open()

@@ -222,3 +222,71 @@ def test_the_check_sees_upward():
     source = "from taskd.manager import server\nfrom taskd.manager.history import continuity"
     assert upward("manager", "taskd.manager.devices.state", source) == ["taskd.manager.server"]
     assert upward("manager", "taskd.manager.routing", source) == []
+
+
+# what a process exchanges in other libraries, each in a place of its own
+EXCHANGED = ("adaptor", "cli/arguments.py", "integrations", "worker/set_up", "worker/process")
+
+
+def planted(source: str) -> list[str]:
+    """Assignments of a function to an attribute of another object, to be called back by it: that
+    object returns what has happened, or is given the function as it is made. Not those that
+    exchange a function of an imported library."""
+    found = []
+    tree = ast.parse(source)
+    modules = {
+        (name.asname or name.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in node.names
+    }
+    defined = {n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+    in_class = {n for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for n in c.body} & defined
+    methods = {n.name for n in in_class if not n.decorator_list}
+    functions = {n.name for n in defined - in_class}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        match node.value:
+            case ast.Lambda() | ast.Call(ast.Name("partial") | ast.Attribute(_, "partial")):
+                pass
+            case ast.Name(name) if name in functions:
+                pass
+            case ast.Attribute(ast.Name("self"), name) if name in methods:
+                pass
+            case _:
+                continue
+        for target in node.targets:
+            holder = target
+            while isinstance(holder, ast.Attribute):
+                holder = holder.value
+            direct = isinstance(target, ast.Attribute) and target.value is holder
+            match holder:
+                case ast.Name("self") if direct:
+                    continue
+                case ast.Name(name) if isinstance(target, ast.Attribute) and name not in modules:
+                    found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("class A:\n def f(self): b.after = self.f", 1),
+        ("class A:\n def f(self): self.b.after = lambda: 0", 1),
+        ("def f(): ...\nb.c.after = f", 1),
+        ("import functools\nb.after = functools.partial(f, 1)", 1),
+        ("class A:\n def f(self): self.after = lambda: 0", 0),
+        ("class A:\n def f(self): b.size = self.size", 0),
+        ("import sys\ndef f(): ...\nsys.excepthook = f", 0),
+    ],
+)
+def test_what_is_planted(source, count):
+    assert len(planted(source)) == count
+
+
+def test_nothing_is_planted():
+    for path in ROOT.rglob("*.py"):
+        inside = path.relative_to(ROOT).as_posix()
+        if not inside.startswith(EXCHANGED):
+            assert planted(path.read_text()) == [], inside

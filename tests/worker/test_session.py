@@ -46,7 +46,7 @@ class Rank(RepairSession):
 
 
 class Memory(Restorer):
-    def restore(self, plan: Plan) -> tuple[Resumed, str]:
+    def restore(self, plan: Plan, loop: Loop) -> tuple[Resumed, str]:
         return Resumed(plan.step, {"of": plan.step}, 3), "ab12"  # type: ignore[arg-type]
 
 
@@ -55,6 +55,12 @@ def page(monkeypatch) -> SimpleNamespace:
     page = SimpleNamespace(interruption=0)
     monkeypatch.setattr(slot, "interruption", lambda: page.interruption)
     return page
+
+
+class Loop:
+    def restoring(self, step: int) -> None: ...
+
+    def restored(self, entry: Any) -> None: ...
 
 
 def rank(line: Line, memory: type[Restorer] = Memory) -> Rank:
@@ -97,7 +103,7 @@ def repair(page: SimpleNamespace, interruption: int) -> list[Any]:
 def test_a_held_rank_goes_on(page):
     session = Line()
     session.orders = [to_rank.Pause(8), to_rank.Interrupt(0, "of old"), to_rank.Continue()]
-    assert isinstance(rank(session).wait_for_orders(position, paused=True), Continued)
+    assert isinstance(rank(session).wait_for_orders(position, Loop(), paused=True), Continued)
     assert session.said == []
 
 
@@ -107,7 +113,7 @@ def test_a_hold_that_ends_in_a_repair_does_not_end_the_repair(page, place):
     session = Line()
     session.orders = repair(page, 1)
     session.orders.insert(place, to_rank.Continue())
-    outcome = rank(session).wait_for_orders(position, paused=True)
+    outcome = rank(session).wait_for_orders(position, Loop(), paused=True)
     assert outcome == Resumed(7, {"of": 7}, 3)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,
@@ -120,7 +126,7 @@ def test_an_overtaken_round_is_begun_again(page):
     session, second = Line(), 2
     first = repair(page, 1)[:3]
     session.orders = [*first, *repair(page, second)]
-    assert rank(session).wait_for_orders(position) == Resumed(7, {"of": 7}, 3)
+    assert rank(session).wait_for_orders(position, Loop()) == Resumed(7, {"of": 7}, 3)
     assert [m.interruption for m in session.said if isinstance(m, from_rank.RankInterrupted)] == [
         1,
         2,
@@ -129,15 +135,15 @@ def test_an_overtaken_round_is_begun_again(page):
 
 def test_what_fails_is_told_and_the_rank_stays(page):
     class Failing(Memory):
-        def restore(self, plan: Plan) -> tuple[Resumed, str]:
+        def restore(self, plan: Plan, loop: Loop) -> tuple[Resumed, str]:
             if not session.said or not isinstance(session.said[-1], from_rank.RankFailed):
                 raise OSError("no memory")
-            return super().restore(plan)
+            return super().restore(plan, loop)
 
     session = Line()
     *begin, resume = repair(page, 1)
     session.orders = [*begin, begin[-1], resume]
-    assert isinstance(rank(session, Failing).wait_for_orders(position), Resumed)
+    assert isinstance(rank(session, Failing).wait_for_orders(position, Loop()), Resumed)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,
         from_rank.RankRebuilt,
@@ -162,7 +168,7 @@ def test_what_fails_in_a_dump_is_told_unless_it_is_overtaken(page, overtaken, mo
         to_rank.RecordState(1, 1, 0, 7, stripes=False),
         to_rank.Unprotected("the job ends"),
     ]
-    assert isinstance(rank(line).wait_for_orders(position), LeftAlone)
+    assert isinstance(rank(line).wait_for_orders(position, Loop()), LeftAlone)
     first, second = line.said
     assert first.interruption == 1
     if overtaken:

@@ -32,10 +32,10 @@ EARLY = (Phase.INTERRUPT, Phase.CONSULT, Phase.RESCHEDULE, Phase.REPLACE)
 
 class Recovery(Part):
     """Handles the incident of a job, if any. Methods that take a rank's report are called only for
-    current incarnations in a protected job."""
+    current incarnations in a protected job. `unadvised`: see Advisor."""
 
-    def __init__(self, job: JobState, pause: Pause) -> None:
-        self._job = job
+    def __init__(self, job: JobState, pause: Pause, unadvised: Callable[[float], None]) -> None:
+        self._job, self._unadvised = job, unadvised
         self.nodes = Takeover(job)
         self.rounds = Rounds(job, self.nodes)
         self._interrupt = Interrupt(job, self.nodes, self.rounds)
@@ -59,7 +59,6 @@ class Recovery(Part):
         }
         self.incident: Incident | None = None
         self.incidents = 0
-        self.unadvised: Callable[[float], None] = lambda now: None  # before it goes on alone
 
     @property
     def phase(self) -> Phase | None:
@@ -114,7 +113,7 @@ class Recovery(Part):
             if why:
                 own = f"continuing with this manager's own choice, {self.incident.strategy}"
                 self._job.note(f"{why}: {own}")
-                self.unadvised(now)
+                self._unadvised(now)
             self.incident.consults = False
             self.advance(now)
 

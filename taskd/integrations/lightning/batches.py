@@ -14,6 +14,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.loops import fetchers, fit_loop
 from torch.utils.data import DataLoader
 
+from taskd.integrations.lightning.state import TrainerState
 from taskd.worker.training.draws import Passes
 
 
@@ -64,7 +65,7 @@ class Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
         super().__init__()
         self._fit = fit
         self._drawn: Passes | None = None
-        self.first: Callable[[], int] = lambda: 0  # the epoch of the first pass
+        self.state: TrainerState | None = None
 
     def __iter__(self) -> Fetcher:
         if self._drawn is None:
@@ -90,8 +91,9 @@ class Fetcher(fetchers._DataFetcher):  # type: ignore[misc]
         return _items(self.combined_loader, self.length is None)
 
     def loader_of(self, number: int) -> Iterable[Any]:
+        first = self.state.first if self.state is not None else 0
         for loader in self.combined_loader.flattened:
-            fit_loop._set_sampler_epoch(loader, self.first() + number)
+            fit_loop._set_sampler_epoch(loader, first + number)
         return self._alone() or _Pass(self.combined_loader, self.length is None)
 
     def draw_from(self, drawn: Passes) -> None:

@@ -81,7 +81,7 @@ class Fit:
         job = taskd.protect(model=trainer.strategy.model, **given)
         self._begun(job)
         if isinstance(fetcher, batches.Fetcher):
-            fetcher.first = lambda: self._state.first
+            fetcher.state = self._state
             passes = job.iterate(fetcher.loader_of)
             assert isinstance(passes, Passes)
             fetcher.draw_from(passes)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
@@ -13,36 +12,24 @@ from taskd.core.snapshots import PASS_END
 from taskd.worker.elastic import loaders, private
 from taskd.worker.elastic.away import Away, Pass
 from taskd.worker.elastic.loaders import NotCloned
-from taskd.worker.state import loading
+from taskd.worker.state import loading, resuming
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.resuming import END, Resuming
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
 
-class Communicators(Protocol):
-    world_size: int
-
-
-class Carrier(Protocol):
+class Carrier(resuming.Carrier, Protocol):
     state: TrainingState
-    random: RandomState
 
     @property
     def rank(self) -> int: ...
 
-    @property
-    def communicators(self) -> Communicators: ...
-
 
 class Passes:
-    """`apart`: way -> a context in which a loader is read without the other ranks."""
-
     def __init__(self, carrier: Carrier, mine: dict[int, Away]) -> None:
         self._carrier, self._mine = carrier, mine
-        self.apart: Callable[[str], AbstractContextManager[None]] = lambda way: nullcontext()
         self._loader: Any = None  # of our pass
         self._place = b""  # where it was when the pass began
         # our loaders with a state of their own, where they were at the end of their last pass
@@ -211,8 +198,8 @@ class Passes:
 
     def _resumed(self, away: Away, made: Any) -> Iterator[Any]:
         entry, step = away.entry, away.step
-        resuming = Resuming(away.rank, self._carrier.random, away.batches, self.apart)
-        iterator = resuming.iterator(made, step, away.kind, entry, entry.data("random"))
+        found = Resuming(away.rank, self._carrier, away.batches)
+        iterator = found.iterator(made, step, away.kind, entry, entry.data("random"))
         away.batches.begin_at(step, entry.previous, entry.place)
         return iterator
 

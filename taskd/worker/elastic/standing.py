@@ -16,19 +16,18 @@ from taskd.records.store import Entries
 from taskd.worker.elastic import private, records
 from taskd.worker.elastic.away import Away, Small, tree
 from taskd.worker.elastic.in_memory import InMemory
-from taskd.worker.elastic.passes import Communicators, Passes
+from taskd.worker.elastic.passes import Passes
 from taskd.worker.elastic.reading import Reading
 from taskd.worker.elastic.records import Found
 from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.elastic.untouched import Untouched
-from taskd.worker.state import fsdp2, gradients
+from taskd.worker.state import fsdp2, gradients, resuming
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.memory import scatter
 from taskd.worker.state.part import VALUES, Content
-from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.training_state import TrainingState
 
 REMEDY = "loop over job.steps, and in each step over job.shares(step)"
@@ -39,17 +38,13 @@ class ShareOver(BaseException):
     Exception, so that user code does not catch it."""
 
 
-class Carrier(Protocol):
+class Carrier(resuming.Carrier, Protocol):
     """The rank that stands in: see repair/protected_rank.py."""
 
     rank: int
     state: TrainingState
     entries: Entries
-    random: RandomState
     stand_ins: dict[int, int]
-
-    @property
-    def communicators(self) -> Communicators: ...
 
 
 class Standing:

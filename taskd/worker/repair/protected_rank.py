@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -11,6 +10,7 @@ from taskd.devices import Device
 from taskd.records.store import Entries
 from taskd.worker.communication import buckets
 from taskd.worker.communication.bucket_orders import BucketOrders
+from taskd.worker.communication.patience import Patience
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.elastic.standing import Standing
@@ -28,8 +28,8 @@ from taskd.worker.state.training_state import TrainingState
 @dataclass(kw_only=True)
 class ProtectedRank:
     """`node`: the lowest rank of this node. `verifies`: TASKD_VERIFY, check restored state
-    (verify.py). `start`: returns what this process remembers of the start of a step without a whole
-    record."""
+    (verify.py). `remembered`: the start of a step that has no whole record, as this process knows
+    it: step, kind, content."""
 
     rank: int
     communicators: Communicators
@@ -44,7 +44,8 @@ class ProtectedRank:
     variables: LoopVariables
     node: int = 0
     verifies: bool = False
-    start: Callable[[int], tuple[int, Entry] | None] = lambda step: None
+    patience: Patience = field(default_factory=Patience)
+    remembered: tuple[int, int, Entry] | None = None
 
     def __post_init__(self) -> None:
         # rank that is away -> the rank that stands in for it; the same on all ranks
@@ -52,6 +53,11 @@ class ProtectedRank:
         self.standing = Standing(self)
         self.orders = BucketOrders(self.state.ddps)
         self.state.parts.add(self.gradients, self.random)
+
+    def start(self, step: int) -> tuple[int, Entry] | None:
+        """Kind and content of the remembered start of `step`."""
+        found = self.remembered
+        return (found[1], found[2]) if found is not None and found[0] == step else None
 
     @property
     def absent(self) -> frozenset[int]:

@@ -7,6 +7,7 @@ from the node's stripes, a replica or a dump, according to the manager's plan.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from taskd.core.snapshots import FINAL
 from taskd.cython_api import damage, slot
@@ -22,17 +23,24 @@ from taskd.worker.state.memory import checksum
 from taskd.worker.state.part import TENSORS, VALUES
 
 
+class Following(Protocol):
+    """The script's loop, while memory is put back under it."""
+
+    def restoring(self, step: int) -> None:
+        """Memory is about to be put back to the start of `step`."""
+
+    def restored(self, entry: Entry | None) -> None:
+        """It has been. `entry`: the record that random numbers were restored from, None if they
+        stayed. Raises RuntimeError."""
+
+
 class Restorer:
     """Carries out a rank's part of the manager's plans, and tracks the state of its memory.
-    `accepted`: how many lost memory pages have been repaired. `before`: called with the step that
-    memory is about to be restored to; `after`: when it has been, with the record that random
-    numbers were restored from, None if they stayed."""
+    `accepted`: how many lost memory pages have been repaired."""
 
     def __init__(self, rank: ProtectedRank) -> None:
         self._rank = rank
         self.accepted = 0
-        self.before: Callable[[int], None] = lambda step: None
-        self.after: Callable[[Entry | None], None] = lambda entry: None
         self.stood_in: dict[int, int] = {}  # stand_ins when the last incident had ended
         self._clean: int | None = None  # memory was restored to this step in the current incident
         self._damaged = 0  # memory pages lost by the last report
@@ -58,11 +66,14 @@ class Restorer:
             at = at.but(clean=None if lost else self._clean)
         return at, unfit
 
-    def restore(self, plan: Plan) -> tuple[Resumed, str]:
+    def restore(self, plan: Plan, loop: Following) -> tuple[Resumed, str]:
         """Put the state of the plan's step in place; also returns the checksum of the replicated
         state. Raises RuntimeError, and what collectives raise."""
-        self.before(plan.step)
-        resumed = self._restore(plan)
+        loop.restoring(plan.step)
+        resumed, rewound = self._restore(plan)
+        loop.restored(rewound)
+        # "steps below this one": a stale higher number would open a later step's gate too early
+        slot.started(plan.step)
         digest = checksum(self._rank.state.replicated)
         if damage.damaged() != self._damaged:
             raise RuntimeError("a memory page was lost while the state was restored")
@@ -71,7 +82,8 @@ class Restorer:
         self._clean = plan.step
         return resumed, digest
 
-    def _restore(self, plan: Plan) -> Resumed:
+    def _restore(self, plan: Plan) -> tuple[Resumed, Entry | None]:
+        """Also returns the record that random numbers were restored from, None if they stayed."""
         rank, state = self._rank, self._rank.state
         kind, entry = self._record(plan)
         away = rank.standing.find(plan.step, entry.nested)
@@ -106,10 +118,7 @@ class Restorer:
         if rank.verifies and not before:
             verify.memory(rank, entry)
         rank.standing.take_up(plan.step, away, kind, entry, rewound=put)
-        self.after(None if before else entry)
-        # "steps below this one": a stale higher number would open a later step's gate too early
-        slot.started(plan.step)
-        return Resumed(plan.step, entry, kind, plan)
+        return Resumed(plan.step, entry, kind, plan), None if before else entry
 
     def _record(self, plan: Plan) -> tuple[int, Entry]:
         """This rank's record of the plan's step, and its kind."""

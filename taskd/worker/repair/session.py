@@ -24,7 +24,7 @@ from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.repair import device_tasks, trials
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
-from taskd.worker.repair.restore import Restorer, for_dump
+from taskd.worker.repair.restore import Following, Restorer, for_dump
 from taskd.worker.state import fsdp2
 from taskd.worker.state.memory import scratch
 
@@ -40,6 +40,7 @@ TOGETHER = (to_rank.Rebuild, to_rank.Restore)
 class _Waits:
     """The arguments of one `wait_for_orders`, and what has been restored during it."""
 
+    loop: Following
     release: int | None
     on_formed: Callable[[str], None] | None
     paused: bool
@@ -64,17 +65,17 @@ class RepairSession(ProtectedRank):
     def wait_for_orders(
         self,
         position: Callable[[], tuple[Position, str]] | None,
+        loop: Following,
         release: int | None = None,
         on_formed: Callable[[str], None] | None = None,
         paused: bool = False,
     ) -> Outcome:
         """Execute orders until one ends the wait. `position`: gives this rank's position and why
         its process cannot continue ("": it can); None in a replacement, which has nothing to
-        report. `release`: return Released once no step before this one will be repeated.
-        `on_formed`: called once the first communicators exist, with the dump that all ranks begin
-        from, "" for none. `paused`: paused on request, without
-        a fault."""
-        waits = _Waits(release, on_formed, paused, self.built_at)
+        report. `loop`: the script's. `release`: return Released once no step before this one will
+        be repeated. `on_formed`: called once the first communicators exist, with the dump that all
+        ranks begin from, "" for none. `paused`: paused on request, without a fault."""
+        waits = _Waits(loop, release, on_formed, paused, self.built_at)
         self._position = position
         self.restorer.begin()
         while True:
@@ -101,7 +102,7 @@ class RepairSession(ProtectedRank):
         self.agent.report(from_rank.RankRebuilt, order.generation)
 
     def _restored(self, order: to_rank.Restore, waits: _Waits) -> None:
-        waits.restored, digest = self.restorer.restore(order.plan)
+        waits.restored, digest = self.restorer.restore(order.plan, waits.loop)
         self.agent.report(from_rank.RankRestored, order.generation, digest)
 
     def _resumed(self, order: to_rank.Resume, waits: _Waits) -> Resumed | None:

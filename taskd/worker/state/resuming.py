@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.worker.state import loading, plain
@@ -17,17 +17,40 @@ from taskd.worker.state.random_state import RandomState
 log = logging.getLogger("taskd.worker")
 
 END = object()  # what comes after a loader's last batch
+# seconds that a process may take to reload what another one had loaded in a pass
+LOADING = 3600.0
+
+
+class Communicators(Protocol):
+    world_size: int
+
+    def aside(self) -> AbstractContextManager[None]: ...
+
+
+class Patience(Protocol):
+    def extended(self, seconds: float) -> AbstractContextManager[None]: ...
+
+
+class Carrier(Protocol):
+    """The process that reads a loader: a ProtectedRank."""
+
+    random: RandomState
+
+    @property
+    def communicators(self) -> Communicators: ...
+
+    @property
+    def patience(self) -> Patience: ...
 
 
 @dataclass(frozen=True)
 class Resuming:
-    """How a rank's loader is begun. `random`: the process's generators; `apart`: way -> a context
-    in which a loader is read without the other ranks; `batches`: keeps the step's own."""
+    """How the loader of `rank` is begun, in the process of `carrier`. `batches`: keeps the step's
+    own."""
 
     rank: int
-    random: RandomState
+    carrier: Carrier
     batches: Batches
-    apart: Callable[[str], AbstractContextManager[None]]
 
     def iterator(
         self, loader: Iterable[Any], step: int, kind: int, entry: Entry, present: bytes
@@ -63,7 +86,7 @@ class Resuming:
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
         previous process got. `way`: see loading.begin."""
-        random = self.random
+        random = self.carrier.random
         random.restore(entry.pass_random)
         loading.put_place(loader, entry.loader)
         before = entry.start
@@ -77,9 +100,7 @@ class Resuming:
             and (moved or loading.has_workers(loader))
         )
         state, then = plain.decode(entry.place) if moved else (b"", b"")
-        # loaders that agree on random numbers at the start of a pass (Accelerate's) would contact
-        # peers that did so long ago
-        with self.apart(way):
+        with self._apart(way):
             iterator = loading.begin(loader, entry.index - look_back, way, state)
             if moved:
                 random.restore(then)
@@ -94,3 +115,11 @@ class Resuming:
             if kind == PASS_END and next(iterator, END) is not END:
                 return iterator, False
         return iterator, True
+
+    @contextmanager
+    def _apart(self, way: str) -> Iterator[None]:
+        """A context in which a loader is read without the other ranks: loaders that agree on random
+        numbers at the start of a pass (Accelerate's) would contact peers that did so long ago."""
+        patience = LOADING if way == loading.WHOLE else 0.0
+        with self.carrier.communicators.aside(), self.carrier.patience.extended(patience):
+            yield

@@ -18,7 +18,6 @@ from taskd.core.snapshots import PROVISIONAL
 from taskd.worker.repair.outcomes import Resumed
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.state import plain, replicas
-from taskd.worker.state.entry import Entry
 from taskd.worker.state.kept import EARLY, Keeper, Kept
 from taskd.worker.state.part import Content
 from taskd.worker.training.attempt import Attempt
@@ -69,16 +68,12 @@ class Calls:
         self._loop, self._recorder = loop, loop.recorder
         self._attempts: Generator[Attempt, None, bool] | None = None
         self._calls: dict[int, _Call] = {}  # by step: those that may be repeated
-        # by step: its start, as the code between calls made it, and who stood in for whom
-        self._between: dict[int, tuple[Entry, dict[int, int]]] = {}
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
-        self._target = -1  # the step of the call under way, or that finish() waits for
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
         self._keeper = Keeper()
         self._looked = False  # at the variables of the script's loop
         self._made = 0  # calls since the last finish()
         self._after: list[Callable[[], Any]] = []  # to be run when the step is committed
-        loop.session.restorer.before = self._before_restore
 
     def place(self) -> int:
         """The step of the next call. A replacement takes part in its repair here."""
@@ -96,11 +91,11 @@ class Calls:
             self._loop.cursor.calls = self._looked = True
             self._loop.look_at_variables(function)
         self._begin()
-        step = self._target = self._loop.attempts.step
+        step = self._recorder.target = self._loop.attempts.step
         call = _Call(function, self._keeper.keep((args, keywords)))
         self._arrive(step, call)
         oldest = self._recorder.pace.oldest(step)
-        for kept in (self._calls, self._between):
+        for kept in (self._calls, self._recorder.returned):
             for old in [s for s in kept if s < oldest]:
                 del kept[old]
         self._rewritten = {s for s in self._rewritten if s >= oldest}
@@ -125,7 +120,7 @@ class Calls:
         if self._loop.rejoin.calls:
             self._begin()
         if self._made or self._given is not None:
-            step = self._target = self._loop.attempts.step
+            step = self._recorder.target = self._loop.attempts.step
             if self._given is None:
                 self._loop.end_at(step)
             else:
@@ -139,7 +134,11 @@ class Calls:
         """The calls that have returned and are to be repeated, for a rank that is no longer
         protected."""
         begin = self._loop.attempts.step
-        return [call for step, call in sorted(self._calls.items()) if begin <= step < self._target]
+        return [
+            call
+            for step, call in sorted(self._calls.items())
+            if begin <= step < self._recorder.target
+        ]
 
     # -- one call ----------------------------------------------------------------------------------
 
@@ -221,7 +220,9 @@ class Calls:
             )
         # before the call is repeated: after it, ranks would be at different steps again, and be
         # replaced in turns without an end
-        if step < self._target and (step + 1 in self._rewritten or step + 1 not in self._between):
+        if step < self._recorder.target and (
+            step + 1 in self._rewritten or step + 1 not in self._recorder.returned
+        ):
             raise RuntimeError(
                 f"step {step} must be repeated, but parameters or gradients were changed after its"
                 " call: this process is replaced"
@@ -236,7 +237,7 @@ class Calls:
                 self._attempts.close()
                 self._attempts = None
             raise
-        if attempt.done and step < self._target:
+        if attempt.done and step < self._recorder.target:
             self._go_on(step + 1)
         if attempt.committed:
             for function in self._after:
@@ -245,18 +246,10 @@ class Calls:
 
     # -- going back --------------------------------------------------------------------------------
 
-    def _before_restore(self, step: int) -> None:
-        """A repair is about to put memory back to the start of `step`."""
-        at, starts = self._loop.attempts.step, self._recorder.starts
-        if step < at == self._target and at not in self._between:
-            was = self._loop.session.restorer.stood_in
-            self._between |= {s: (e, was) for s, e in starts.items() if step < s < at}
-            self._between[at] = self._recorder.between(at), was
-
     def _go_on(self, step: int) -> None:
         """The call before `step` is repeated: what the script then did is put back."""
         session = self._loop.session
-        entry, stand_ins = self._between.pop(step)
+        entry, stand_ins = self._recorder.returned.pop(step)
         session.put(entry)
         if stand_ins == session.stand_ins:  # else numbers were added in another order
             replicas.check(session.state.replicated_rows, entry.mark, step)

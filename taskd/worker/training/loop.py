@@ -30,7 +30,6 @@ from taskd.worker.training.attempts import Attempts
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
 from taskd.worker.training.finite import FiniteCheck
-from taskd.worker.training.patience import Patience
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.rejoin import NOWHERE, Rejoin
 from taskd.worker.training.sharing import Sharing
@@ -41,18 +40,16 @@ class Loop:
     """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
     `batches`: those that `run` has drawn."""
 
-    def __init__(self, session: RepairSession, patience: Patience) -> None:
+    def __init__(self, session: RepairSession) -> None:
         self.session = session
         self.batches = Batches()
         self.cursor = Cursor()
         self.draws = Draws(session.random, session.communicators.aside)
         self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
-        self.rejoin = Rejoin(session, self.cursor, self.batches, patience)
+        self.rejoin = Rejoin(session, self.cursor, self.batches)
         self._suspicion = Suspicion(session)
         self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
-        session.standing.passes.apart = self.rejoin.apart
-        session.restorer.after = self._follows
         self.sharing = Sharing(session, self.attempts, self.batches)
         self._carried = carried.Watch(partial(memory.tensors, session))
         self.alone = ""
@@ -250,9 +247,13 @@ class Loop:
                 passes.fetch(step, found[0], oldest, self.batches.fingerprint(step))
         return found
 
-    def _follows(self, entry: Entry | None) -> None:
-        """Memory has been restored: ranks that this one stands in for from now on come to where it
-        is. `entry`: see Restorer.after. Raises RuntimeError."""
+    def restoring(self, step: int) -> None:
+        """See repair/restore.py, Following."""
+        if self.cursor.calls:
+            self.recorder.keep_between(step, self.attempts.step)
+
+    def restored(self, entry: Entry | None) -> None:
+        """Ranks that this one stands in for from now on come to where it is."""
         session, cursor = self.session, self.cursor
         if self.rejoin.target == NOWHERE:  # else they come when the loop is there
             present = session.random.snapshot() if entry is None else entry.start
@@ -306,7 +307,7 @@ class Loop:
     def _repair(self) -> None:
         """Take part in a repair and set the loop to the step it resumes at."""
         slot.progress(self.attempts.step, slot.INTERRUPTED)
-        self._follow(self.session.wait_for_orders(self._position))
+        self._follow(self.session.wait_for_orders(self._position, self))
 
     def _follow(self, outcome: object) -> bool:
         """Apply the outcome of waiting for orders; return False if the loop continues where it
@@ -356,7 +357,7 @@ class Loop:
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
         session.agent.report(from_rank.RankFinished, step)
-        outcome = session.wait_for_orders(self._position, release=step)
+        outcome = session.wait_for_orders(self._position, self, release=step)
         self._follow(outcome)
         if isinstance(outcome, Resumed):
             return False
@@ -381,7 +382,7 @@ class Loop:
             slot.progress(step, slot.INTERRUPTED)
             return self._position()
 
-        if not self._follow(session.wait_for_orders(position, paused=True)):
+        if not self._follow(session.wait_for_orders(position, self, paused=True)):
             slot.progress(step, slot.COMMITTED)
 
     # -- a new process of a rank -------------------------------------------------------------------
@@ -393,7 +394,7 @@ class Loop:
 
     def come_back(self) -> Resumed | None:
         """Announce a replacement and join its repair: see `Rejoin.announce`."""
-        resumed = self.rejoin.announce()
+        resumed = self.rejoin.announce(self)
         if resumed is not None:
             set_up.came_back(between=resumed.kind == PASS_END)
             self._take_up(resumed)

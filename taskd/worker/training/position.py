@@ -45,7 +45,7 @@ def of(
     doubts = finite.doubts(step)
     remembered: frozenset[int] = frozenset()
     # not recorded, but whole in this process
-    if clean is not None and not doubts and (start := recorder.start(step)) is not None:
+    if clean is not None and not doubts and (start := session.start(step)) is not None:
         remembered = frozenset({step}) - final - provisional
         final |= remembered if start[0] == FINAL else frozenset()
         provisional |= remembered - final

@@ -61,7 +61,9 @@ class Taken:
 
 class Recorder:
     """`cursor`, `batches`, `draws`: the position of the script's loop, set by the loop. `pace`: at
-    which steps the whole state is recorded. `starts`: the known starts of steps of job.call.
+    which steps the whole state is recorded. `starts`: the known starts of steps of job.call;
+    `target`: the step of the call under way, or that job.finish() waits for; `returned`: by step,
+    its start as the code between calls made it, and who stood in for whom.
     `drifted`: steps whose start differs from the record of the previous commit."""
 
     def __init__(
@@ -69,8 +71,9 @@ class Recorder:
     ) -> None:
         self._session, self._cursor, self._batches, self._draws = session, cursor, batches, draws
         self.pace = Pace(settings.snapshot_steps(os.environ))
-        self._start: tuple[int, int, Entry] | None = None  # step, kind, of a step not recorded
         self.starts: dict[int, Entry] = {}
+        self.target = -1
+        self.returned: dict[int, tuple[Entry, dict[int, int]]] = {}
         self._began = 0.0  # the last attempt
         self._spent = 0.0  # on recording at the last commit
         # step, and the old values of what code between the last commit and it has changed
@@ -82,7 +85,6 @@ class Recorder:
         self._commits = 0
         self._unrecorded = False  # there was no room for the newest record
         session.gradients.watch(session.state.parameters())
-        session.start = self.start
 
     # -- when --------------------------------------------------------------------------------------
 
@@ -153,7 +155,7 @@ class Recorder:
             estimating.begin(session.state, session.communicators.world_size, session.agent)
         entry = self._entry(step, PROVISIONAL, taken)
         if taken.whole:
-            self._start, began = None, time.monotonic()
+            session.remembered, began = None, time.monotonic()
             self.keep_entry(step, PROVISIONAL, entry)
             self._spent = time.monotonic() - began
         else:
@@ -186,8 +188,9 @@ class Recorder:
         """Start over from `step`, after a repair or a dump; `entry`: its record, where state was
         lost."""
         self._last = None
-        if self._start is not None and self._start[0] > step:
-            self._start = None
+        remembered = self._session.remembered
+        if remembered is not None and remembered[0] > step:
+            self._session.remembered = None
         if entry is not None:
             self.pace.go_back(step, entry.every)
             self._committed = (step, entry.committed)
@@ -255,14 +258,17 @@ class Recorder:
         too."""
         kept = entry.kept(shards=False)
         if not whole:
-            self._start = (step, kind, kept)
+            self._session.remembered = (step, kind, kept)
         if self._cursor.calls and kind == FINAL:
             self.starts = {s: e for s, e in self.starts.items() if s >= oldest} | {step: kept}
 
-    def start(self, step: int) -> tuple[int, Entry] | None:
-        """Kind and content of the remembered start of the current step."""
-        found = self._start
-        return (found[1], found[2]) if found is not None and found[0] == step else None
+    def keep_between(self, step: int, at: int) -> None:
+        """Memory is about to be put back to `step`, and the call of step `at` is under way: keep
+        what code between the calls has made since."""
+        if step < at == self.target and at not in self.returned:
+            was = self._session.restorer.stood_in
+            self.returned |= {s: (e, was) for s, e in self.starts.items() if step < s < at}
+            self.returned[at] = self.between(at), was
 
     def between(self, step: int) -> Entry:
         """The start of the current `step`, as recorded or as it is in memory now."""
@@ -324,9 +330,9 @@ class Recorder:
             if not entry.parts[
                 "gradients"
             ].memory:  # a copy would take the memory that is not there
-                self._start = (step, kind, entry.kept(shards=False))
+                session.remembered = (step, kind, entry.kept(shards=False))
             return
-        self._start = None
+        session.remembered = None
         if self._unrecorded:
             self._unrecorded = False
             log.warning("rank %d: there is room for its record now", session.rank)

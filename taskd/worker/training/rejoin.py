@@ -8,25 +8,21 @@ same, without a repair.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from taskd.messages import from_rank
 from taskd.worker.repair import restore
 from taskd.worker.repair.outcomes import Resumed, TakenUp
+from taskd.worker.repair.restore import Following
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_LOOP
 from taskd.worker.state import entry as entries
-from taskd.worker.state import loading
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.resuming import Resuming
 from taskd.worker.training.cursor import Cursor
-from taskd.worker.training.patience import Patience
 
-# seconds that a replacement may take to reload what its predecessor had loaded in a pass
-LOADING = 3600.0
 NOWHERE = -2  # no pass
 
 
@@ -34,11 +30,8 @@ class Rejoin:
     """One rank's way back. `target`: the pass of the previous process, NOWHERE once reached;
     `calls`: it is in job.call. `begins`: the resume point, if it is known."""
 
-    def __init__(
-        self, session: RepairSession, cursor: Cursor, batches: Batches, patience: Patience
-    ) -> None:
-        self._session, self._cursor = session, cursor
-        self._batches, self._patience = batches, patience
+    def __init__(self, session: RepairSession, cursor: Cursor, batches: Batches) -> None:
+        self._session, self._cursor, self._batches = session, cursor, batches
         self.target, self.calls = NOWHERE, False
         self.begins: Resumed | None = None
 
@@ -66,12 +59,12 @@ class Rejoin:
         entry = entries.decode(found[1], session.entries.seal, latest[0])
         self.target, self.calls = entry.pass_number, entry.calls
 
-    def announce(self) -> Resumed | None:
+    def announce(self, loop: Following) -> Resumed | None:
         """Announce this replacement and join the repair; None: it belongs in a later pass. Raises
         RuntimeError if the repair was given up."""
         session = self._session
         session.agent.report(from_rank.RankReady)
-        while isinstance(outcome := session.wait_for_orders(None), TakenUp):
+        while isinstance(outcome := session.wait_for_orders(None, loop), TakenUp):
             session.entries.open()
             set_up.reload()
             aimed = self.target
@@ -102,15 +95,7 @@ class Rejoin:
         if loader is None:
             return None
         present = session.random.snapshot()
-        resuming = Resuming(session.rank, session.random, self._batches, self.apart)
+        resuming = Resuming(session.rank, session, self._batches)
         iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
         session.random.restore(present)
         return iterator
-
-    @contextmanager
-    def apart(self, way: str) -> Iterator[None]:
-        """A context in which a loader is begun without the other ranks. `way`: see
-        loading.begin."""
-        patience = LOADING if way == loading.WHOLE else 0.0
-        with self._session.communicators.aside(), self._patience.extended(patience):
-            yield

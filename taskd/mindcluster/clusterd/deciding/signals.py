@@ -56,7 +56,6 @@ class ClusterD(Advisor):
         self._elastic = ElasticTraining(parts, self._reports, self._nodes)
         self._strategy = Strategy(parts, self._advice, self._reports, self._elastic)
         self._ends = Ends(parts, self._advice, self._reports, self._nodes)
-        self._recovery.unadvised = self._leave
         self._asked = False  # for the connection
         self._formed = False  # all ranks have been protected
         self._on = False
@@ -110,7 +109,7 @@ class ClusterD(Advisor):
         if self._hold.until is not None and now >= self._hold.until:
             self._end_hold("ClusterD has not let them go on in time", now)
 
-    def _leave(self, now: float) -> None:
+    def unadvised(self, now: float) -> None:
         """It names no strategy: nodes whose pods it ends leave, unless the job ends."""
         incident = self._recovery.incident
         if incident is not None and incident.strategy not in ENDING:
