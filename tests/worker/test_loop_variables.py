@@ -6,6 +6,7 @@ import itertools
 import logging
 import multiprocessing
 import sys
+import threading
 from collections import OrderedDict, defaultdict, deque
 from multiprocessing import shared_memory
 
@@ -209,6 +210,37 @@ def test_a_loop_without_a_source_is_named(caplog):
     assert "variables that the loop carries on: there is no source of loop, of <string>" in text
     with pytest.raises(WouldDiverge, match="no source of loop"):
         space["loop"](Steps(LoopVariables([], refuses=True)))
+
+
+def test_each_loop_has_variables_of_its_own(caplog):
+    """Those that only a second one carries are restored in it, and named if they cannot be."""
+    variables = LoopVariables([], refuses=False)
+
+    def first():
+        total = 0
+        for _ in Steps(variables):
+            total = total + 1
+        return total
+
+    def second(held):
+        mean, late = 0.0, held
+        for _ in Steps(variables):
+            mean = 0.9 * mean + 1
+            print(late, end="")
+            late = held
+        return mean
+
+    for _ in range(2):
+        assert first() == 2
+        assert not warnings(caplog)
+    for _ in range(2):
+        assert second(threading.Lock()) == pytest.approx(1.9)
+        (text,) = warnings(caplog)
+        assert text.startswith("not protected: late (line ")
+    with pytest.raises(WouldDiverge, match="late"):
+        strict = variables = LoopVariables([], refuses=True)
+        assert strict is variables and first() == 2
+        second(threading.Lock())
 
 
 def test_in_loops_over_calls_what_the_script_assigns_between_them_is_named(caplog):

@@ -32,7 +32,7 @@ class Loop:
     """`inside`: its events, from the head on, where each pass begins; `begins`: those of what a
     `for` goes through."""
 
-    node: ast.For | ast.AsyncFor | ast.While | ast.AST
+    node: ast.stmt | ast.expr
     head: int
     inside: range
     begins: range

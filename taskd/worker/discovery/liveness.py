@@ -38,7 +38,8 @@ class Summary:
 class Analysis(Variables):
     """`own`: whether code with these globals is the script's. `direct`: what the loops' own code
     assigns; `ranges`: what `for` loops read to begin; `once`: what changes only where
-    `attempt.committed` is true. `lines`: where a variable is assigned, or read."""
+    `attempt.committed` is true. `lines`: where a variable is assigned, or read. `loop`: file and
+    line of the innermost loop."""
 
     def __init__(
         self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]
@@ -49,6 +50,7 @@ class Analysis(Variables):
         self.ranges: set[Key] = set()
         self.once: set[Key] = set()
         self.lines: dict[Key, int] = {}
+        self.loop: tuple[str, int] | None = None
         self._summaries: dict[Any, Summary] = {}
         self._kept: list[Any] = []  # ids in the keys of summaries stay theirs
         self._assigned: set[Key] = set()  # those whose line is that of an assignment
@@ -62,6 +64,8 @@ class Analysis(Variables):
             return carried, touched
         flow = self._walk(scope, node)
         around = [loop for loop in flow.loops if _is_around(loop.node, line, begins)]
+        if around and self.loop is None:
+            self.loop = scope.code.co_filename, max(loop.node.lineno for loop in around)
         before, from_start = flow.before(), reach([0], flow.after)
         for loop in around:
             ends = [i for i in before[loop.head] if i in loop.inside and i in from_start]

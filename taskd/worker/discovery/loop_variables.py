@@ -121,8 +121,8 @@ class LoopVariables:
         self._given = {id(value) for value in given}
         self._refuses = refuses
         self._places: list[Place] = []
-        # those of the first loop, and whether they had no value before it
-        self._names: dict[str, bool] | None = None
+        # loop -> its variables, and whether they had no value before it
+        self._loops: dict[tuple[str, int] | None, dict[str, bool]] = {}
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
         self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
@@ -130,23 +130,27 @@ class LoopVariables:
     def attach(self, function: Callable[..., Any] | None) -> None:
         """Look at the loop that runs this. `function`: what it calls by job.call. Raises
         WouldDiverge."""
-        places: list[Place] = []
-        named: list[str] = []
         try:
-            places, named = self._search(function)
+            loop, places, named, reads = self._search(function)
         except Unknown as error:
-            named = [f"{UNSEEN}: {error}: {GIVE}"]
-        except Exception:  # a search must not end a job
+            self._say([f"{UNSEEN}: {error}: {GIVE}"])
+            return
+        except Exception as error:  # a search must not end a job
             log.warning("could not look for %s", UNSEEN, exc_info=True)
-        syntax.forget()
-        if self._names is None:
-            self._names = {place.name: place.unbound for place in places}
+            self._say([f"{UNSEEN}: {type(error).__name__}: {GIVE}"])
+            return
+        finally:
+            syntax.forget()
+        if loop not in self._loops:
+            known = {name for names in self._loops.values() for name in names}
             for place in places:
-                if not place.inside:
+                if not place.inside and place.name not in known:
                     log.info("also protected: %s (%s)", place.name, place.where)
+            self._loops[loop] = {place.name: place.unbound for place in places}
             self._say(named)
-        # a later loop also finds leftovers of an earlier one in variables that carry nothing
-        self._places = [place for place in places if place.name in self._names]
+        self._say(reads)
+        # its next pass also finds leftovers of the last one in variables that carry nothing
+        self._places = [place for place in places if place.name in self._loops[loop]]
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -211,11 +215,14 @@ class LoopVariables:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _search(self, function: Callable[..., Any] | None) -> tuple[list[Place], list[str]]:
-        """The variables to restore, and a sentence for each carried one that cannot be. Raises
-        Unknown."""
+    def _search(
+        self, function: Callable[..., Any] | None
+    ) -> tuple[tuple[str, int] | None, list[Place], list[str], list[str]]:
+        """The loop, the variables to restore, a sentence for each carried one that cannot be, and
+        for each that the function reads. Raises Unknown."""
         places: dict[str, Place] = {}
         named: list[str] = []
+        reads: list[str] = []
         ranges: set[str] = set()
         own = _Own()
         analysis = Analysis(own.space, own.object)
@@ -228,14 +235,14 @@ class LoopVariables:
             held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
             ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
             for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
-                named.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
+                reads.append(f"{analysis.names[key]} (line {analysis.lines[key]}): {READ}")
             for key in sorted(carried | touched, key=lambda k: (analysis.names[k], k)):
                 value, inside = analysis.value(key, scope), key not in carried
                 name = analysis.names[key]
                 if name in places:
                     name = f"{code.co_name}.{name}"
-                # as it was before the first loop: a replacement has no value for it either
-                known = self._names
+                # as it was before the loop's first pass: a replacement has no value for it either
+                known = self._loops.get(analysis.loop)
                 unbound = known.get(name, False) if known is not None else value is MISSING
                 skipped = inside or function is not None if unbound else _is_constant(value)
                 if skipped:
@@ -268,9 +275,9 @@ class LoopVariables:
                     named.append(f"{name} ({where}): {ONCE}")
                 places[name] = _place(analysis, key, name, where, inside, code)
                 places[name].unbound = unbound
-        if self._names is None and ranges:
+        if not self._loops and ranges:
             self.ranges = RANGES + ", ".join(sorted(ranges))
-        return list(places.values()), named
+        return analysis.loop, list(places.values()), named, reads
 
 
 def rehearse() -> None:

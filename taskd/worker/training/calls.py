@@ -71,7 +71,7 @@ class Calls:
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
         self._keeper = Keeper()
-        self._looked = False  # at the variables of the script's loop
+        self._looked: set[Any] = set()  # at the loop's variables, for these functions
         self._made = 0  # calls since the last finish()
         self._after: list[Callable[[], Any]] = []  # to be run when the step is committed
 
@@ -87,8 +87,9 @@ class Calls:
 
     def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
-        if not self._looked:
-            self._loop.cursor.calls = self._looked = True
+        if (code := getattr(function, "__code__", type(function))) not in self._looked:
+            self._looked.add(code)
+            self._loop.cursor.calls = True
             self._loop.look_at_variables(function)
         self._begin()
         step = self._recorder.target = self._loop.attempts.step
