@@ -1,4 +1,4 @@
-# make demo | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 | lint |
+# make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 | lint |
 # bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual environment
 # in .venv with pinned requirements, and taskd in it, built from this tree (editable: what is tested
 # is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or
@@ -38,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written tracked \
+.PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written tracked \
 	build install bench soak soak-nodes site wheels clean
 
 demo: build
@@ -51,6 +51,10 @@ test: build $(TORCH_NPU)/complete
 	$(ACTIVE) python -m pytest $(PYTEST) $(TESTS) || failed=1; \
 	wait $$lint || { failed=1; cat $(VENV)/lint.log; }; \
 	exit $$failed
+
+# What is pure, in less than a minute: the core, its scenarios, the messages, and the lint.
+quick: build
+	@$(MAKE) --no-print-directory test TESTS="-m 'not long' tests/core tests/messages"
 
 # MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be
 # installed, its tests are skipped. The others of tests/mindspore need none: `make test` runs them.

@@ -1,5 +1,27 @@
+from collections.abc import Callable, Mapping
 from typing import Any
 
-def tensors(value: Any, kind: type) -> list[Any]: ...
-def fingerprint(value: Any, kind: type, layout: Any) -> int: ...
-def checksums(rows: list[Any]) -> list[int]: ...
+import torch
+
+PLAIN: int
+TENSOR: int
+ARRAY: int
+MAPPING: int
+SEQUENCE: int
+SET: int
+OBJECT: int
+OPAQUE: int
+UNKNOWN: int
+
+class Look:
+    tensors: list[torch.Tensor]
+    arrays: list[Any]
+    holders: list[Any]
+    unknown: str
+    @property
+    def print(self) -> int: ...
+    def __init__(
+        self, value: Any, kinds: Mapping[type, int], parts: Callable[[Any], Any]
+    ) -> None: ...
+
+def checksums(rows: list[torch.Tensor]) -> list[int]: ...

@@ -80,6 +80,7 @@ from taskd.settings.reading import (
     preemption_signal,
     preload,
     refuses_carried,
+    refuses_uncompared,
     reschedule_timeout,
     retry_times,
     set_up_limit,

@@ -159,6 +159,11 @@ def refuses_carried(environ: Mapping[str, str]) -> bool:
     return v.TASKD_CARRIED.read(environ) == "refuse"
 
 
+def refuses_uncompared(environ: Mapping[str, str]) -> bool:
+    """Whether a job ends whose batches cannot be compared."""
+    return v.TASKD_UNCOMPARED.read(environ) == "refuse"
+
+
 def elastic(environ: Mapping[str, str]) -> bool:
     """Whether elastic-training is a strategy of the job, as far as variables say."""
     return "elastic-training" in injected.ladder_from(environ)

@@ -262,6 +262,16 @@ TASKD_CARRIED = Parameter(
     " warning. refuse: that ends the job instead, before its first step is repeated.",
     remedy="unset it for restore",
 )
+TASKD_UNCOMPARED = Parameter(
+    "TASKD_UNCOMPARED",
+    kinds.choice("warn", "refuse"),
+    "warn",
+    "warn",
+    "A batch, or an argument of job.call, whose content cannot be read (an object of a compiled"
+    " library, a generator) is named in a warning: whether a repeated step gets the same is not"
+    " known. refuse: that ends the job instead, before its first update.",
+    remedy="unset it for warn",
+)
 TASKD_VERIFY = Parameter(
     "TASKD_VERIFY",
     kinds.switch(),
@@ -335,6 +345,7 @@ SECTIONS = (
             TASKD_STRIPES,
             TASKD_SNAPSHOT_STEPS,
             TASKD_CARRIED,
+            TASKD_UNCOMPARED,
             TASKD_VERIFY,
             TASKD_FORK,
             TASKD_PRELOAD,

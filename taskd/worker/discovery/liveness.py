@@ -243,3 +243,13 @@ def _is_around(loop: Any, line: int, begins: bool) -> bool:
 
 def _is_function(value: Any) -> bool:
     return type(value) in (types.FunctionType, types.MethodType)
+
+
+def rehearse() -> None:
+    """Called by the zygote to warm up: Python specializes code as it runs, and forks inherit
+    that."""
+    code = Analysis.carried.__code__
+    space = Analysis.carried.__globals__
+    analysis = Analysis(lambda space: False, lambda value: False)
+    analysis.carried(Scope(code, {}, space, 0), code.co_firstlineno + 20, False)
+    syntax.forget()

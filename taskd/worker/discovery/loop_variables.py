@@ -227,7 +227,10 @@ class LoopVariables:
         own = _Own()
         analysis = Analysis(own.space, own.object)
         for depth, (frame, begins) in enumerate(_script_frames(own)):
-            code, variables = frame.f_code, frames.variables(frame)
+            code = frame.f_code
+            if depth and syntax.is_stub(code, frame.f_globals):
+                continue
+            variables = frames.variables(frame)
             named_by = {} if code.co_flags & inspect.CO_OPTIMIZED else frame.f_locals
             cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells, in_loop=True)
@@ -278,16 +281,6 @@ class LoopVariables:
         if not self._loops and ranges:
             self.ranges = RANGES + ", ".join(sorted(ranges))
         return analysis.loop, list(places.values()), named, reads
-
-
-def rehearse() -> None:
-    """Called by the zygote to warm up: Python specializes code as it runs, and forks inherit
-    that."""
-    code = Analysis.carried.__code__
-    space = Analysis.carried.__globals__
-    analysis = Analysis(lambda space: False, lambda value: False)
-    analysis.carried(Scope(code, {}, space, 0), code.co_firstlineno + 20, False)
-    syntax.forget()
 
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep

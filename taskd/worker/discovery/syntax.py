@@ -51,6 +51,11 @@ def has_source(code: types.CodeType, space: dict[str, Any]) -> bool:
     return bool(linecache.getlines(code.co_filename, space))
 
 
+def is_stub(code: types.CodeType, space: dict[str, Any]) -> bool:
+    """Whether it only runs a program: of `python -c`, of a pool of processes."""
+    return code.co_name == "<module>" and not has_source(code, space)
+
+
 def prepare(file: str, text: str) -> ast.Module:
     """Read the source of a file that forks of this process will ask for. Raises SyntaxError and
     ValueError."""

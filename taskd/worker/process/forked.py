@@ -38,14 +38,14 @@ def warm() -> None:
 
     from taskd import trainers
     from taskd.records import sealed
-    from taskd.worker.discovery import loop_variables, project
+    from taskd.worker.discovery import liveness, project
     from taskd.worker.set_up import interception
 
     trainers.warm()
     # all modules are looked at here, not in each fork
     interception.rehearse()
     project.know_modules()
-    loop_variables.rehearse()
+    liveness.rehearse()
     replacement.prepare(os.environ.pop("TASKD_SCRIPT", ""))
     sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
     torch.manual_seed(0)  # reads sources for a stack that it keeps

@@ -24,7 +24,7 @@ class Batches:
     def __init__(self) -> None:
         self._steps: dict[int, _Fetched] = {}
         self._fresh = -1  # the step whose batch nobody has had yet
-        self._keeper = Keeper()
+        self._keeper = Keeper("the batch")
 
     def __contains__(self, step: int) -> bool:
         return step in self._steps and self._steps[step].batch is not None

@@ -1,59 +1,91 @@
 """Keeps the inputs of a step, so that the step can be repeated.
 
-Some scripts change a batch in place. Copies of its tensors are kept at the first steps; if none has
-been changed by then, later ones are only compared before they are used again.
+Some scripts change a batch in place. Copies are kept at the first steps, and from the moment on in
+which a script is seen to do that; else the values are only compared before they are used again.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import Any
 
 import torch
 
-from taskd.worker.state import loading
+from taskd import settings
+from taskd.worker.state import content
+from taskd.worker.state.content import Copy, Kinds
+from taskd.worker.state.given import WouldDiverge
+
+log = logging.getLogger("taskd.worker")
 
 EARLY = 3  # values after which a script's habit is known
 
+UNCOMPARED = (
+    "whose content cannot be read: a repeated step may be computed from another one, or from what"
+    " the first try has made of it. Pass tensors, arrays, numbers and text, or containers and"
+    " objects of these"
+)
+
 
 class Kept:
-    """A value, and `print`, its fingerprint when it was kept."""
+    """A value, and `print`, its fingerprint when it was kept. `unknown`: see batch.Look."""
 
-    def __init__(self, value: Any, copied: bool) -> None:
-        self.value, self.print = value, loading.fingerprint(value)
-        self._copies: list[torch.Tensor] | None = None
-        if copied:
-            self._copies = [tensor.detach().clone() for tensor in loading.tensors(value)]
+    def __init__(self, value: Any, copied: bool, kinds: Kinds) -> None:
+        self.value, self._kinds = value, kinds
+        seen = content.look(value, kinds)
+        self.print, self.unknown = seen.print, seen.unknown
+        self._tensors = seen.tensors
+        self._versions = list(map(_version, seen.tensors))
+        self._copy = Copy.of(seen) if copied else None
+
+    def touched(self) -> bool:
+        """Whether one of its tensors has been written to."""
+        return list(map(_version, self._tensors)) != self._versions
 
     def changed(self) -> bool:
-        return loading.fingerprint(self.value) != self.print
+        return self.touched() or content.look(self.value, self._kinds).print != self.print
 
     def again(self, what: str) -> Any:
         """The value as it was. Raises RuntimeError, which names it as `what`, if it has been
         changed and there is no copy."""
         if self.changed():
-            if self._copies is None:
+            if self._copy is None:
                 raise RuntimeError(
                     f"{what}, which must be repeated, was changed in place: this process is"
                     " replaced"
                 )
-            with torch.no_grad():
-                for tensor, copy in zip(loading.tensors(self.value), self._copies, strict=True):
-                    tensor.copy_(copy)
+            self._copy.put()
+            self._versions = list(map(_version, self._tensors))
         return self.value
 
 
 class Keeper:
-    """Keeps the values of one source."""
+    """Keeps the values of one source: `what` it is called."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str, kinds: Kinds = content.BATCHES) -> None:
+        self._what, self._kinds = what, kinds
         self._count = 0
         self._changes = False  # the script changes what it is given
         self._last: Kept | None = None
+        self._named = False  # what cannot be compared
 
     def keep(self, value: Any) -> Kept:
-        if not self._changes and self._last is not None and self._count <= EARLY:
-            self._changes = self._last.changed()
-        kept = Kept(value, copied=self._changes or self._count < EARLY)
+        """Raises WouldDiverge if it cannot be compared, and TASKD_UNCOMPARED is refuse."""
+        if not self._changes and self._last is not None:
+            last = self._last
+            self._changes = last.changed() if self._count <= EARLY else last.touched()
+        kept = Kept(value, self._changes or self._count < EARLY, self._kinds)
         self._count += 1
-        self._last = kept if self._count <= EARLY else None
+        self._last = kept
+        if kept.unknown and not self._named:
+            self._named = True
+            text = f"{self._what}{kept.unknown}, {UNCOMPARED}"
+            if settings.refuses_uncompared(os.environ):
+                raise WouldDiverge(f"TASKD_UNCOMPARED=refuse: {text}")
+            log.warning("not compared: %s", text)
         return kept
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
-from taskd.cython_api import batch
 from taskd.worker.state import fabric, plain
 
 log = logging.getLogger("taskd.worker")
@@ -235,17 +234,3 @@ def _is_object(value: Any) -> bool:
     return (
         hasattr(value, "__dict__") and not callable(value) and type(value).__module__ != "builtins"
     )
-
-
-# -- is it the same batch? -------------------------------------------------------------------------
-
-
-def fingerprint(value: Any) -> int:
-    """A fingerprint of a batch, from shapes and samples of host tensors' memory. Takes some
-    microseconds."""
-    return batch.fingerprint(value, torch.Tensor, torch.strided)
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in a batch: in dicts, lists and tuples."""
-    return batch.tensors(value, torch.Tensor)

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from taskd.core.snapshots import FINAL, PASS_END
 from taskd.worker.state import loading, plain
 from taskd.worker.state.batches import Batches
+from taskd.worker.state.content import fingerprint
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.random_state import RandomState
 
@@ -104,7 +105,7 @@ class Resuming:
             iterator = loading.begin(loader, entry.index - look_back, way, state)
             if moved:
                 random.restore(then)
-            if look_back and loading.fingerprint(next(iterator, None)) != entry.previous:
+            if look_back and fingerprint(next(iterator, None)) != entry.previous:
                 return iterator, False
             random.restore(before)
             if kind == FINAL:

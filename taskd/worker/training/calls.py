@@ -17,7 +17,7 @@ from typing import Any
 from taskd.core.snapshots import PROVISIONAL
 from taskd.worker.repair.outcomes import Resumed
 from taskd.worker.set_up import functions as set_up
-from taskd.worker.state import plain, replicas
+from taskd.worker.state import content, plain, replicas
 from taskd.worker.state.kept import EARLY, Keeper, Kept
 from taskd.worker.state.part import Content
 from taskd.worker.training.attempt import Attempt
@@ -70,7 +70,7 @@ class Calls:
         self._calls: dict[int, _Call] = {}  # by step: those that may be repeated
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
-        self._keeper = Keeper()
+        self._keeper = Keeper("the arguments of job.call", content.ARGUMENTS)
         self._looked: set[Any] = set()  # at the loop's variables, for these functions
         self._made = 0  # calls since the last finish()
         self._after: list[Callable[[], Any]] = []  # to be run when the step is committed
@@ -93,7 +93,8 @@ class Calls:
             self._loop.look_at_variables(function)
         self._begin()
         step = self._recorder.target = self._loop.attempts.step
-        call = _Call(function, self._keeper.keep((args, keywords)))
+        with self._loop.refusing():
+            call = _Call(function, self._keeper.keep((args, keywords)))
         self._arrive(step, call)
         oldest = self._recorder.pace.oldest(step)
         for kept in (self._calls, self._recorder.returned):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskd.worker.state import loading, plain
+from taskd.worker.state.content import fingerprint
 from taskd.worker.state.kept import Keeper, Kept
 from taskd.worker.state.random_state import RandomState
 
@@ -110,7 +111,7 @@ class Drawn(Passes):
         self._section: Section = (0, False)
         self._at = 0  # how many of the section's items have been given
         self.place, self.keeps = Place(), True
-        self._keeper = Keeper()
+        self._keeper = Keeper("the item of job.iterate")
         self._take()
 
     def _take(self) -> None:
@@ -267,7 +268,7 @@ class Drawn(Passes):
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
             self._random.restore(self.place.before)
-        return loading.fingerprint(next(self.iterator, None)) == self.place.print
+        return fingerprint(next(self.iterator, None)) == self.place.print
 
 
 class Draws:

@@ -170,7 +170,7 @@ class Loop:
         """Find the variables that the loop around this attempt carries; `function`: the one given
         to job.call. Raises WouldDiverge if that is not restored and TASKD_CARRIED=refuse."""
         session = self.session
-        with self._refusing():
+        with self.refusing():
             session.variables.attach(function)
         if session.variables:
             session.state.add(NAME, session.variables)
@@ -210,7 +210,7 @@ class Loop:
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
-        with self._refusing():
+        with self.refusing():
             where = cursor.pass_number, cursor.pass_random, cursor.loader
             self.session.standing.passes.begin(loader, *where)
         if iterator is not None:
@@ -236,14 +236,15 @@ class Loop:
             try:
                 batch = next(self._iterator)
             except StopIteration:
-                with self._refusing():
+                with self.refusing():
                     passes.ended(before)
                 self._end = step
                 return None
-            self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
+            with self.refusing():
+                self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
         found = self.batches.fetched(step)
         if self.session.standing.mine:
-            with self._refusing():
+            with self.refusing():
                 passes.fetch(step, found[0], oldest, self.batches.fingerprint(step))
         return found
 
@@ -262,7 +263,7 @@ class Loop:
                 self.attempts.watch.install()
 
     @contextmanager
-    def _refusing(self) -> Iterator[None]:
+    def refusing(self) -> Iterator[None]:
         """What would diverge inside ends the job."""
         try:
             yield
