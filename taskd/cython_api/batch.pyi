@@ -12,6 +12,7 @@ SET: int
 OBJECT: int
 OPAQUE: int
 UNKNOWN: int
+NAMED: int
 
 class Look:
     tensors: list[torch.Tensor]
@@ -21,7 +22,7 @@ class Look:
     @property
     def print(self) -> int: ...
     def __init__(
-        self, value: Any, kinds: Mapping[type, int], parts: Callable[[Any], Any]
+        self, value: Any, kinds: Mapping[type, int], parts: Callable[[Any], Any], whole: bool
     ) -> None: ...
 
 def checksums(rows: list[torch.Tensor]) -> list[int]: ...

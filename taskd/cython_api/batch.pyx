@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The loops over the tensors of a batch, in each step; worker/state/loading.py says what for."""
+"""The loops over the tensors of a batch, in each step; worker/state/content.py says what for."""
 
 from libc.stdint cimport uint64_t, uintptr_t
 
@@ -10,11 +10,13 @@ from taskd.cython_api.libtaskd cimport taskd_checksum
 cdef enum:
     SAMPLE = 4096  # bytes that a fingerprint reads at each of PLACES places of a tensor or array
     PLACES = 16
-    ITEMS = 512  # of numbers or texts in a list; a longer one is read at as many places
-    DEEPEST = 200  # nested values: one that holds itself ends somewhere
+    ITEMS = 512  # of numbers or texts in a container; a longer one is read at as many places
+    TEXT = 1 << 16  # characters; of a longer text its ends are read
+    MOST = 20_000  # values that are looked at
+    DEEPEST = 200  # nested values
 
 # what a value is; worker/state/content.py says which types are which
-PLAIN, TENSOR, ARRAY, MAPPING, SEQUENCE, SET, OBJECT, OPAQUE, UNKNOWN = range(9)
+PLAIN, TENSOR, ARRAY, MAPPING, SEQUENCE, SET, OBJECT, OPAQUE, UNKNOWN, NAMED = range(10)
 cdef enum:
     _PLAIN = 0
     _TENSOR = 1
@@ -24,27 +26,30 @@ cdef enum:
     _SET = 5
     _OBJECT = 6
     _OPAQUE = 7
+    _NAMED = 9
 
 
 cdef class Look:
     """What is in a value. `print`: its fingerprint, from shapes and samples of the memory of the
-    host's tensors and arrays, and from all else; it takes some microseconds. `tensors`, `arrays`,
-    `holders`: those that may be changed in place. `unknown`: where in the value there is something
-    whose content cannot be read, and its type; "" if there is nothing."""
+    host's tensors and arrays and, of a `whole` one, from all else. `tensors`, `arrays`, `holders`:
+    those that may be changed in place. `unknown`: where in the value there is something whose
+    content cannot be read, and its type; "" if there is nothing."""
 
     cdef readonly list tensors, arrays, holders
     cdef readonly str unknown
     cdef uint64_t found
+    cdef int _left
+    cdef bint _whole
     cdef list _path
     cdef dict _seen  # id of a container -> its number: one may hold another twice, or itself
     cdef object _kinds, _parts
 
-    def __init__(self, value, kinds, parts):
+    def __init__(self, value, kinds, parts, bint whole):
         """`kinds`: type -> kind, a dict that makes those it lacks; `parts`: what an OBJECT holds,
-        as a dict, or what is to be looked at in place of a TENSOR or an ARRAY."""
+        as a dict, the text of a NAMED one, or what is to be read in place of a TENSOR or ARRAY."""
         self.tensors, self.arrays, self.holders, self._path = [], [], [], []
-        self.unknown, self.found, self._seen = "", 0, {}
-        self._kinds, self._parts = kinds, parts
+        self.unknown, self.found, self._seen, self._left = "", 0, {}, MOST
+        self._kinds, self._parts, self._whole = kinds, parts, whole
         self.visit(value, 0)
 
     @property
@@ -57,49 +62,71 @@ cdef class Look:
         )
         return 0
 
+    cdef int mix_text(self, value) except -1:
+        if isinstance(value, str):
+            text = value if len(value) <= TEXT else f"{len(value)} {value[:TEXT]}{value[-TEXT:]}"
+        elif isinstance(value, int) and not -(1 << 64) < value < 1 << 64:
+            text = hex(value)  # Python refuses to write long ones in tens
+        else:
+            text = repr(value)
+        return self.mix(text.encode("utf-8", "surrogatepass") + b",")
+
     cdef int visit(self, value, int depth) except -1:
         cdef int kind = self._kinds[type(value)]
-        if kind >= _MAPPING and kind <= _OBJECT and kind != _SET:
+        self._left -= 1
+        if self._left < 0:
+            return 0
+        if kind == _MAPPING or kind == _SEQUENCE or kind == _OBJECT:
             if id(value) in self._seen or depth > DEEPEST:
                 self.mix(b"@%d" % self._seen.get(id(value), DEEPEST))
                 return 0
             self._seen[id(value)] = len(self._seen)
+            self.holders.append(value)
+        try:
+            self.read(value, kind, depth)
+        except Exception:  # compiled libraries raise what they like
+            self.lacks(value)
+        return 0
+
+    cdef int read(self, value, int kind, int depth) except -1:
         if kind == _TENSOR:
             self.tensor(value, depth)
         elif kind == _PLAIN:
-            self.mix(repr(value).encode("utf-8", "surrogatepass"))
+            self.mix(b"t" if isinstance(value, str) else b"n")
+            self.mix_text(value)
         elif kind == _MAPPING:
-            self.holders.append(value)
-            self.mix(b"{%d" % len(value))
-            for key, inner in value.items():
-                self.mix(repr(key).encode("utf-8", "surrogatepass") if self.plain(key) else b"?")
-                self.inside(key, inner, depth)
+            self.mapping(value, depth)
         elif kind == _SEQUENCE:
-            self.holders.append(value)
             self.sequence(value, depth)
         elif kind == _ARRAY:
             self.array(value, depth)
         elif kind == _SET:
             self.holders.append(value)
             self.mix(b"s%d" % len(value))
-            if all(self.plain(x) for x in value):
-                self.mix(repr(sorted(map(repr, value))).encode("utf-8", "surrogatepass"))
-            else:
-                self.lacks(value)
+            if len(value) <= ITEMS:
+                if not all(self.plain(x) for x in value):
+                    return self.lacks(value)
+                for text in sorted(map(repr, value)):
+                    self.mix_text(text)
         elif kind == _OBJECT:
-            self.holders.append(value)
             self.mix(type(value).__qualname__.encode())
             for key, inner in self._parts(value).items():
-                self.mix(repr(key).encode())
+                self.mix_text(key)
                 self.inside(key, inner, depth)
-        else:
+        elif kind == _NAMED:
+            self.mix_text(self._parts(value))
+        elif kind != _OPAQUE:
             self.mix(type(value).__qualname__.encode())
-            if kind != _OPAQUE:
-                self.lacks(value)
+            self.lacks(value)
+        elif self._whole:
+            self.mix(type(value).__qualname__.encode())
         return 0
 
     cdef bint plain(self, value) except -1:
-        return self._kinds[type(value)] == _PLAIN
+        cdef int kind = self._kinds[type(value)]
+        if kind == _SEQUENCE and isinstance(value, tuple):
+            return all(self.plain(inner) for inner in value)
+        return kind == _PLAIN
 
     cdef int inside(self, key, value, int depth) except -1:
         self._path.append(key)
@@ -114,18 +141,35 @@ cdef class Look:
             self.unknown = f"{where} is a {kind.__module__}.{kind.__qualname__}"
         return 0
 
+    cdef int mapping(self, value, int depth) except -1:
+        cdef Py_ssize_t many = len(value), i
+        cdef Py_ssize_t step = 1 if many <= MOST else many // ITEMS
+        if self._whole:
+            self.mix(b"{%d" % many)
+        for i, (key, inner) in enumerate(value.items()):
+            if i % step:
+                continue
+            if self._whole and self.plain(key):
+                self.mix_text(key)
+            self.inside(key, inner, depth)
+        return 0
+
     cdef int sequence(self, value, int depth) except -1:
         cdef Py_ssize_t many = len(value), i
-        self.mix(b"[%d" % many)
-        if many > ITEMS and self.plain(value[0]) and self.plain(value[many - 1]):
-            value = value[:: many // ITEMS] if isinstance(value, (list, tuple)) else list(value)
+        cdef Py_ssize_t step = 1
+        if self._whole:
+            self.mix(b"[%d" % many)
+        if many > ITEMS and all(self.plain(inner) for inner in value):
+            if not self._whole:
+                return 0
+            step = many // ITEMS
         for i, inner in enumerate(value):
-            self.inside(i, inner, depth)
+            if i % step == 0:
+                self.inside(i, inner, depth)
         return 0
 
     cdef int tensor(self, value, int depth) except -1:
         cdef size_t size
-        self.tensors.append(value)
         self.mix(str(value.dtype).encode())
         plain = self._parts(value) if value.device.type == "cpu" else value
         if isinstance(plain, list):  # it has no memory of its own
@@ -137,19 +181,23 @@ cdef class Look:
             self.lacks(value)
             return 0
         self.mix(repr(tuple(value.shape)).encode())
+        self.tensors.append(value)
         if value.device.type != "cpu":
             return 0
+        if not plain.is_contiguous():
+            self.mix(repr(plain.stride()).encode())
         size = plain.numel() * plain.element_size()
         self.sample(plain.data_ptr() if size else 0, size)
         return 0
 
     cdef int array(self, value, int depth) except -1:
-        self.arrays.append(value)
         plain = self._parts(value)
+        self.arrays.append(value)
         if isinstance(plain, list):
             self.sequence(plain, depth)
             return 0
-        self.mix(repr((plain.shape, str(plain.dtype))).encode())
+        shape = value.shape if hasattr(value, "shape") else len(value)
+        self.mix(repr((shape, str(plain.dtype))).encode())
         self.sample(plain.ctypes.data if plain.nbytes else 0, plain.nbytes)
         return 0
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
+import datetime
 import enum
+import functools
 import io
 import itertools
 import pathlib
@@ -210,6 +212,109 @@ def test_a_habit_that_begins_late_is_seen():
                 made.again("the batch")
         else:
             assert made.again("the batch")["x"].sum() == 0
+
+
+class Forbids(dict):
+    def update(self, *_):
+        raise Exception("not allowed")
+
+
+class Shadowed:
+    def __init__(self):
+        self.__dict__.update(x=1, y=[1])
+
+    x = property(lambda self: 0)
+
+
+class Counted:
+    def __init__(self):
+        self.rows = [1, 2]
+
+    @functools.cached_property
+    def n(self):
+        return len(self.rows)
+
+
+def test_what_has_ways_of_its_own_to_change():
+    for holder, change in (
+        (Forbids(a=1), lambda h: dict.clear(h)),
+        (Shadowed(), lambda h: h.__dict__.update(x=2)),
+        (collections.OrderedDict(a=1, b=2), lambda h: h.move_to_end("a")),
+        ([torch.zeros(1).expand(4), torch.zeros(4)], lambda h: h[1].add_(1)),
+    ):
+        before = fingerprint(holder)
+        made = kept.Kept(holder, True, BATCHES)
+        change(holder)
+        assert made.again("the batch") is holder and fingerprint(holder) == before
+    made = kept.Kept(counted := Counted(), True, BATCHES)
+    assert counted.n == 2 and not made.changed()
+
+
+def test_what_cannot_be_put_back_is_not_given_back():
+    reshaped = torch.zeros(3)
+    made = kept.Kept(reshaped, True, BATCHES)
+    reshaped.unsqueeze_(0)
+    with pytest.raises(RuntimeError, match="was changed in place"):
+        made.again("the batch")
+
+
+class Bare(torch.Tensor):
+    """Has no memory."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (4,))
+
+    @classmethod
+    def __torch_dispatch__(cls, *_, **__):
+        raise NotImplementedError
+
+
+def test_what_compiled_libraries_refuse_to_show_is_named():
+    freed = torch.zeros(4)
+    freed.untyped_storage().resize_(0)
+    for value in (Bare(), freed, torch.zeros(4).to_mkldnn()):
+        for copied in (False, True):
+            assert kept.Kept([value], copied, BATCHES).unknown.startswith("[0] is a ")
+    quantized = torch.quantize_per_channel(
+        torch.ones(2, 2), torch.ones(2), torch.zeros(2), 0, torch.qint8
+    )
+    assert kept.Kept(quantized, True, BATCHES).unknown == ""
+    assert fingerprint(10**5000) != fingerprint(10**5000 + 1)
+
+
+def test_nothing_that_differs_in_each_process_counts():
+    class Zone(datetime.tzinfo):
+        def utcoffset(self, _):
+            return datetime.timedelta(0)
+
+    class Marked(enum.Enum):
+        A = object()
+
+    def made():
+        return [datetime.datetime(2026, 1, 1, tzinfo=Zone()), Marked.A, weakref.ref(Zone)]
+
+    assert fingerprint(made()) == fingerprint(made())
+    for other in ((1.0, {"host": "b"}, [1]), (2.0, {}, [1, 2]), (None,)):
+        value = torch.ones(2), *other, torch.nn.Parameter(torch.zeros(2)), b"run-1"
+        seen = content.look(value, ARGUMENTS)
+        assert seen.print == content.look((torch.ones(2),), ARGUMENTS).print
+        assert len(seen.tensors) == 1
+
+
+def test_of_what_is_large_a_part_is_read():
+    """In a bounded time, and without a copy of it."""
+    for value in (
+        torch.zeros(1).expand(1 << 40),
+        torch.zeros(64, 3, 64, 64).to(memory_format=torch.channels_last),
+        torch.zeros(4000, 4000)[:, ::2],
+        numpy.zeros((3000, 3000)).T,
+        "x" * (10 << 20),
+        [[i] for i in range(200_000)],
+        dict.fromkeys(range(200_000), 0),
+        set(range(200_000)),
+    ):
+        assert content.look(value).unknown == ""
 
 
 def test_a_tensor_of_inference_mode():

@@ -317,12 +317,63 @@ def test_a_loop_that_is_over_or_has_not_begun_does_not_count():
         def look(begins=begins, seen=seen):
             frame = sys._getframe(1)
             analysis = Analysis(lambda space: True, lambda value: False)
+            analysis.loop = __file__, 1  # one inside, which has been looked at
             scope = Scope(frame.f_code, {}, frame.f_globals, 0, dict(frame.f_locals))
             seen |= {analysis.names[k] for k in analysis.carried(scope, frame.f_lineno, begins)[0]}
             return []
 
         loop(look)
         assert seen == ({"total"} if begins else set())
+
+
+def test_passes_that_are_asked_for_by_anything():
+    """By map(), say, where the attempt begins in a function that has no loop."""
+    seen: set[str] = set()
+
+    def one(_):
+        frame = sys._getframe(1)
+        analysis = Analysis(lambda space: True, lambda value: False)
+        scope = Scope(frame.f_code, {}, frame.f_globals, 0, dict(frame.f_locals), in_loop=True)
+        seen.update(analysis.names[k] for k in analysis.carried(scope, frame.f_lineno, False)[0])
+
+    best = 0
+    for _ in map(one, [1, 2]):
+        best = best + 1
+    assert seen == {"best"}
+
+
+def test_a_property_is_asked_where_its_value_is_used():
+    class Script:
+        def __init__(self):
+            self.rows = []
+
+        @property
+        def present(self):
+            return self.rows
+
+    steps = Steps()
+
+    def loop(script):
+        for attempt in steps:
+            with attempt:
+                script.present.append(1)
+                script.rows = [3]
+
+    loop(Script())
+    assert steps.carried == {"script.rows"}
+
+
+def test_of_two_lambdas_in_a_line_either_may_be_meant():
+    script = """
+up, down = (lambda: meter.value + 1), (lambda: meter.value - 1)
+
+def loop(steps, best):
+    for attempt in steps:
+        with attempt as step:
+            best = best + up()
+            meter.value = best
+"""
+    assert played(script, 0, meter=Meter()).carried == {"best", "meter.value"}
 
 
 SOURCE = """def step(x):

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import OrderedDict, defaultdict, deque
 from multiprocessing import shared_memory
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -18,10 +19,11 @@ from torch.utils.data import DataLoader
 from taskd.worker.discovery import holders, values
 from taskd.worker.discovery.frames import assign
 from taskd.worker.discovery.loop_variables import RANGES, LoopVariables
-from taskd.worker.discovery.stored_attributes import put_attribute, value_of_attribute
 from taskd.worker.discovery.values import ITEMS, LONGEST, NotRecordable
 from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.stored_attributes import put_attribute, value_of_attribute
+from taskd.worker.training.calls import Calls
 
 
 class Attempt:
@@ -243,6 +245,41 @@ def test_each_loop_has_variables_of_its_own(caplog):
         second(threading.Lock())
 
 
+def test_two_loops_over_calls_that_take_turns():
+    """Each has its own variables again when it goes on."""
+    variables = LoopVariables([], refuses=False)
+    session = SimpleNamespace(variables=variables)
+    loop = SimpleNamespace(
+        session=session,
+        cursor=SimpleNamespace(),
+        recorder=None,
+        look_at_variables=variables.attach,
+    )
+    calls = Calls(loop)
+    seen = []
+
+    def call(function):
+        calls._look(function, sys._getframe(1))
+        seen.append([p.name for p in variables.places if p.name in ("losses", "scores")])
+
+    def train():
+        losses = []
+        for _ in range(2):
+            call(train)
+            losses.append(1)
+
+    def evaluate():
+        scores = []
+        for _ in range(2):
+            call(evaluate)
+            scores.append(1)
+
+    for _ in range(2):
+        train()
+        evaluate()
+    assert seen == [["losses"], ["losses"], ["scores"], ["scores"]] * 2
+
+
 def test_in_loops_over_calls_what_the_script_assigns_between_them_is_named(caplog):
     class Script:
         number = 0
@@ -376,7 +413,7 @@ def test_names_of_a_later_pass_are_those_of_the_first():
                     if total > 100:
                         rare = rare + 1  # noqa: F821
             rare = 0  # noqa: F841
-        return {place.name for place in variables._places}
+        return {place.name for place in variables.places}
 
     assert passes() == {"total", "rare"}
 
@@ -423,7 +460,7 @@ def test_one_that_says_too_little_of_itself_is_left_alone(caplog, made):
 
     variables = LoopVariables([], refuses=True)
     loop(Steps(variables), (1, 2))
-    assert "loss" in {place.name for place in variables._places} and not warnings(caplog)
+    assert "loss" in {place.name for place in variables.places} and not warnings(caplog)
 
 
 def test_what_had_no_value_at_first_is_the_same_in_later_passes(caplog):

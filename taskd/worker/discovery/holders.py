@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from taskd.worker.discovery import reach
 from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.reach import Root
-from taskd.worker.discovery.stored_attributes import stored
+from taskd.worker.state.stored_attributes import stored
 from taskd.worker.state.wrappers import KNOWN
 
 log = logging.getLogger("taskd.worker")

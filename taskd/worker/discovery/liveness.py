@@ -16,10 +16,10 @@ from typing import Any
 
 from taskd.worker.discovery import syntax
 from taskd.worker.discovery.flow import Flow, reach
-from taskd.worker.discovery.stored_attributes import MISSING, method_of
 from taskd.worker.discovery.syntax import Function, Unknown
 from taskd.worker.discovery.variables import Key, Scope, Variables
 from taskd.worker.discovery.walk import Walk
+from taskd.worker.state.stored_attributes import MISSING, method_of
 
 FUNCTIONS = 500  # that are looked into
 
@@ -57,12 +57,14 @@ class Analysis(Variables):
 
     def carried(self, scope: Scope, line: int, begins: bool) -> tuple[set[Key], set[Key]]:
         """(what the loops around this line carry, what else they name and do not assign first).
-        `begins`: whether a `for` in this line asks for its next pass. Raises Unknown."""
+        `begins`: whether a `for` in this line is sure to ask for its next pass; it is taken to do
+        so as long as no loop inside has been found. Raises Unknown."""
         carried, touched = set[Key](), set[Key]()
         node = syntax.of(scope.code, scope.globals)
         if not has_loops(node):
             return carried, touched
         flow = self._walk(scope, node)
+        begins = begins or self.loop is None
         around = [loop for loop in flow.loops if _is_around(loop.node, line, begins)]
         if around and self.loop is None:
             self.loop = scope.code.co_filename, max(loop.node.lineno for loop in around)
@@ -176,9 +178,10 @@ class Analysis(Variables):
             self._assigned.add(key)
             self.lines[key] = line
 
-    def method(self, holder: Any, name: str) -> types.MethodType | None:
-        found = method_of(holder, name)
-        return types.MethodType(found, holder) if found is not None else None
+    def method(self, holder: Any, name: str) -> tuple[types.MethodType | None, bool]:
+        """A method of an object, or the function of a property, and whether it is one."""
+        found, asked = method_of(holder, name)
+        return (types.MethodType(found, holder) if found is not None else None), asked
 
     def called(
         self, value: Any, given: Sequence[Any] = (), named: Mapping[str, Any] | None = None
@@ -193,7 +196,6 @@ class Analysis(Variables):
         code = value.__code__
         if not syntax.has_source(code, value.__globals__):  # made by a library: dataclasses
             return None
-        node = syntax.of(code, value.__globals__)
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         bound = dict(zip(names[: code.co_argcount], first, strict=False))
         # each way of calling a function is analyzed separately: not too many
@@ -203,12 +205,15 @@ class Analysis(Variables):
                 known = held is not MISSING and name in names
                 if known and (self.follows(held) or _is_function(held)):
                     bound[name] = held
-        for name in syntax.names(node).assigned & bound.keys():
-            del bound[name]
-        self._kept.append(bound)
         cells = dict(zip(code.co_freevars, value.__closure__ or (), strict=False))
         space = value.__globals__
-        return self._summary(Scope(code, space, space, cells=cells, bound=bound), node)
+        made: list[Summary] = []
+        for node in syntax.all_of(code, space):
+            assigned = syntax.names(node).assigned
+            held = {name: value for name, value in bound.items() if name not in assigned}
+            self._kept.append(held)
+            made.append(self._summary(Scope(code, space, space, cells=cells, bound=held), node))
+        return _any_of(made)
 
     def made(self, scope: Scope, node: Function) -> Summary:
         """What a call of a function that is made here does."""
@@ -224,6 +229,17 @@ class Analysis(Variables):
     def body(self, scope: Scope, node: ast.ClassDef) -> Scope:
         said = syntax.names(node)
         return scope.inside(said.assigned, declared=said.globals, is_class=True)
+
+
+def _any_of(made: list[Summary]) -> Summary | None:
+    if len(made) < 2:
+        return made[0] if made else None
+    return Summary(
+        frozenset().union(*(one.reads for one in made)),
+        made[0].kills.intersection(*(one.kills for one in made)),
+        frozenset().union(*(one.writes for one in made)),
+        frozenset().union(*(one.touches for one in made)),
+    )
 
 
 def has_loops(node: ast.AST) -> bool:

@@ -26,7 +26,6 @@ import torch
 from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
 from taskd.worker.discovery.project import is_own
-from taskd.worker.discovery.stored_attributes import MISSING, put_attribute, value_of_attribute
 from taskd.worker.discovery.syntax import Unknown
 from taskd.worker.discovery.values import (
     ITEMS,
@@ -42,6 +41,7 @@ from taskd.worker.discovery.values import (
 )
 from taskd.worker.discovery.variables import Key, Scope
 from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.stored_attributes import MISSING, put_attribute, value_of_attribute
 
 log = logging.getLogger("taskd.worker")
 
@@ -114,13 +114,15 @@ class Place:
 
 class LoopVariables:
     """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
-    what is given to protect(). `refuses`: raise WouldDiverge for what cannot be restored."""
+    what is given to protect(): those at `places`. `refuses`: raise WouldDiverge for what cannot be
+    restored."""
 
     def __init__(self, given: Iterable[Any], refuses: bool) -> None:
         """`given`: what the script gave to protect(), restored already."""
         self._given = {id(value) for value in given}
         self._refuses = refuses
-        self._places: list[Place] = []
+        self.places: list[Place] = []
+        self.frame = 0  # id of the one that runs the loop, 0 if none does
         # loop -> its variables, and whether they had no value before it
         self._loops: dict[tuple[str, int] | None, dict[str, bool]] = {}
         self._said: set[str] = set()
@@ -150,10 +152,10 @@ class LoopVariables:
             self._say(named)
         self._say(reads)
         # its next pass also finds leftovers of the last one in variables that carry nothing
-        self._places = [place for place in places if place.name in self._loops[loop]]
+        self.places = [place for place in places if place.name in self._loops[loop]]
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self.places)
 
     def _say(self, texts: list[str]) -> None:
         new = [text for text in dict.fromkeys(texts) if text not in self._said]
@@ -168,7 +170,7 @@ class LoopVariables:
     def state_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
         seen: dict[types.CodeType, dict[str, Any]] = {}
-        for place in self._places:
+        for place in self.places:
             value = _value(place, seen)
             # without a value at first, it may be assigned in an inner loop: it is not named
             if type(value) in SCALARS and not place.unbound:
@@ -188,7 +190,7 @@ class LoopVariables:
     def load_state_dict(self, values: dict[str, Any]) -> None:
         seen: dict[types.CodeType, dict[str, Any]] = {}
         changed: dict[types.CodeType, dict[str, Any]] = {}
-        for place in self._places:
+        for place in self.places:
             if place.name not in values:
                 continue
             value, present = values[place.name], _value(place, seen)
@@ -210,7 +212,7 @@ class LoopVariables:
     def tensors(self) -> Iterator[torch.Tensor]:
         """Those that are restored."""
         seen: dict[types.CodeType, dict[str, Any]] = {}
-        held = {place.name: _value(place, seen) for place in self._places}
+        held = {place.name: _value(place, seen) for place in self.places}
         yield from (t for _, t in reach.find([("", held)], lambda kind: kind is torch.Tensor))
 
     # -- looking -----------------------------------------------------------------------------------
@@ -223,6 +225,7 @@ class LoopVariables:
         places: dict[str, Place] = {}
         named: list[str] = []
         reads: list[str] = []
+        self.frame = 0
         ranges: set[str] = set()
         own = _Own()
         analysis = Analysis(own.space, own.object)
@@ -235,6 +238,8 @@ class LoopVariables:
             cells = _cells(code, [*variables.values(), function])
             scope = Scope(code, named_by, frame.f_globals, depth, variables, cells, in_loop=True)
             carried, touched = analysis.carried(scope, frame.f_lineno, begins)
+            if analysis.loop is not None:
+                self.frame = self.frame or id(frame)
             held = ((analysis.names[k], analysis.value(k, scope)) for k in analysis.ranges)
             ranges |= {f"{name} is {value}" for name, value in held if type(value) is int}
             for key in sorted(analysis.reads_of(function) & analysis.direct - carried):
@@ -283,6 +288,7 @@ class LoopVariables:
         return analysis.loop, list(places.values()), named, reads
 
 
+_ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -316,7 +322,7 @@ def _script_frames(own: _Own) -> list[tuple[types.FrameType, bool]]:
         # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
         if own.space(frame.f_globals) and not code.co_filename.startswith(_PACKAGE):
             found.append((frame, asks))
-        asks = bool(code.co_flags & inspect.CO_GENERATOR) or code.co_name == "__next__"
+        asks = bool(code.co_flags & _ASKED) or code.co_name == "__next__"
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from taskd.worker.discovery import frames, project
-from taskd.worker.discovery.stored_attributes import attributes
+from taskd.worker.state.stored_attributes import attributes
 
 # objects; ~1 us each. A data set that is a list of a million samples is not searched
 LIMIT = 100_000

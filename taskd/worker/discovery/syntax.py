@@ -23,7 +23,7 @@ _ANONYMOUS: dict[str, type[ast.AST]] = {
     "<genexpr>": ast.GeneratorExp,
 }
 _ARGUMENTS = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS)
-_found: dict[tuple[str, types.CodeType], ast.AST] = {}
+_found: dict[tuple[str, types.CodeType], list[ast.AST]] = {}
 _trees: dict[str, ast.Module] = {}
 _prepared: dict[str, tuple[str, ast.Module]] = {}  # file -> its text then, and the tree
 
@@ -34,16 +34,23 @@ class Unknown(Exception):
 
 def of(code: types.CodeType, space: dict[str, Any]) -> ast.AST:
     """The definition of a function, or a module. `space`: its globals. Raises Unknown."""
+    found = all_of(code, space)
+    if len(found) != 1:
+        where = f"line {code.co_firstlineno} of {code.co_filename}"
+        raise Unknown(f"{where} does not say which of {len(found)} is {code.co_name}")
+    return found[0]
+
+
+def all_of(code: types.CodeType, space: dict[str, Any]) -> list[ast.AST]:
+    """The definitions that may be meant: of several lambdas in a line, those with these arguments.
+    Raises Unknown."""
     which = code.co_filename, code  # equal code may be of another file
     if which not in _found:
         tree = _tree(code, space)
         fitting: list[ast.AST] = [tree]
         if code.co_name != "<module>":
             fitting = [node for node in _beginning(tree, code) if _fits(node, code)]
-        if len(fitting) != 1:
-            where = f"line {code.co_firstlineno} of {code.co_filename}"
-            raise Unknown(f"{where} does not say which of {len(fitting)} is {code.co_name}")
-        _found[which] = fitting[0]
+        _found[which] = fitting
     return _found[which]
 
 

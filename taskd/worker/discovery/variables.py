@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from taskd.worker.discovery.stored_attributes import MISSING, value_of_attribute
+from taskd.worker.state.stored_attributes import MISSING, value_of_attribute
 
 # ("local", depth of the frame, name), ("global", id of the dict, name), ("cell", id, ""),
 # ("attribute", id of the object, name)

@@ -69,11 +69,9 @@ class Walk(Expressions):
             self._store(node.target)
 
     def _do_AugAssign(self, node: ast.AugAssign) -> None:
-        target = node.target
-        if not isinstance(target, ast.Subscript):
-            self._load(target)
+        self._load(node.target)
         self._leaf(node.value)
-        self._store(target)
+        self._store(node.target)
 
     def _do_Delete(self, node: ast.Delete) -> None:
         for target in node.targets:

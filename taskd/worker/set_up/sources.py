@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import linecache
 import logging
 import os
@@ -248,7 +249,7 @@ class Sources:
 def _show(path: str, text: bytes) -> None:
     """Have tracebacks, inspect and discovery/syntax.py see the source that was loaded."""
     with contextlib.suppress(SyntaxError, UnicodeDecodeError):  # it cannot be loaded then
-        lines = importlib.util.decode_source(text).splitlines(keepends=True)
+        lines = io.StringIO(importlib.util.decode_source(text)).readlines()
         linecache.cache[path] = (len(text), None, lines, path)
 
 

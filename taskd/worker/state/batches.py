@@ -55,6 +55,7 @@ class Batches:
     def clear(self) -> None:
         """Drop all batches: a new pass begins."""
         self._steps.clear()
+        self._keeper.forget()
 
     def batch(self, step: int, others: bool = False) -> Any:
         """`others`: batches of other ranks have been fetched since, perhaps into the same memory.

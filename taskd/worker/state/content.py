@@ -8,10 +8,14 @@ device is not read, since that would wait for it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import decimal
 import enum
+import fractions
 import functools
+import logging
+import math
 import operator
 import pathlib
 import struct
@@ -19,37 +23,44 @@ import sys
 import types
 import uuid
 import weakref
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
 
 from taskd.cython_api import batch
 from taskd.cython_api.batch import Look
+from taskd.worker.state.stored_attributes import attributes, put_attribute, stored
 
 _PLAIN = (
-    *(type(None), bool, int, float, complex, str, range, type(Ellipsis), enum.Enum, uuid.UUID),
-    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal),
-    *(pathlib.PurePath, torch.Size, torch.dtype, torch.device, torch.layout),
+    *(type(None), bool, int, float, complex, str, range, type(Ellipsis), uuid.UUID),
+    *(datetime.timedelta, decimal.Decimal, fractions.Fraction, pathlib.PurePath),
+    *(torch.Size, torch.dtype, torch.device, torch.layout),
 )
+# whose repr() may have an address in it
+_NAMED = (enum.Enum, datetime.date, datetime.time)
 _SEQUENCES = (list, tuple, collections.deque, collections.UserList)
 # what a step does to them is restored otherwise, or they do not change
 _OPAQUE = (
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     *(torch.utils.data.DataLoader, torch.Generator, functools.partial, weakref.ref, type),
     *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType),
+    *(type(functools.lru_cache(len)), logging.Logger, torch.utils.data.Dataset),
 )
+_CHANGEABLE: tuple[Any, ...] = (collections.OrderedDict, dict, set, list, collections.deque)
+LARGEST = 64 << 20  # bytes of an array that is copied
 _POINTER = struct.calcsize("P")
 
 
 class Kinds(dict[type, int]):
-    """type -> kind, see cython_api/batch.pyx. `objects`: of any other object its attributes are its
-    content; else it has none."""
+    """type -> kind, see cython_api/batch.pyx. `whole`: numbers, text and the attributes of any
+    object are content. Else tensors and arrays are, and what holds them: the arguments of a call
+    also have what differs in each process, or is restored otherwise."""
 
-    def __init__(self, objects: bool) -> None:
+    def __init__(self, whole: bool) -> None:
         super().__init__()
-        self._objects = objects
+        self.whole = whole
 
     def __missing__(self, kind: type) -> int:
         self[kind] = found = self._find(kind)
@@ -58,22 +69,27 @@ class Kinds(dict[type, int]):
     def _find(self, kind: type) -> int:
         numpy = sys.modules.get("numpy")
         if issubclass(kind, torch.Tensor):
-            return batch.TENSOR
-        if numpy is not None and issubclass(kind, (numpy.ndarray, bytes, bytearray)):
+            state = issubclass(kind, torch.nn.Parameter) and not self.whole
+            return batch.OPAQUE if state else batch.TENSOR
+        if numpy is not None and issubclass(kind, numpy.ndarray):
             return batch.ARRAY
+        if numpy is not None and issubclass(kind, (bytes, bytearray)):
+            return batch.ARRAY if self.whole else batch.OPAQUE
+        if issubclass(kind, _NAMED):
+            return batch.NAMED if self.whole else batch.OPAQUE
         numbers = (numpy.generic, numpy.dtype) if numpy is not None else (bytes,)
         if issubclass(kind, (*_PLAIN, *numbers)):
-            return batch.PLAIN
+            return batch.PLAIN if self.whole else batch.OPAQUE
         if issubclass(kind, Mapping):
             return batch.MAPPING
         if issubclass(kind, _SEQUENCES):
             return batch.SEQUENCE
         if issubclass(kind, (set, frozenset)):
-            return batch.SET
+            return batch.SET if self.whole else batch.OPAQUE
         if issubclass(kind, _OPAQUE) or kind.__module__.startswith("taskd."):
             return batch.OPAQUE
         if _of_attributes(kind):
-            return batch.OBJECT if self._objects else batch.OPAQUE
+            return batch.OBJECT if self.whole or is_dataclass(kind) else batch.OPAQUE
         return batch.UNKNOWN
 
 
@@ -92,11 +108,11 @@ def _of_attributes(kind: type) -> bool:
     return bool(kind.__dictoffset__ or slots)
 
 
-BATCHES, ARGUMENTS = Kinds(objects=True), Kinds(objects=False)
+BATCHES, ARGUMENTS = Kinds(whole=True), Kinds(whole=False)
 
 
 def look(value: Any, kinds: Kinds = BATCHES) -> Look:
-    return Look(value, kinds, _parts)
+    return Look(value, kinds, _parts, kinds.whole)
 
 
 def fingerprint(value: Any) -> int:
@@ -110,22 +126,44 @@ def _parts(value: Any) -> Any:
         return _memory(value)
     if isinstance(value, (bytes, bytearray)):
         return sys.modules["numpy"].frombuffer(value, "u1")
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if isinstance(value, _NAMED):
+        return str(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
-        return list(value.ravel()) if value.dtype.hasobject else numpy.ascontiguousarray(value)
-    return attributes(value)
+        return list(value.ravel()) if value.dtype.hasobject else _array(value)
+    return _attributes(value)
 
 
-def attributes(value: Any) -> dict[str, Any]:
-    """Those stored in an object, of which no code runs."""
-    found = dict(getattr(value, "__dict__", ()))
-    for kind in type(value).__mro__:
-        for name, member in vars(kind).items():
-            if type(member) is types.MemberDescriptorType and name[:2] != "__":
-                try:
-                    found.setdefault(name, member.__get__(value))
-                except AttributeError:  # not assigned yet
-                    continue
+def _array(value: Any) -> Any:
+    """Without gaps; of a large one that has some, a part."""
+    numpy = sys.modules["numpy"]
+    value = value.view(numpy.ndarray)
+    if value.flags.c_contiguous or value.flags.f_contiguous:
+        return value if value.flags.c_contiguous else value.T
+    return numpy.ascontiguousarray(value[_some(value.shape, value.strides)])
+
+
+def _some(shape: Sequence[int], strides: Sequence[int]) -> tuple[slice, ...]:
+    """Of a tensor or array with gaps: at most PART elements of it, none of them twice."""
+    sizes = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
+    steps = [1] * len(sizes)
+    while math.prod(-(-n // step) for n, step in zip(sizes, steps, strict=True)) > PART:
+        widest = max(range(len(sizes)), key=lambda i: sizes[i] / steps[i])
+        steps[widest] *= 2
+    return tuple(slice(0, n, step) for n, step in zip(sizes, steps, strict=True))
+
+
+PART = 1 << 14
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """But those that are computed once they are asked for."""
+    found = dict(attributes(value))
+    for name in list(found):
+        if isinstance(getattr(type(value), name, None), functools.cached_property):
+            del found[name]
     return found
 
 
@@ -146,10 +184,22 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor | list[Any] | None:
             return [plain.crow_indices(), plain.col_indices(), plain.values()]
         if plain.layout in (torch.sparse_csc, torch.sparse_bsc):
             return [plain.ccol_indices(), plain.row_indices(), plain.values()]
-    if plain.is_contiguous() and not plain.is_conj() and not plain.is_neg():
-        return plain.int_repr() if plain.is_quantized else plain
-    plain = plain.detach().resolve_conj().resolve_neg().contiguous()
-    return plain if plain.layout is torch.strided and not plain.is_nested else None
+    if plain.is_quantized:
+        plain = plain.int_repr()
+    if plain.is_conj() or plain.is_neg() or plain.is_nested or plain.layout is not torch.strided:
+        plain = plain.detach().resolve_conj().resolve_neg().contiguous()
+    if not (plain.is_contiguous() or _dense(plain)):
+        plain = plain.detach()[_some(plain.shape, plain.stride())].contiguous()
+    there = plain.untyped_storage().nbytes() - plain.storage_offset() * plain.element_size()
+    size = plain.numel() * plain.element_size()
+    return plain if size <= there and (plain.data_ptr() or not size) else None
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """Whether every element between the first and the last belongs to it exactly once."""
+    rows = list(zip(tensor.shape, tensor.stride(), strict=True))
+    reach = 1 + sum((size - 1) * stride for size, stride in rows)
+    return all(stride for _, stride in rows) and reach == tensor.numel()
 
 
 @dataclass(frozen=True)
@@ -162,31 +212,48 @@ class Copy:
 
     @staticmethod
     def of(seen: Look) -> Copy:
-        return Copy(
-            [(holder, _inside(holder)) for holder in seen.holders],
-            [(tensor, tensor.detach().clone()) for tensor in seen.tensors],
-            [(a, a[:] if isinstance(a, (bytes, bytearray)) else a.copy()) for a in seen.arrays],
-        )
+        tensors, arrays = [], []
+        for tensor in seen.tensors:
+            with contextlib.suppress(RuntimeError, NotImplementedError, TypeError):
+                tensors.append((tensor, tensor.detach().clone()))
+        for array in seen.arrays:
+            if isinstance(array, bytearray):
+                arrays.append((array, bytes(array)))
+            elif not isinstance(array, bytes) and array.flags.writeable and array.nbytes <= LARGEST:
+                arrays.append((array, array.copy()))
+        return Copy([(holder, _inside(holder)) for holder in seen.holders], tensors, arrays)
 
     def put(self) -> None:
+        """Put back what can be; who asks for it looks whether that is all."""
         for holder, inside in self.holders:
             if not _is(_inside(holder), inside):
                 _fill(holder, *inside)
         for tensor, copy in self.tensors:
-            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-                tensor.copy_(copy)
+            if tensor.shape == copy.shape and not _equal(tensor, copy):
+                with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                    tensor.copy_(copy)
         for array, copy in self.arrays:
             if isinstance(array, bytearray):
                 array[:] = copy
-            elif not isinstance(array, bytes) and array.flags.writeable:
+            else:
                 array[...] = copy
+
+
+def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
+    """On the host: a device would be waited for."""
+    if tensor.device.type != "cpu":
+        return False
+    try:
+        return torch.equal(tensor.detach(), copy)
+    except (RuntimeError, NotImplementedError, TypeError):  # of a layout that has none
+        return False
 
 
 def _inside(holder: Any) -> tuple[list[Any], list[Any]]:
     """The names of what a container or an object holds, none in a sequence, and what it holds."""
     if isinstance(holder, (*_SEQUENCES, set, frozenset)):
         return [], list(holder)
-    held = holder if isinstance(holder, Mapping) else attributes(holder)
+    held = holder if isinstance(holder, Mapping) else _attributes(holder)
     return list(held.keys()), list(held.values())
 
 
@@ -199,18 +266,18 @@ def _is(present: tuple[list[Any], list[Any]], kept: tuple[list[Any], list[Any]])
 
 
 def _fill(holder: Any, names: list[Any], values: list[Any]) -> None:
-    rows = dict(zip(names, values, strict=False))
-    if isinstance(holder, (dict, collections.UserDict)):
-        holder.clear()
-        holder.update(rows)
-    elif isinstance(holder, set):
-        holder.clear()
-        holder.update(values)
-    elif isinstance(holder, (list, collections.deque, collections.UserList)):
-        holder.clear()
-        holder.extend(values)
+    """Without the container's own methods, which may refuse, or do more."""
+    if isinstance(holder, (collections.UserDict, collections.UserList)):
+        holder = holder.data
+    kind = next((kind for kind in _CHANGEABLE if isinstance(holder, kind)), None)
+    if kind is not None:
+        kind.clear(holder)
+        if issubclass(kind, dict):
+            kind.update(holder, zip(names, values, strict=True))
+        else:
+            (set.update if kind is set else kind.extend)(holder, values)
     elif not isinstance(holder, (tuple, frozenset, Mapping)):
-        for name in attributes(holder).keys() - rows.keys():
-            object.__delattr__(holder, name)
-        for name, value in rows.items():
-            object.__setattr__(holder, name, value)
+        for name in _attributes(holder).keys() - set(names):
+            stored(holder).pop(name, None)
+        for name, value in zip(names, values, strict=True):
+            put_attribute(holder, name, value)

@@ -50,13 +50,14 @@ class Kept:
         """The value as it was. Raises RuntimeError, which names it as `what`, if it has been
         changed and there is no copy."""
         if self.changed():
-            if self._copy is None:
+            if self._copy is not None:
+                self._copy.put()
+                self._versions = list(map(_version, self._tensors))
+            if self._copy is None or self.changed():
                 raise RuntimeError(
                     f"{what}, which must be repeated, was changed in place: this process is"
                     " replaced"
                 )
-            self._copy.put()
-            self._versions = list(map(_version, self._tensors))
         return self.value
 
 
@@ -73,8 +74,7 @@ class Keeper:
     def keep(self, value: Any) -> Kept:
         """Raises WouldDiverge if it cannot be compared, and TASKD_UNCOMPARED is refuse."""
         if not self._changes and self._last is not None:
-            last = self._last
-            self._changes = last.changed() if self._count <= EARLY else last.touched()
+            self._changes = self._last.changed()
         kept = Kept(value, self._changes or self._count < EARLY, self._kinds)
         self._count += 1
         self._last = kept
@@ -85,6 +85,10 @@ class Keeper:
                 raise WouldDiverge(f"TASKD_UNCOMPARED=refuse: {text}")
             log.warning("not compared: %s", text)
         return kept
+
+    def forget(self) -> None:
+        """Let go of the last value."""
+        self._last = None
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -10,6 +10,8 @@ again, from the state at the last commit.
 from __future__ import annotations
 
 import logging
+import sys
+import types
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +73,9 @@ class Calls:
         self._rewritten: set[int] = set()  # steps before which that code has changed parameters
         self._given: Resumed | None = None  # to a replacement that has not made a call yet
         self._keeper = Keeper("the arguments of job.call", content.ARGUMENTS)
-        self._looked: set[Any] = set()  # at the loop's variables, for these functions
+        # what has been looked at, in the frame of the script's loop, and the last of it
+        self._looked: dict[Any, Any] = {}
+        self._at: Any = None
         self._made = 0  # calls since the last finish()
         self._after: list[Callable[[], Any]] = []  # to be run when the step is committed
 
@@ -87,10 +91,7 @@ class Calls:
 
     def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
         """(True, the result) of the call, committed; (False, None) if protection has ended."""
-        if (code := getattr(function, "__code__", type(function))) not in self._looked:
-            self._looked.add(code)
-            self._loop.cursor.calls = True
-            self._loop.look_at_variables(function)
+        self._look(function, sys._getframe(2))
         self._begin()
         step = self._recorder.target = self._loop.attempts.step
         with self._loop.refusing():
@@ -110,6 +111,27 @@ class Calls:
             if attempt.done and attempt.step == step:
                 return True, result
         return False, None
+
+    def _look(self, function: Callable[..., Any], caller: types.FrameType) -> None:
+        """Find the variables of the loop that makes this call: once for each line of it and each
+        function, as long as its frame runs."""
+        variables = self._loop.session.variables
+        code = getattr(function, "__code__", type(function))
+        frame: types.FrameType | None = caller
+        while frame is not None and id(frame) != variables.frame:
+            frame = frame.f_back
+        at = (caller.f_code, code) if frame is None else (frame.f_lineno, code)
+        if frame is None and variables.frame:  # that of another loop, which is over
+            self._looked.clear()
+        elif at == self._at:
+            return
+        self._at = at
+        if at in self._looked:
+            variables.places = self._looked[at]
+            return
+        self._loop.cursor.calls = True
+        self._loop.look_at_variables(function)
+        self._looked[at] = variables.places
 
     def after(self, function: Callable[[], Any]) -> bool:
         """Run `function` once the call under way is committed; False if none is."""

@@ -1,5 +1,4 @@
-"""The loop of a protected rank: hands out attempts and, between them, repairs, pauses, or waits at
-the end of a pass."""
+"""The loop of a protected rank: hands out attempts; between them repairs, pauses, ends passes."""
 
 from __future__ import annotations
 
@@ -169,11 +168,10 @@ class Loop:
     def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
         """Find the variables that the loop around this attempt carries; `function`: the one given
         to job.call. Raises WouldDiverge if that is not restored and TASKD_CARRIED=refuse."""
-        session = self.session
         with self.refusing():
-            session.variables.attach(function)
-        if session.variables:
-            session.state.add(NAME, session.variables)
+            self.session.variables.attach(function)
+        if self.session.variables:
+            self.session.state.add(NAME, self.session.variables)
 
     def end_at(self, step: int) -> None:
         """The pass that is being run ends before `step`."""

@@ -59,13 +59,14 @@ def put_attribute(holder: Any, name: str, value: Any) -> None:
         object.__getattribute__(holder, "__dict__")[name] = value
 
 
-def method_of(holder: Any, name: str) -> types.FunctionType | None:
+def method_of(holder: Any, name: str) -> tuple[types.FunctionType | None, bool]:
+    """The function of a method, or of a property, and whether it is that of a property."""
     if value_of_attribute(holder, name) is not MISSING:
-        return None
+        return None, False
     for kind in type(holder).__mro__:
         if name in vars(kind):
             found = vars(kind)[name]
-            if type(found) is property:
-                found = found.fget
-            return found if type(found) is types.FunctionType else None
-    return None
+            asked = type(found) is property
+            found = found.fget if asked else found
+            return (found if type(found) is types.FunctionType else None), asked
+    return None, False
