@@ -16,6 +16,7 @@ NAMED: int
 
 class Look:
     tensors: list[torch.Tensor]
+    versions: list[int]
     arrays: list[Any]
     holders: list[Any]
     unknown: str
@@ -25,4 +26,5 @@ class Look:
         self, value: Any, kinds: Mapping[type, int], parts: Callable[[Any], Any], whole: bool
     ) -> None: ...
 
+def written(tensors: list[torch.Tensor], versions: list[int]) -> bool: ...
 def checksums(rows: list[torch.Tensor]) -> list[int]: ...

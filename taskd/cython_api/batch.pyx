@@ -32,10 +32,10 @@ cdef enum:
 cdef class Look:
     """What is in a value. `print`: its fingerprint, from shapes and samples of the memory of the
     host's tensors and arrays and, of a `whole` one, from all else. `tensors`, `arrays`, `holders`:
-    those that may be changed in place. `unknown`: where in the value there is something whose
+    those that may be changed in place; `versions`: of the tensors. `unknown`: where in the value there is something whose
     content cannot be read, and its type; "" if there is nothing."""
 
-    cdef readonly list tensors, arrays, holders
+    cdef readonly list tensors, versions, arrays, holders
     cdef readonly str unknown
     cdef uint64_t found
     cdef int _left
@@ -48,6 +48,7 @@ cdef class Look:
         """`kinds`: type -> kind, a dict that makes those it lacks; `parts`: what an OBJECT holds,
         as a dict, the text of a NAMED one, or what is to be read in place of a TENSOR or ARRAY."""
         self.tensors, self.arrays, self.holders, self._path = [], [], [], []
+        self.versions = []
         self.unknown, self.found, self._seen, self._left = "", 0, {}, MOST
         self._kinds, self._parts, self._whole = kinds, parts, whole
         self.visit(value, 0)
@@ -171,7 +172,8 @@ cdef class Look:
     cdef int tensor(self, value, int depth) except -1:
         cdef size_t size
         self.mix(str(value.dtype).encode())
-        plain = self._parts(value) if value.device.type == "cpu" else value
+        host = value.device.type == "cpu"
+        plain = self._parts(value) if host and not usual(value, self._kinds.tensor) else value
         if isinstance(plain, list):  # it has no memory of its own
             self.mix(b"%d" % value.dim())
             for inner in plain:
@@ -182,7 +184,8 @@ cdef class Look:
             return 0
         self.mix(repr(tuple(value.shape)).encode())
         self.tensors.append(value)
-        if value.device.type != "cpu":
+        self.versions.append(version(value))
+        if not host:
             return 0
         if not plain.is_contiguous():
             self.mix(repr(plain.stride()).encode())
@@ -210,6 +213,29 @@ cdef class Look:
             at = (size - SAMPLE) // (PLACES - 1) * i if i < PLACES - 1 else size - SAMPLE
             self.found = taskd_checksum(<const void *>(address + at), SAMPLE, self.found)
         return 0
+
+
+cdef bint usual(value, kind) except -1:
+    """Whether it is read as it is: a plain tensor without gaps, whose memory is there."""
+    return (
+        type(value) is kind
+        and value.is_contiguous()
+        and not (value.is_complex() or value.is_quantized or value.is_nested)
+        and (value.numel() + value.storage_offset()) * value.element_size()
+        <= value.untyped_storage().nbytes()
+    )
+
+
+cdef version(tensor):
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def written(list tensors not None, list versions not None):
+    """Whether one of the tensors has another version."""
+    for tensor, then in zip(tensors, versions):
+        if version(tensor) != then:
+            return True
+    return False
 
 
 def checksums(list rows not None):

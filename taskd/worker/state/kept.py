@@ -10,9 +10,8 @@ import logging
 import os
 from typing import Any
 
-import torch
-
 from taskd import settings
+from taskd.cython_api import batch
 from taskd.worker.state import content
 from taskd.worker.state.content import Copy, Kinds
 from taskd.worker.state.given import WouldDiverge
@@ -35,16 +34,13 @@ class Kept:
         self.value, self._kinds = value, kinds
         seen = content.look(value, kinds)
         self.print, self.unknown = seen.print, seen.unknown
-        self._tensors = seen.tensors
-        self._versions = list(map(_version, seen.tensors))
+        self._tensors, self._versions = seen.tensors, seen.versions
         self._copy = Copy.of(seen) if copied else None
 
-    def touched(self) -> bool:
-        """Whether one of its tensors has been written to."""
-        return list(map(_version, self._tensors)) != self._versions
-
     def changed(self) -> bool:
-        return self.touched() or content.look(self.value, self._kinds).print != self.print
+        if batch.written(self._tensors, self._versions):
+            return True
+        return content.look(self.value, self._kinds).print != self.print
 
     def again(self, what: str) -> Any:
         """The value as it was. Raises RuntimeError, which names it as `what`, if it has been
@@ -52,7 +48,7 @@ class Kept:
         if self.changed():
             if self._copy is not None:
                 self._copy.put()
-                self._versions = list(map(_version, self._tensors))
+                self._versions = content.look(self.value, self._kinds).versions
             if self._copy is None or self.changed():
                 raise RuntimeError(
                     f"{what}, which must be repeated, was changed in place: this process is"
@@ -89,7 +85,3 @@ class Keeper:
     def forget(self) -> None:
         """Let go of the last value."""
         self._last = None
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
