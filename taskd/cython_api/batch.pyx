@@ -157,23 +157,30 @@ cdef class Look:
 
     cdef int sequence(self, value, int depth) except -1:
         cdef Py_ssize_t many = len(value), i
-        cdef Py_ssize_t step = 1
         if self._whole:
             self.mix(b"[%d" % many)
-        if many > ITEMS and all(self.plain(inner) for inner in value):
-            if not self._whole:
-                return 0
-            step = many // ITEMS
+        if many > 8 and self.plain_all(value):
+            if self._whole:
+                try:
+                    text = repr([*value][:: max(many // ITEMS, 1)])
+                    return self.mix(text.encode("utf-8", "surrogatepass"))
+                except ValueError:  # of a number with thousands of digits
+                    pass
         for i, inner in enumerate(value):
-            if i % step == 0:
-                self.inside(i, inner, depth)
+            self.inside(i, inner, depth)
         return 0
+
+    cdef bint plain_all(self, value) except -1:
+        for inner in value:
+            if not self.plain(inner):
+                return False
+        return True
 
     cdef int tensor(self, value, int depth) except -1:
         cdef size_t size
         self.mix(str(value.dtype).encode())
         host = value.device.type == "cpu"
-        plain = self._parts(value) if host and not usual(value, self._kinds.tensor) else value
+        plain = self._parts(value) if host and not usual(value, self._kinds.tensor, self._kinds.layout) else value
         if isinstance(plain, list):  # it has no memory of its own
             self.mix(b"%d" % value.dim())
             for inner in plain:
@@ -215,10 +222,11 @@ cdef class Look:
         return 0
 
 
-cdef bint usual(value, kind) except -1:
+cdef bint usual(value, kind, layout) except -1:
     """Whether it is read as it is: a plain tensor without gaps, whose memory is there."""
     return (
         type(value) is kind
+        and value.layout is layout
         and value.is_contiguous()
         and not (value.is_complex() or value.is_quantized or value.is_nested)
         and (value.numel() + value.storage_offset()) * value.element_size()

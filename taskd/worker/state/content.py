@@ -58,7 +58,7 @@ class Kinds(dict[type, int]):
     object are content. Else tensors and arrays are, and what holds them: the arguments of a call
     also have what differs in each process, or is restored otherwise."""
 
-    tensor = torch.Tensor
+    tensor, layout = torch.Tensor, torch.strided
 
     def __init__(self, whole: bool) -> None:
         super().__init__()

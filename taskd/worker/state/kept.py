@@ -19,6 +19,9 @@ from taskd.worker.state.given import WouldDiverge
 log = logging.getLogger("taskd.worker")
 
 EARLY = 3  # values after which a script's habit is known
+OFTEN = (
+    8  # afterwards all of one in so many is looked at, and of the others whether it is written to
+)
 
 UNCOMPARED = (
     "whose content cannot be read: a repeated step may be computed from another one, or from what"
@@ -37,8 +40,12 @@ class Kept:
         self._tensors, self._versions = seen.tensors, seen.versions
         self._copy = Copy.of(seen) if copied else None
 
+    def written(self) -> bool:
+        """Whether one of its tensors has been."""
+        return batch.written(self._tensors, self._versions)
+
     def changed(self) -> bool:
-        if batch.written(self._tensors, self._versions):
+        if self.written():
             return True
         return content.look(self.value, self._kinds).print != self.print
 
@@ -70,7 +77,8 @@ class Keeper:
     def keep(self, value: Any) -> Kept:
         """Raises WouldDiverge if it cannot be compared, and TASKD_UNCOMPARED is refuse."""
         if not self._changes and self._last is not None:
-            self._changes = self._last.changed()
+            looks = self._count <= EARLY or self._count % OFTEN == 0
+            self._changes = self._last.changed() if looks else self._last.written()
         kept = Kept(value, self._changes or self._count < EARLY, self._kinds)
         self._count += 1
         self._last = kept
