@@ -1,8 +1,9 @@
-# make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 | lint |
-# bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual environment
-# in .venv with pinned requirements, and taskd in it, built from this tree (editable: what is tested
-# is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux, Python 3.10 or
-# later with its headers, a C compiler and make. PYTHON=... picks another interpreter.
+# make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 |
+# lint | bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual
+# environment in .venv with pinned requirements, and taskd in it, built from this tree (editable:
+# what is tested is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux,
+# Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another
+# interpreter.
 
 PYTHON ?= python3
 VENV := .venv
@@ -38,8 +39,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # not be kept
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written tracked \
-	build install bench soak soak-nodes site wheels clean
+.PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written \
+	tracked build install bench soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo

@@ -32,8 +32,8 @@ cdef enum:
 cdef class Look:
     """What is in a value. `print`: its fingerprint, from shapes and samples of the memory of the
     host's tensors and arrays and, of a `whole` one, from all else. `tensors`, `arrays`, `holders`:
-    those that may be changed in place; `versions`: of the tensors. `unknown`: where in the value there is something whose
-    content cannot be read, and its type; "" if there is nothing."""
+    those that may be changed in place; `versions`: of the tensors. `unknown`: where in the value
+    there is something whose content cannot be read, and its type; "" if there is nothing."""
 
     cdef readonly list tensors, versions, arrays, holders
     cdef readonly str unknown
@@ -179,8 +179,9 @@ cdef class Look:
     cdef int tensor(self, value, int depth) except -1:
         cdef size_t size
         self.mix(str(value.dtype).encode())
-        host = value.device.type == "cpu"
-        plain = self._parts(value) if host and not usual(value, self._kinds.tensor, self._kinds.layout) else value
+        host, plain = value.device.type == "cpu", value
+        if host and not usual(value, self._kinds.tensor, self._kinds.layout):
+            plain = self._parts(value)
         if isinstance(plain, list):  # it has no memory of its own
             self.mix(b"%d" % value.dim())
             for inner in plain:
