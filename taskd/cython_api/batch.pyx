@@ -33,7 +33,9 @@ cdef class Look:
     """What is in a value. `print`: its fingerprint, from shapes and samples of the memory of the
     host's tensors and arrays and, of a `whole` one, from all else. `tensors`, `arrays`, `holders`:
     those that may be changed in place; `versions`: of the tensors. `unknown`: where in the value
-    there is something whose content cannot be read, and its type; "" if there is nothing."""
+    there is something whose content cannot be read, and its type; "" if there is nothing. `kinds`:
+    type -> kind, a dict that makes those it lacks; `parts`: what an OBJECT holds, as a dict, the
+    text of a NAMED one, or what is to be read in place of a TENSOR or ARRAY."""
 
     cdef readonly list tensors, versions, arrays, holders
     cdef readonly str unknown
@@ -45,8 +47,6 @@ cdef class Look:
     cdef object _kinds, _parts
 
     def __init__(self, value, kinds, parts, bint whole):
-        """`kinds`: type -> kind, a dict that makes those it lacks; `parts`: what an OBJECT holds,
-        as a dict, the text of a NAMED one, or what is to be read in place of a TENSOR or ARRAY."""
         self.tensors, self.arrays, self.holders, self._path = [], [], [], []
         self.versions = []
         self.unknown, self.found, self._seen, self._left = "", 0, {}, MOST
@@ -76,6 +76,7 @@ cdef class Look:
         cdef int kind = self._kinds[type(value)]
         self._left -= 1
         if self._left < 0:
+            self.unknown = self.unknown or f" has more than {MOST:,} values"
             return 0
         if kind == _MAPPING or kind == _SEQUENCE or kind == _OBJECT:
             if id(value) in self._seen or depth > DEEPEST:

@@ -310,11 +310,15 @@ def test_of_what_is_large_a_part_is_read():
         torch.zeros(4000, 4000)[:, ::2],
         numpy.zeros((3000, 3000)).T,
         "x" * (10 << 20),
-        [[i] for i in range(200_000)],
         dict.fromkeys(range(200_000), 0),
         set(range(200_000)),
     ):
         assert content.look(value).unknown == ""
+
+
+def test_a_batch_of_too_many_values_is_named():
+    value = [[i] for i in range(200_000)]
+    assert content.look(value).unknown == " has more than 20,000 values"
 
 
 def test_a_tensor_of_inference_mode():
