@@ -31,6 +31,7 @@ import torch
 
 from taskd.cython_api import batch
 from taskd.cython_api.batch import Look
+from taskd.worker.state.plain import is_dense
 from taskd.worker.state.stored_attributes import attributes, put_attribute, stored
 
 _PLAIN = (
@@ -50,6 +51,7 @@ _OPAQUE = (
 )
 _CHANGEABLE: tuple[Any, ...] = (collections.OrderedDict, dict, set, list, collections.deque)
 LARGEST = 64 << 20  # bytes of an array that is copied
+PART = 1 << 14  # elements of a tensor or array with gaps that are read
 _POINTER = struct.calcsize("P")
 
 
@@ -157,9 +159,6 @@ def _some(shape: Sequence[int], strides: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, n, step) for n, step in zip(sizes, steps, strict=True))
 
 
-PART = 1 << 14
-
-
 def _attributes(value: Any) -> dict[str, Any]:
     """But those that are computed once they are asked for."""
     found = dict(attributes(value))
@@ -190,18 +189,11 @@ def _memory(tensor: torch.Tensor) -> torch.Tensor | list[Any] | None:
         plain = plain.int_repr()
     if plain.is_conj() or plain.is_neg() or plain.is_nested or plain.layout is not torch.strided:
         plain = plain.detach().resolve_conj().resolve_neg().contiguous()
-    if not (plain.is_contiguous() or _dense(plain)):
+    if not is_dense(plain):
         plain = plain.detach()[_some(plain.shape, plain.stride())].contiguous()
     there = plain.untyped_storage().nbytes() - plain.storage_offset() * plain.element_size()
     size = plain.numel() * plain.element_size()
     return plain if size <= there and (plain.data_ptr() or not size) else None
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    """Whether every element between the first and the last belongs to it exactly once."""
-    rows = list(zip(tensor.shape, tensor.stride(), strict=True))
-    reach = 1 + sum((size - 1) * stride for size, stride in rows)
-    return all(stride for _, stride in rows) and reach == tensor.numel()
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,8 @@ from taskd.worker.state.given import WouldDiverge
 log = logging.getLogger("taskd.worker")
 
 EARLY = 3  # values after which a script's habit is known
-OFTEN = (
-    8  # afterwards all of one in so many is looked at, and of the others whether it is written to
-)
+# afterwards one in so many is looked at whole; of the others, whether a tensor has been written to
+OFTEN = 8
 
 UNCOMPARED = (
     "whose content cannot be read: a repeated step may be computed from another one, or from what"
