@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from taskd.worker.discovery.flow import NONE, Event, Flow, Loop
@@ -18,17 +17,6 @@ _CHANGING = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop"),
     *("popitem", "popleft", "remove", "reverse", "rotate", "setdefault", "sort", "update"),
 }
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What an expression gives, as far as it is known, and the variable that holds it."""
-
-    value: Any = MISSING
-    key: Key | None = None
-
-
-NOTHING = Loaded()
 
 
 class Expressions:
@@ -88,10 +76,11 @@ class Expressions:
 
     # -- expressions -------------------------------------------------------------------------------
 
-    def _leaf(self, node: ast.expr | None) -> Loaded:
-        """An expression, and then what the functions that it passes on assign."""
+    def _leaf(self, node: ast.expr | None) -> Any:
+        """An expression, and then what the functions that it passes on assign. Returns its value,
+        MISSING if that is not known."""
         if node is None:
-            return NOTHING
+            return MISSING
         before, self._passed = self._passed, set()
         found = self._load(node)
         if self._passed:
@@ -99,7 +88,7 @@ class Expressions:
         self._passed = before
         return found
 
-    def _load(self, node: ast.expr, calls: bool = False) -> Loaded:
+    def _load(self, node: ast.expr, calls: bool = False) -> Any:
         """`calls`: what it gives is called, so that it need not be followed here."""
         self._line = getattr(node, "lineno", self._line)
         if isinstance(node, ast.Name):
@@ -111,34 +100,34 @@ class Expressions:
         elif isinstance(node, ast.NamedExpr):
             self._load(node.value)
             self._store(node.target)
-            return NOTHING
+            return MISSING
         elif isinstance(node, ast.BoolOp):
             yes, no = self._test(node)
             self._ends = [*yes, *no]
-            return NOTHING
+            return MISSING
         elif isinstance(node, ast.IfExp):
             self._either(node.test, lambda: self._leaf(node.body), lambda: self._leaf(node.orelse))
-            return NOTHING
+            return MISSING
         elif isinstance(node, ast.Compare):
             self._compare(node)
-            return NOTHING
+            return MISSING
         elif isinstance(node, ast.Dict):
             for pair in zip(node.keys, node.values, strict=True):
                 for one in pair:
                     if one is not None:
                         self._load(one)
-            return NOTHING
+            return MISSING
         elif isinstance(node, COMPREHENSIONS):
             self._comprehension(node)
-            return NOTHING
+            return MISSING
         elif isinstance(node, ast.Lambda):
             self._define(node)
-            return NOTHING
+            return MISSING
         else:
             self._inside(node)
-            return NOTHING
+            return MISSING
         if not calls:
-            self._run(self._asks.called(found.value), certain=False)
+            self._run(self._asks.called(found), certain=False)
         return found
 
     def _inside(self, node: ast.AST) -> None:
@@ -148,45 +137,45 @@ class Expressions:
             else:  # a part of one: a keyword, an interpolation
                 self._inside(child)
 
-    def _name(self, node: ast.Name) -> Loaded:
+    def _name(self, node: ast.Name) -> Any:
         key = self._asks.key(self._scope, node.id)
         self._read(key)
-        return Loaded(self._asks.loaded(self._scope, node.id, key), key)
+        return self._asks.loaded(self._scope, node.id, key)
 
-    def _attribute(self, node: ast.Attribute) -> Loaded:
-        held = self._load(node.value, calls=True).value
+    def _attribute(self, node: ast.Attribute) -> Any:
+        held = self._load(node.value, calls=True)
         self._line = node.lineno
         if held is MISSING or not self._asks.follows(held):
-            return NOTHING
+            return MISSING
         method, asked = self._asks.method(held, node.attr)
         if asked:
             self._run(self._asks.called(method), certain=True)
-            return NOTHING
+            return MISSING
         if method is not None:
-            return Loaded(method)
+            return method
         key = self._asks.attribute(held, node.attr)
         self._read(key)
-        return Loaded(self._asks.loaded(self._scope, node.attr, key), key)
+        return self._asks.loaded(self._scope, node.attr, key)
 
-    def _call(self, node: ast.Call) -> Loaded:
+    def _call(self, node: ast.Call) -> Any:
         function = self._load(node.func, calls=True)
         given: list[Any] = []
         named: dict[str, Any] = {}
         known = True  # by position
         for argument in node.args:
-            value = self._load(argument).value
+            value = self._load(argument)
             known = known and not isinstance(argument, ast.Starred)
             if known:
                 given.append(value)
         for keyword in node.keywords:
-            value = self._load(keyword.value).value
+            value = self._load(keyword.value)
             if keyword.arg:
                 named[keyword.arg] = value
         self._line = node.lineno
         if isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
             self._change(self._asks.variable(self._scope, node.func.value))
-        self._run(self._asks.called(function.value, given, named), certain=True)
-        return NOTHING
+        self._run(self._asks.called(function, given, named), certain=True)
+        return MISSING
 
     def _compare(self, node: ast.Compare) -> None:
         """`a < b < c` ends where it is not true."""
@@ -266,7 +255,7 @@ class Expressions:
         if isinstance(target, ast.Name):
             self._assign(self._asks.key(self._scope, target.id))
         elif isinstance(target, ast.Attribute):
-            held = self._load(target.value, calls=True).value
+            held = self._load(target.value, calls=True)
             if held is not MISSING and self._asks.follows(held):
                 self._assign(self._asks.attribute(held, target.attr))
         elif isinstance(target, ast.Subscript):

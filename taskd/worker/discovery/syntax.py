@@ -132,7 +132,6 @@ class Names:
 
     assigned: frozenset[str]
     globals: frozenset[str]
-    outer: frozenset[str]  # nonlocal
 
 
 def names(node: ast.AST) -> Names:
@@ -154,7 +153,7 @@ def names(node: ast.AST) -> Names:
         if not isinstance(one, (*FUNCTIONS, ast.ClassDef)):
             todo += ast.iter_child_nodes(one)
     own = assigned - declared - outer
-    return Names(frozenset(own), frozenset(declared), frozenset(outer))
+    return Names(frozenset(own), frozenset(declared))
 
 
 def bound_by(node: ast.AST) -> list[str]:
