@@ -273,8 +273,7 @@ class Scene:
         for host, launcher in list(self.job.launchers.items()):
             if launcher.poll() is not None:
                 self.job.hosts.signal(host, signal.SIGKILL)
-                at = self.job.hosts.address(self.job.manager_host())
-                self.job.launch_standby(host, TASKD_MANAGER_ADDR=at)
+                self.job.launch_standby(host)
 
     def tell(self, story: Story) -> None:
         before = [s.last() for s in self.job.steps]

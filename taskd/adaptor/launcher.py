@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from taskd import logs, settings
 from taskd.agent.supervisor import Supervisor
+from taskd.manager import whereabouts
 from taskd.messages import to_agent
 from taskd.protocol import addresses, secret
 from taskd.protocol.addresses import Address
@@ -43,7 +44,11 @@ def supervise(
     except BadSecret as error:
         # one line, without the launcher's traceback
         raise SystemExit(f"taskd: {error}") from None
-    return Supervisor(address, keys, os.environ, unprotected)
+
+    def find(asked: Address) -> Address | None:
+        return whereabouts.in_charge(os.environ, settings.job(os.environ), keys, asked)
+
+    return Supervisor(address, keys, os.environ, unprotected, find)
 
 
 def status(ending: to_agent.Ending, moved: bool) -> int:

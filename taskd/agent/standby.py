@@ -12,6 +12,7 @@ import contextlib
 import logging
 import queue
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from taskd.agent.copies import standing_in
@@ -22,6 +23,7 @@ from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.messages import between_agents, from_agent, to_agent, to_rank, values
 from taskd.messages.envelope import STANDBY
+from taskd.protocol.addresses import Address
 from taskd.records import store
 
 log = logging.getLogger("taskd.agent")
@@ -30,7 +32,10 @@ log = logging.getLogger("taskd.agent")
 # gives up a standby after 30
 FETCH = 20.0
 
+LOOK = 3.0  # seconds between two looks for a manager while none has ever answered
+
 Order = to_agent.Prepare | to_agent.TakeOver
+Find = Callable[[Address], Address | None]
 
 
 class Standby:
@@ -50,11 +55,20 @@ class Standby:
 
     # -- the launcher's thread ---------------------------------------------------------------------
 
-    def wait(self, ranks: int) -> Order | None:
-        """Wait for an order; None if the job ends first. `ranks`: how many this agent can run."""
+    def wait(self, ranks: int, find: Find) -> Order | None:
+        """Wait for an order; None if the job ends first. `ranks`: how many this agent can run.
+        `find`: where the manager in charge is, if not where it was asked."""
+        managers = self._member.managers
+        assert managers is not None
         self.room, self.idle = ranks, False
         self._member.call(self._member.announce)
-        order = self._orders.get()
+        while True:
+            with contextlib.suppress(queue.Empty):
+                order = self._orders.get(timeout=None if managers.met else LOOK)
+                break
+            # the manager may have moved while this standby started, and nothing tells it
+            if not managers.met and (place := find(managers.link.address)) is not None:
+                self._member.call(partial(managers.meet_at, place))
         if not isinstance(order, to_agent.Prepare):
             self.room = None
         return order

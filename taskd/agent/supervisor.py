@@ -21,7 +21,7 @@ from taskd.agent.ranks.model import Epoch, Rank, Verdict, pidfd
 from taskd.agent.ranks.processes import adopt_orphans
 from taskd.agent.ranks.replacements import runs_python
 from taskd.agent.ranks.watchdog import HangLimits
-from taskd.agent.standby import Order
+from taskd.agent.standby import Find, Order
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent, to_agent
@@ -45,10 +45,12 @@ class Supervisor:
         keys: Keys,
         environ: Mapping[str, str],
         unprotected: bool = False,
+        find: Find = lambda asked: None,
     ) -> None:
         """`address`: where the first manager is. `environ` has the settings. `unprotected`: if no
-        manager is available, ranks train unprotected; otherwise the job ends. Raises BadSetting."""
-        self._address = address
+        manager is available, ranks train unprotected; otherwise the job ends. `find`: where the
+        manager in charge is, if not at the address that was asked. Raises BadSetting."""
+        self._address, self._find = address, find
         self._preload, self._ports = settings.preload(environ), settings.port_range(environ)
         self.agent = Agent(
             keys,
@@ -151,7 +153,7 @@ class Supervisor:
         """Wait for a node to take over, or to prepare for; None if the job ends first. `ranks`: how
         many this agent can run."""
         self._connect(STANDBY, store, max(nodes, 2))
-        return self.agent.standby.wait(ranks)
+        return self.agent.standby.wait(ranks, self._find)
 
     def stopping(self) -> None:
         """The launcher is about to stop its processes: their ends are not faults."""

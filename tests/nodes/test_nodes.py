@@ -80,8 +80,16 @@ def test_a_node_dies_is_stopped_and_then_node_0_with_the_manager(hosts, tmp_path
         assert "in charge in term 2" in job.log("manager*.log")
         machines.signal(0, signal.SIGCONT)
         job.emptied(0)
+        # a pod that is started now is told of node 0's first address, where nobody answers any more
+        known = job.log("manager*.log").count("waits for a node")
+        job.launch_standby(1)
+        job.until(
+            "a standby found the manager that has moved",
+            lambda: job.log("manager*.log").count("waits for a node") > known,
+        )
+        assert "this agent goes there" in job.log("agent*.log")
         job.trains()
-        result = job.end(0, 1, stopped)
+        result = job.end(0, stopped)
     training.assert_equal(result, reference, 4)
     assert not (job.directory / "forged").exists(), "what was in a forged record was executed"
     assert "denied: agent" in result.log("agent*.log")

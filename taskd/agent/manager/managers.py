@@ -60,7 +60,7 @@ class Managers:
         self._places: list[tuple[str, int]] = [address]
         self.voter = Voter()
         # to the manager in use
-        self.link = Link(address, keys, job, node, identity, nodes=nodes)
+        self.link = self._link(address, node)
         self._others: list[Link] = []  # while we look
         self._members: dict[str, Voting] = {}  # of the newest roster
         self._said = 0.0
@@ -97,10 +97,25 @@ class Managers:
         """Term and name of the manager that receives our messages, acknowledged or not."""
         return self.link.term, self.link.manager
 
+    def meet_at(self, address: tuple[str, int]) -> None:
+        """Talk to the manager there, unless one has answered meanwhile."""
+        if self.met or self.over:
+            return
+        log.warning("the manager is at %s:%d by now: this agent goes there", *address)
+        self.link.close()
+        self._places = list(dict.fromkeys((address, *self._places)))
+        self.link = self._link(address, self.link.node)
+        self._outbox.clear()
+        self._announce()
+
     def be_node(self, node: int) -> None:
         """Send as `node` from now on; STANDBY for a standby."""
         for link in self.links:
             link.node = node
+
+    def _link(self, address: tuple[str, int], node: int, refusal: bool = True) -> Link:
+        keys, identity = self._keys, self._identity
+        return Link(address, keys, self._job, node, identity, refusal=refusal, nodes=self._nodes)
 
     # -- sending and receiving ---------------------------------------------------------------------
 
@@ -298,15 +313,7 @@ class Managers:
         )
         for address in self._places:
             if address not in known:
-                other = Link(
-                    address,
-                    self._keys,
-                    self._job,
-                    self.link.node,
-                    self._identity,
-                    refusal=False,
-                    nodes=self._nodes,
-                )
+                other = self._link(address, self.link.node, refusal=False)
                 self._others.append(other)
                 self.send_voter_state(other)  # stays queued until a manager is there
 
