@@ -262,9 +262,12 @@ cdef class Rows:
             address += size
 
 
+cdef uint64_t OTHER = 1  # in place of an address: a value that is no tensor
+
+
 cdef class Places:
     """The addresses of the tensors of modules and optimizers, to detect one added, removed or
-    exchanged."""
+    exchanged, and where optimizers keep other values."""
 
     cdef list modules, optimizers, more
     cdef object kind
@@ -309,7 +312,9 @@ cdef class Places:
                     if PyObject_TypeCheck(value, <PyTypeObject *>self.kind):
                         if not self.meet(value, at, keep):
                             return False
-                        at += 1
+                    elif not self.put(OTHER, at, keep):
+                        return False
+                    at += 1
         for tensor in self.more:
             if not self.meet(tensor, at, keep):
                 return False
@@ -320,9 +325,12 @@ cdef class Places:
 
     cdef bint meet(self, tensor, Py_ssize_t at, bint keep) except -1:
         cdef uint64_t address = tensor.data_ptr()
-        cdef uint64_t *larger
         if address == 0 and hasattr(tensor, "_local_tensor"):  # the memory of a sharded tensor
             address = tensor._local_tensor.data_ptr()
+        return self.put(address, at, keep)
+
+    cdef bint put(self, uint64_t address, Py_ssize_t at, bint keep) except -1:
+        cdef uint64_t *larger
         if not keep:
             return at < self.count and self.kept[at] == address
         if at == self.room:

@@ -1,10 +1,10 @@
-"""Records modules' extra state, and plain attributes that change in training (a counter, a running
-mean).
+"""Records modules' extra state, and plain attributes of modules and optimizers that change in
+training (a counter, a running mean).
 
-Such attributes are not buffers, so no state_dict has them. Attributes that a module's author put
-into `self` are compared with their values at `protect`. Once something has changed, all plain
-attributes of the module are recorded together: a flag without the cache that it describes is worse
-than neither. torch's own modules keep no state this way.
+Such attributes are neither buffers nor optimizer state, so no state_dict has them. Attributes that
+an author put into `self` are compared with their values at `protect`. Once something has changed,
+all plain attributes of the object are recorded together: a flag without the cache that it describes
+is worse than neither. torch's own classes keep no state this way.
 
 A metric of torchmetrics is all state: tensors, and lists of them, of any size. One that outgrows
 METRIC ends a job in which it would have to be restored.
@@ -37,21 +37,33 @@ OTHERS = ""  # in a record: names of the attributes that are not in it
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
 _BASE = tuple(torch.nn.Module().__dict__)
+# of an optimizer, which the part for its groups and rows records
+_RECORDED = ("defaults", "state", "param_groups")
+
+Holder = torch.nn.Module | torch.optim.Optimizer
 
 
 class Attributes(Values):
-    """The attributes of `modules` (name -> module) and of all modules inside them."""
+    """The attributes of `modules` (name -> module), of all modules inside them, and of
+    `optimizers`."""
 
     name = "attributes"
 
-    def __init__(self, modules: dict[str, torch.nn.Module]) -> None:
+    def __init__(
+        self,
+        modules: dict[str, torch.nn.Module],
+        optimizers: dict[str, torch.optim.Optimizer] | None = None,
+    ) -> None:
         super().__init__()
-        self._modules = {
+        self._modules: dict[str, Holder] = {
             f"{name}.{path}" if path else name: module
             for name, root in modules.items()
             for path, module in root.named_modules()
             if not type(module).__module__.startswith("torch.")
         }
+        for name, optimizer in (optimizers or {}).items():
+            if not type(optimizer).__module__.startswith("torch."):
+                self._modules[name] = optimizer
         self._seen = {name: _Look(module) for name, module in self._modules.items()}
         # their values before the first change, for a repeat of an earlier step; None for a module
         # with something that cannot be recorded
@@ -117,7 +129,7 @@ class Attributes(Values):
                 self._changed.pop(name, None)
             self._seen[name] = _Look(module)
 
-    def _notice(self, name: str, module: torch.nn.Module) -> None:
+    def _notice(self, name: str, module: Holder) -> None:
         before, self._seen[name] = self._seen[name], _Look(module)
         if self._seen[name].equals(before):  # only something not compared was added or removed
             return
@@ -138,7 +150,7 @@ class _Look:
     """A module's plain attributes at one moment. Holds the objects, so that no other can get their
     identity."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: Holder) -> None:
         self._count, limit = len(module.__dict__), _limit(module)
         self._rows = [
             (key, value, _mark(value))
@@ -146,7 +158,7 @@ class _Look:
             if _is_plain(value, limit) or _is_large(value)
         ]
 
-    def holds(self, module: torch.nn.Module) -> bool:
+    def holds(self, module: Holder) -> bool:
         """Whether nothing has changed since."""
         attributes = module.__dict__
         for key, value, mark in self._rows:
@@ -196,16 +208,18 @@ def _mark(value: Any) -> Any:
     return value.tobytes() if _is_array(value) and not _is_large(value) else None
 
 
-def _own(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+def _own(module: Holder) -> Iterator[tuple[str, Any]]:
     """The attributes that the module's author has added."""
     attributes = module.__dict__
-    if tuple(islice(attributes, len(_BASE))) == _BASE:
+    if isinstance(module, torch.optim.Optimizer):
+        yield from ((key, value) for key, value in attributes.items() if key not in _RECORDED)
+    elif tuple(islice(attributes, len(_BASE))) == _BASE:
         yield from islice(list(attributes.items()), len(_BASE), None)
     else:
         yield from ((key, value) for key, value in list(attributes.items()) if key not in _BASE)
 
 
-def _values(module: torch.nn.Module) -> dict[str, Any] | None:
+def _values(module: Holder) -> dict[str, Any] | None:
     """A copy of the module's plain attributes, with the names of the OTHERS; None if one is too
     large. Of a metric whose state is too large, that text alone."""
     own, limit = dict(_own(module)), _limit(module)
@@ -220,7 +234,7 @@ def _values(module: torch.nn.Module) -> dict[str, Any] | None:
     return {**copy, OTHERS: [key for key in own if key not in found]}
 
 
-def _limit(module: torch.nn.Module) -> int:
+def _limit(module: Holder) -> int:
     """Bytes of the tensors in one of its attributes."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(module).__mro__)
     return METRIC if ("torchmetrics.metric", "Metric") in kinds else LARGEST

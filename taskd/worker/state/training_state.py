@@ -51,7 +51,7 @@ class TrainingState:
         self._placed: list[pieces.Placed] = []
         self._parameters: list[torch.Tensor] = []
         self._optimizer_rows: list[torch.Tensor] = []
-        self._attributes = Attributes(given.modules)
+        self._attributes = Attributes(given.modules, given.optimizers)
         self._shards = Shards(self)
         self.parts = Parts(())
         self.refresh()
@@ -76,7 +76,7 @@ class TrainingState:
             if why := _foreign(tensor.detach()):
                 raise NotProtectable(f"{key[0]}.{key[1]} {key[2]}".rstrip() + f" is {why}")
         self.sharded = self.split or any(part is not whole for _, part, whole, *_ in cells)
-        now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells]
+        now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells], self._others()
         if now == self._print:
             return False
         self._print = now
@@ -122,6 +122,13 @@ class TrainingState:
     def changed(self) -> bool:
         """Whether `refresh` is due; takes ~40 ns per tensor."""
         return self.places.changed()
+
+    def _others(self) -> list[int]:
+        """How many values that are no tensors each optimizer keeps."""
+        return [
+            sum(not isinstance(v, torch.Tensor) for held in o.state.values() for v in held.values())
+            for o in self.optimizers.values()
+        ]
 
     def _loose(self) -> list[torch.nn.Parameter]:
         """Parameters that only an optimizer has."""
