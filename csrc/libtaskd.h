@@ -37,6 +37,7 @@ enum taskd_phase {
     TASKD_DONE = 5,      /* finished its last step */
     TASKD_PAUSED = 6,      /* stopped at a step boundary on request, see taskd_page_pause */
     TASKD_FETCHING = 7,  /* waits for its data loader, before COMPUTING of the same step */
+    TASKD_LEFT = 8,      /* the script has left its loop before its end, as by break */
 };
 
 enum taskd_record_kind {

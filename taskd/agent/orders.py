@@ -17,7 +17,7 @@ from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Rank, Verdict
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.rank_processes import RankProcesses
-from taskd.agent.ranks.watchdog import TRAINING
+from taskd.agent.ranks.watchdog import BETWEEN, TRAINING
 from taskd.agent.standby import Standby
 from taskd.cython_api import slot
 from taskd.messages import from_agent, to_agent, to_rank
@@ -69,6 +69,7 @@ class Orders:
             to_agent.AskSteps: lambda epoch, _: monitor.ask_steps(epoch, member.node),
             to_rank.Pause: self._pause,
             to_rank.Continue: self._pause,
+            to_rank.Unprotected: self._unprotected,
             to_rank.SwitchNics: member.send_to_ranks,
             to_rank.StressTest: member.send_to_ranks,
             to_rank.Inject: lambda epoch, order: monitor.inject(epoch, order, member.node),
@@ -179,6 +180,15 @@ class Orders:
         if news:
             self._beat(0.0)  # an operator need not wait for the next one to see the new processes
 
+    def _unprotected(self, epoch: Epoch, order: to_rank.Unprotected) -> None:
+        """As if no script had called protect(). Ranks that have not refused it themselves see the
+        order before their next step."""
+        self._member.protect(epoch, False)
+        epoch.page.pause(0)
+        for rank in epoch.ranks.values():
+            rank.joined = False
+        self._member.send_to_ranks(epoch, order)
+
     def _release(self, epoch: Epoch, order: to_rank.Release) -> None:
         epoch.released = max(epoch.released, order.step)
         self._member.send_to_ranks(epoch, order)
@@ -212,12 +222,12 @@ class Orders:
             if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
                 continue
             view = epoch.page.read(rank.local)
-            if view.phase in TRAINING or view.phase in (slot.COMMITTED, slot.SETUP, slot.DONE):
+            if view.phase in (*TRAINING, *BETWEEN, slot.SETUP, slot.DONE):
                 # user code may use up its remaining time before it counts as hung, wherever it is;
                 # the manager adds its own grace
                 left = (
                     self._monitor.watchdog.left(view, now)
-                    if view.phase in (*TRAINING, slot.COMMITTED)
+                    if view.phase in (*TRAINING, *BETWEEN)
                     else BETWEEN_STEPS
                 )
                 self._member.report(

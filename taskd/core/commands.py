@@ -187,6 +187,7 @@ Command = (
     | to_rank.ProbeProgress
     | to_rank.Pause
     | to_rank.Continue
+    | to_rank.Unprotected
     | to_rank.SwitchNics
     | to_rank.StressTest
     | to_rank.Profile

@@ -156,6 +156,7 @@ class Coordinator:
             from_rank.StrategyRequested: self.framework.requested,
             from_agent.RankDied: self._rank_died,
             from_rank.RankRaised: self._rank_raised,
+            from_rank.NotProtected: self._not_protected,
             from_rank.CollectiveFailed: self._collective_failed,
             from_rank.RankFaulted: self._rank_faulted,
             from_agent.RankStalled: self.hangs.stalled,
@@ -330,6 +331,10 @@ class Coordinator:
         if event.refused and self.job.protected and not self.job.over:
             self.faults.refused(event, now)
 
+    def _not_protected(self, event: from_rank.NotProtected, now: float) -> None:
+        if self.forming.refused(event, now):
+            self._forget(event.reason)
+
     def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
             self.faults.collective_failed(event, now)
@@ -343,8 +348,8 @@ class Coordinator:
             self.faults.device_failed(event, now)
         elif self.succession.deadline is not None:
             self.succession.waits(event.rank)
-        elif self.forming.under_way:
-            self.job.restart_all(f"{self.faults.text(event)}, before every rank was protected")
+        elif self.forming.under_way or self.forming.unprotected:
+            self.job.restart_all(f"{self.faults.text(event)}, while not every rank is protected")
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)
@@ -371,10 +376,7 @@ class Coordinator:
             self.recovery.rebuilt(event, now)
 
     def _rank_failed(self, event: from_rank.RankFailed, now: float) -> None:
-        if event.generation == self.job.generation and self.forming.building:
-            why = f"could not join generation {event.generation}: {event.reason}"
-            self.job.restart_all(f"rank {event.rank} {why}")
-        elif event.generation == self.job.generation:
+        if event.generation == self.job.generation and not self.forming.failed(event):
             self.faults.failed(event, now)
 
     def _step_committed(self, event: from_rank.StepCommitted, now: float) -> None:

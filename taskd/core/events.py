@@ -229,6 +229,7 @@ Event = (
     | ProfileSwitched
     | from_rank.RankJoined
     | from_rank.RankRaised
+    | from_rank.NotProtected
     | from_rank.CollectiveFailed
     | from_rank.RankFaulted
     | from_rank.RankInterrupted

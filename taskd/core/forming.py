@@ -1,7 +1,7 @@
 """Forms the job: from the first rank's protect() until all ranks have generation 1 and are
-protected.
+protected. And the reverse: what a rank's loop turns out to hold may end that protection.
 
-A fault before that is no incident: all ranks are restarted.
+A fault before or after that is no incident: all ranks are restarted.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Forming(Part):
         self.building = False  # generation 1 is being built
         # a rank may have joined; without this, each agent's registration would look at all ranks
         self.some_joined = False
+        self.unprotected = ""  # why the ranks train on without protection
         self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
 
@@ -61,6 +62,7 @@ class Forming(Part):
 
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
+        self.unprotected = ""
         job.ranks[event.rank].joined = self.some_joined = True
         job.ranks[event.rank].dumps = event.dumps
         job.handlers = event.handlers
@@ -114,6 +116,30 @@ class Forming(Part):
         job.note(f"all {len(job.ranks)} ranks are protected; ladder: {ladder}", journaled=True)
         job.say(to_rank.Resume(job.interruption, job.generation, 0))
         self._recovery.nodes.keep_records()
+
+    def failed(self, event: from_rank.RankFailed) -> bool:
+        """Whether the rank could not join generation 1."""
+        if self.building:
+            why = f"could not join generation {event.generation}: {event.reason}"
+            self._job.restart_all(f"rank {event.rank} {why}")
+        return self.building
+
+    def refused(self, event: from_rank.NotProtected, now: float) -> bool:
+        """A rank's loop holds what cannot be restored. Returns whether the job trains on without
+        protection, as its ranks are now told."""
+        job, text = self._job, f"rank {event.rank}: {event.reason}"
+        if not job.protected:  # another rank has said it
+            return False
+        if job.away:
+            job.give_up(f"{text}. Ranks that stand in for others cannot train unprotected")
+            return False
+        if self._recovery.incident is not None:
+            self._recovery.spent(text, now)
+            return False
+        self.unprotected = text
+        job.note(f"from step {event.step} on this job is not protected: {text}")
+        job.say(to_rank.Unprotected(text))
+        return True
 
     def tick(self, now: float) -> list[e.Event] | None:
         """Order a restart if the deadline has passed."""

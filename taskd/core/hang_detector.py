@@ -38,6 +38,10 @@ WAITED_FOR = {
     Phase.REPLACE: _REPLACEMENT,
     Phase.RESUME: _REPLACEMENT,
 }
+TOGETHER = (
+    "All ranks have to leave their loops before the same step: where a clock or each rank's own"
+    " batches decide, let one rank decide for all"
+)
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
 
@@ -162,6 +166,7 @@ class HangDetector(Part):
                 now - when,
                 now - self._asked,
                 self._job.settings.idle,
+                {r: s.finished for r, s in self._job.ranks.items() if s.finished is not None},
             )
         if (
             isinstance(verdict, progress_probe.Hung)
@@ -173,6 +178,8 @@ class HangDetector(Part):
             self._hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):
             self._hung(found, now)
+        elif isinstance(verdict, progress_probe.Apart):
+            self._job.give_up(f"{verdict.why}. {TOGETHER}")
         elif isinstance(verdict, progress_probe.Stuck):
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:

@@ -151,7 +151,7 @@ def state_of(job: Coordinator) -> str:
         return "voting"
     if job.recovery.incident is not None:
         return "repairing"
-    if not job.job.protected:
+    if not job.job.protected and not job.forming.unprotected:
         return "starting"
     return "training" if job.pause.step is None else "paused"
 
@@ -173,6 +173,8 @@ def status(job: Coordinator) -> tuple[str, str]:
         )
     if word == "paused":
         return word, f"paused before step {job.pause.step}"
+    if word == "training" and (why := job.forming.unprotected):
+        return word, f"training, not protected: {why}"
     return word, "training, protected" if word == "training" else word
 
 

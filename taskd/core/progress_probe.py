@@ -11,6 +11,10 @@ On a busy machine healthy ranks are late and slow to answer. Between the two cal
 has been running or runnable; its limit is stretched in proportion to the time it was runnable
 without a CPU. A rank that is stopped, or waits for something that will not come, was neither.
 
+A rank whose script has left the loop, or whose pass has ended, does not take another step: whoever
+waits for it in a step waits in vain. Where neither goes on, the ranks do not run the same steps,
+and no repair would change that.
+
 If no rank is behind, all wait or all work. If none has used the CPU since the last judgment and all
 are in the same place, the collective itself is stuck, and the communicators are rebuilt. Otherwise
 the step is merely long. A first step may be long where others are overdue, but not idle: a
@@ -22,7 +26,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
+from types import MappingProxyType
 
+from taskd.core.abbreviate import abbreviate
 from taskd.messages.from_agent import ProgressReport
 
 # of one CPU: ranks that wait in a collective use almost none, ranks that compute use one or more
@@ -32,6 +38,7 @@ IDLE = 0.05
 WORKS = 0.5
 # the most a limit is stretched: the others do not wait forever for a rank that gets no CPU at all
 STRETCH = 30.0
+NONE: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,14 @@ class Waiting:
     why: str
 
 
-Verdict = Hung | Stuck | Waiting
+@dataclass(frozen=True)
+class Apart:
+    """Ranks wait for others that have left their loops."""
+
+    why: str
+
+
+Verdict = Hung | Stuck | Apart | Waiting
 Answers = Mapping[int, ProgressReport]
 
 
@@ -60,10 +74,12 @@ def judge(
     since: float,
     between: float = 0.0,
     idle: float = inf,
+    ended: Mapping[int, int] = NONE,
 ) -> Verdict:
     """Judge the answers of two calls, `first` and `second`, `between` seconds apart, each with
     every rank. `before`: the answers of an earlier judgment, `since` seconds ago; empty: none.
-    `idle`: seconds that a rank within its limit may idle while others are overdue."""
+    `idle`: seconds that a rank within its limit may idle while others are overdue. `ended`: the
+    ranks whose pass has ended, each with the step that it does not take."""
     late = _late(second)
     # late at both calls: if the awaited rank proceeds between them, ranks that have not followed
     # yet look late too
@@ -74,6 +90,8 @@ def judge(
     }
     if hung:
         return Hung({r: _why(late[r], len(second) - len(late)) for r in sorted(hung)})
+    if apart := _apart(second, before, since, ended):
+        return apart
     if late:
         a = late[min(late)]
         busy = a.rank in first and a.overdue and not _overdue(first[a.rank], a, between)
@@ -82,16 +100,17 @@ def judge(
             f" limit{' on a busy machine' if busy else ''}"
         )
     overdue = any(a.overdue for a in second.values())
-    early = [a for a in second.values() if not a.overdue and not a.waiting]
+    early = [a for a in second.values() if not a.overdue and not _outside(a)]
     if not all(overdue and not a.patient and a.seconds >= idle for a in early):
         return Waiting("no rank is behind, and some are within their limit")
-    same = before and all(_same_place(before.get(r), a) for r, a in second.items())
-    if same and all(a.cpu - before[r].cpu < IDLE * since for r, a in second.items()):
-        inside = [a for a in second.values() if not a.waiting]
+    if _stand(second, before, since):
+        inside = [a for a in second.values() if not _outside(a)]
         if inside:
             a = min(inside, key=lambda a: (a.seconds, a.rank))
+            here = sorted(a.rank for a in inside)
+            who = "all ranks" if len(inside) == len(second) else f"ranks [{abbreviate(here)}]"
             return Stuck(
-                f"all ranks wait in the same collective for {a.seconds:.1f} s and none of them"
+                f"{who} wait in the same collective for {a.seconds:.1f} s and none of them"
                 f" uses the CPU ({_place(a)})"
             )
     return Waiting("no rank is behind: all are in the same place")
@@ -102,17 +121,58 @@ def behind(answers: Answers) -> set[int]:
     return set(_late(answers))
 
 
+def _apart(
+    answers: Answers, before: Answers, since: float, ended: Mapping[int, int]
+) -> Apart | Waiting | None:
+    """Whether ranks wait in collectives of a step that others do not take."""
+    left = {r: a.step for r, a in answers.items() if a.left and not a.overdue}
+    left |= {r: ended[r] for r in ended.keys() & answers.keys() if answers[r].waiting}
+    waits = [
+        a
+        for a in answers.values()
+        if not _outside(a)
+        and a.overdue
+        and a.collectives
+        and any(a.step >= step for step in left.values())
+    ]
+    if not waits:
+        return None
+    step = min(a.step for a in waits)
+    gone = sorted(r for r, first in left.items() if first <= step)
+    how = "whose script has left the loop" if answers[gone[0]].left else "whose pass has ended"
+    here = sorted(a.rank for a in waits)
+    text = (
+        f"ranks [{abbreviate(here)}] wait in step {step} for ranks [{abbreviate(gone)}],"
+        f" {how} before that step"
+    )
+    there = {r: answers[r] for r in (*gone, *here)}
+    return Apart(text) if _stand(there, before, since) else Waiting(text)
+
+
+def _stand(answers: Answers, before: Answers, since: float) -> bool:
+    """Whether no rank has moved or used the CPU since the judgment before."""
+    return bool(before) and all(
+        _same_place(was := before.get(r), a) and was is not None and a.cpu - was.cpu < IDLE * since
+        for r, a in answers.items()
+    )
+
+
+def _outside(a: ProgressReport) -> bool:
+    """Whether the rank waits where ranks are meant to wait, or does not take another step."""
+    return a.waiting or (a.left and not a.overdue)
+
+
 def _late(answers: Answers) -> dict[int, ProgressReport]:
     """Return the ranks that all wait for: those that do not answer, else those furthest behind.
     Between these and the leading ranks there may be others that wait for them in an earlier
     collective in which not all have to wait (the root of a broadcast; its receivers proceed)."""
-    silent = {r: a for r, a in answers.items() if not a.answered and not a.waiting}
-    inside = {r: a for r, a in answers.items() if not a.waiting}
+    silent = {r: a for r, a in answers.items() if not a.answered and not _outside(a)}
+    inside = {r: a for r, a in answers.items() if not _outside(a)}
     if silent or not inside:
         return silent
     last = min(_progress(a) for a in inside.values())
     ahead = any(_progress(a) > last for a in inside.values()) or any(
-        a.waiting and a.step > last[0] for a in answers.values()
+        _outside(a) and a.step > last[0] for a in answers.values()
     )
     return {r: a for r, a in inside.items() if _progress(a) == last} if ahead else {}
 

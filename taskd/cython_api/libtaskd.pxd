@@ -14,6 +14,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_DONE
         TASKD_PAUSED
         TASKD_FETCHING
+        TASKD_LEFT
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
         TASKD_TIMES

@@ -8,6 +8,7 @@ INTERRUPTED: int
 DONE: int
 PAUSED: int
 FETCHING: int
+LEFT: int
 PHASES: tuple[str, ...]
 ALL_DONE: int
 BEGUN: int

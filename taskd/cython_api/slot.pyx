@@ -8,7 +8,8 @@ from libc.errno cimport ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
-    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_PAUSED,
+    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_LEFT,
+    TASKD_PAUSED,
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
@@ -26,8 +27,10 @@ INTERRUPTED = TASKD_INTERRUPTED
 DONE = TASKD_DONE
 PAUSED = TASKD_PAUSED
 FETCHING = TASKD_FETCHING
+LEFT = TASKD_LEFT
 PHASES = (
     "setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching",
+    "left",
 )
 
 ALL_DONE = TASKD_ALL_DONE

@@ -31,6 +31,7 @@ TO_ALL = (
     to_agent.AskSteps,
     to_rank.Pause,
     to_rank.Continue,
+    to_rank.Unprotected,
     to_rank.SwitchNics,
     to_rank.StressTest,
     to_rank.Profile,

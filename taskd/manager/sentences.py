@@ -70,6 +70,7 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     to_rank.ProbeProgress: lambda x: f"progress probe {x.call}: all ranks say where they are",
     to_rank.Pause: _pause,
     to_rank.Continue: lambda x: "the pause is over: all ranks continue",
+    to_rank.Unprotected: lambda x: "all ranks train on without protection",
     to_rank.SwitchNics: _switch,
     to_rank.StressTest: lambda x: f"{named('rank', [r for r, _ in x.tests])} test their devices",
     to_rank.Profile: _profile,

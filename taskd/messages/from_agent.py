@@ -261,7 +261,8 @@ class ProgressReport(Message, frozen=True):
     longer than its limit. `cpu`: CPU seconds used so far. `where`: its phase, or the state of its
     process, in words. `stopped`: by a signal. `queued`: seconds spent runnable without a CPU so
     far; like `cpu`, over all its threads and child processes. `limit`: seconds that it may spend
-    in its current phase; 0: no limit. `patient`: it has requested more time.
+    in its current phase; 0: no limit. `patient`: it has requested more time. `left`: its script has
+    left the loop before `step`.
     """
 
     rank: Rank
@@ -279,6 +280,7 @@ class ProgressReport(Message, frozen=True):
     queued: Seconds = 0.0
     limit: Seconds = 0.0
     patient: bool = False
+    left: bool = False
 
 
 class StepsBegun(Message, frozen=True):
@@ -361,6 +363,7 @@ FromAgent = (
     | from_rank.OptimizerReplicas
     | from_rank.StrategyRequested
     | from_rank.RankRaised
+    | from_rank.NotProtected
     | from_rank.CollectiveFailed
     | from_rank.RankFaulted
     | from_rank.RankInterrupted

@@ -89,6 +89,16 @@ class RankRaised(Message, frozen=True):
     refused: bool = False
 
 
+class NotProtected(Message, frozen=True):
+    """The rank has met, in its loop, what cannot be restored (`reason`): from now on it trains
+    without protection, and with it the job."""
+
+    rank: Rank
+    incarnation: Number
+    step: Step
+    reason: Text
+
+
 class CollectiveFailed(Message, frozen=True):
     """A living rank's communicator failed for a reason unknown to the rank, which waits for
     orders."""
@@ -287,6 +297,7 @@ FromRank = (
     | OptimizerReplicas
     | StrategyRequested
     | RankRaised
+    | NotProtected
     | CollectiveFailed
     | RankFaulted
     | RankInterrupted

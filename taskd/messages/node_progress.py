@@ -13,9 +13,10 @@ from taskd.messages.values import ROOM, Count, Name, Numbers, Seconds, Step, Tim
 # signal has stopped it
 PHASES = (
     *("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching"),
-    *("gone", "stopped"),
+    *("left", "gone", "stopped"),
 )
-SETUP, GONE, STOPPED = PHASES.index("setup"), PHASES.index("gone"), PHASES.index("stopped")
+SETUP, LEFT = PHASES.index("setup"), PHASES.index("left")
+GONE, STOPPED = PHASES.index("gone"), PHASES.index("stopped")
 
 
 class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -306,6 +306,7 @@ ToAgent = (
     | to_rank.Release
     | to_rank.Pause
     | to_rank.Continue
+    | to_rank.Unprotected
     | to_rank.SwitchNics
     | to_rank.StressTest
     | to_rank.Profile

@@ -148,8 +148,8 @@ class Job:
             yield from self._plain(iter(loader) if loader is not None else None, total)
             return
         over = yield from loop.run(loader, total)
-        if loop.alone:
-            self.leave_alone(loop.alone)
+        if loop.attempts.alone:
+            self.leave_alone(loop.attempts.alone)
         if not over:
             yield from self._plain(loop.rest(), total)
 
@@ -308,7 +308,7 @@ class Job:
         """Run the earlier calls that must be repeated, after protection has ended inside a call."""
         assert self.loop is not None and self._calls is not None
         repeated = self._calls.repeated()
-        self.leave_alone(self.loop.alone)
+        self.leave_alone(self.loop.attempts.alone)
         for call in repeated:
             call()
             self._step += 1

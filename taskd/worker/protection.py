@@ -178,7 +178,8 @@ def _leave(job: Job) -> None:
         print(why, file=sys.stderr, flush=True)
         raised.leave(why)
         os._exit(1)
-    slot.progress(job.position, slot.DONE)
+    # one that trained on without protection is like one that never had any
+    slot.progress(job.position if job.loop is not None else 0, slot.DONE)
 
 
 def _join(job: Job, loop: Loop) -> None:

@@ -194,6 +194,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
     ),
     (WHO + r"raised in step (?P<step>\d+): (?P<text>.*)", event(from_rank.RankRaised)),
     (
+        WHO + r"cannot be protected from step (?P<step>\d+) on: (?P<reason>.*)",
+        event(from_rank.NotProtected),
+    ),
+    (
         WHO + r"lost a collective in step (?P<step>\d+): (?P<text>.*)",
         event(from_rank.CollectiveFailed),
     ),

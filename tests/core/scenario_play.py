@@ -336,7 +336,7 @@ def present(
 ) -> e.Event:
     step, _, collectives = at.partition(".")
     given = {flag.strip() for flag in flags.split(",") if flag}
-    if given - {"waiting", "overdue", "silent", "stopped"}:
+    if given - {"waiting", "overdue", "silent", "stopped", "left"}:
         raise ValueError(f"no such flag: {flags}")
     return from_agent.ProgressReport(
         rank,
@@ -353,4 +353,5 @@ def present(
         "stopped" in given,
         float(options.get("queued", 0.0)),
         float(options.get("limit", 0.0)),
+        left="left" in given,
     )

@@ -182,6 +182,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_agent.AskSteps: lambda x: "ask for the first step not begun",
     to_rank.Pause: lambda x: f"pause before step {x.step}{' for a moment' if x.passing else ''}",
     to_rank.Continue: lambda x: "continue",
+    to_rank.Unprotected: lambda x: f"train on without protection: {x.reason}",
     to_operator.Answer: lambda x: f"answer {x.request}, {'done' if x.ok else 'not done'}: {x.text}",
     to_agent.RestartAll: lambda x: (
         "restart all"

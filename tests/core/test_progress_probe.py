@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from taskd.core.progress_probe import IDLE, Hung, Stuck, Waiting, judge
+from taskd.core.progress_probe import IDLE, Apart, Hung, Stuck, Waiting, judge
 from taskd.messages.from_agent import ProgressReport
 
 
@@ -118,6 +118,40 @@ def test_words():
     )
 
 
+LEFT = at(1, collectives=0, left=True, overdue=False, where="left")
+ENDED = at(1, collectives=0, waiting=True, overdue=False, where="interrupted")
+
+
+@pytest.mark.parametrize(
+    ("gone", "ended", "how"),
+    [(LEFT, {}, "whose script has left the loop"), (ENDED, {1: 5}, "whose pass has ended")],
+)
+def test_ranks_that_wait_for_one_that_has_left_its_loop_wait_in_vain(gone, ended, how):
+    now = calls(at(0), gone, at(2))
+    text = f"ranks [0, 2] wait in step 5 for ranks [1], {how} before that step"
+    assert judge(now, now, {}, 0.0, ended=ended) == Waiting(text)
+    assert judge(now, now, now, 30.0, ended=ended) == Apart(text)
+    # those that work may do without it; one in an earlier step is still to come to the end
+    busy = calls(at(0, cpu=11.0 + IDLE * 30), gone, at(2))
+    assert judge(busy, busy, now, 30.0, ended=ended) == Waiting(text)
+    early = calls(at(0, step=4), gone, at(2, step=4))
+    assert isinstance(judge(early, early, early, 30.0, ended=ended), Hung)
+    # one without a collective may wait for its data
+    alone = calls(at(0, collectives=0), gone, at(2, collectives=0))
+    assert not isinstance(judge(alone, alone, alone, 30.0, ended=ended), Apart | Hung)
+    # another one hangs before that
+    hung = calls(at(0), gone, at(2, step=4))
+    assert set(judge(hung, hung, now, 30.0, ended=ended).ranks) == {2}
+
+
+def test_one_that_has_left_its_loop_and_works_may_come_back_until_its_limit():
+    before = calls(at(0), LEFT)
+    working = calls(at(0), structs.replace(LEFT, cpu=40.0))
+    assert isinstance(judge(working, working, before, 30.0), Waiting)
+    over = calls(at(0), structs.replace(LEFT, overdue=True))
+    assert set(judge(over, over, before, 30.0).ranks) == {1}
+
+
 @pytest.mark.parametrize("spent", [0.0, 0.9 * IDLE * 30, 1.1 * IDLE * 30, 30.0])
 def test_all_in_one_place_are_stuck_unless_somebody_works(spent):
     now = calls(at(0), at(1, cpu=10.0 + spent), at(2))
@@ -156,6 +190,7 @@ def answers(draw, ranks):
             seconds=draw(st.sampled_from([0.5, 31.0, 31.5])),
             cpu=draw(st.sampled_from([10.0, 10.1, 40.0])),
             where=draw(st.sampled_from(["forward", "all_reduce"])),
+            left=draw(st.sampled_from([False, False, False, True])),
         )
         for r in range(ranks)
     }
@@ -181,6 +216,10 @@ def hung(verdict):
     return set(verdict.ranks) if isinstance(verdict, Hung) else set()
 
 
+def outside(a):
+    return a.waiting or (a.left and not a.overdue)
+
+
 def place(a):
     return a.incarnation, a.answered, a.step, a.collectives
 
@@ -191,7 +230,7 @@ def test_nobody_is_hung_that_is_within_its_limit_or_waits_or_has_moved(case):
     first, second, before, since = case
     for rank in hung(judge(first, second, before, since)):
         assert second[rank].overdue
-        assert not second[rank].waiting
+        assert not outside(second[rank])
         assert place(first[rank]) == place(second[rank])
 
 
@@ -199,11 +238,11 @@ def test_nobody_is_hung_that_is_within_its_limit_or_waits_or_has_moved(case):
 @settings(max_examples=300)
 def test_the_furthest_of_those_who_answer_is_never_hung(case):
     first, second, before, since = case
-    inside = [a for a in second.values() if not a.waiting]
+    inside = [a for a in second.values() if not outside(a)]
     furthest = max(((a.step, a.collectives) for a in inside if a.answered), default=None)
     for rank in hung(judge(first, second, before, since)):
         a = second[rank]
-        behind_a_waiting_one = any(o.waiting and o.step > a.step for o in second.values())
+        behind_a_waiting_one = any(outside(o) and o.step > a.step for o in second.values())
         assert not a.answered or behind_a_waiting_one or (a.step, a.collectives) < furthest
 
 
@@ -211,7 +250,7 @@ def test_the_furthest_of_those_who_answer_is_never_hung(case):
 @settings(max_examples=300)
 def test_overdue_ranks_that_do_not_answer_are_hung_and_nobody_besides_them(case):
     first, second, before, since = case
-    silent = {r for r, a in second.items() if not a.answered and not a.waiting}
+    silent = {r for r, a in second.items() if not a.answered and not outside(a)}
     assume(silent)
     found = hung(judge(first, second, before, since))
     assert found <= silent
@@ -219,7 +258,7 @@ def test_overdue_ranks_that_do_not_answer_are_hung_and_nobody_besides_them(case)
     assert {
         r
         for r in silent
-        if second[r].overdue and place(first[r]) == place(second[r]) and not first[r].waiting
+        if second[r].overdue and place(first[r]) == place(second[r]) and not outside(first[r])
     } == found
 
 

@@ -23,7 +23,7 @@ from taskd.messages import (
     to_rank,
 )
 from taskd.messages.envelope import OPERATOR, VERSION, Envelope, seal
-from taskd.messages.node_progress import NodeProgress
+from taskd.messages.node_progress import GONE, NodeProgress
 from taskd.messages.values import Position
 
 AHEAD = 50_000.0  # seconds that the clock of the second agent is ahead
@@ -122,7 +122,7 @@ def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
 
     def beats(away):
         state.topology.away = frozenset(away)
-        writer.heard(0, (0, 1), NodeProgress((5, 9), b"\x08\x01", (90, 20), 100), 1.0)
+        writer.heard(0, (0, 1), NodeProgress((5, 9), bytes((GONE, 1)), (90, 20), 100), 1.0)
         writer.heard(1, (2, 3), NodeProgress((9, 9), b"\x01\x01", (20, 20), 100), 1.0)
         return writer.progress.seen()
 

@@ -20,7 +20,7 @@ FORWARDED = members(codec.FROM_RANK) - {
     from_rank.Progress,
     from_rank.StepsPlanned,
 }  # relayed unchanged by the agent
-PASSED_ON = members(codec.TO_RANK) - {to_rank.TakeUp, to_rank.Unprotected}
+PASSED_ON = members(codec.TO_RANK) - {to_rank.TakeUp}
 IN_TWO = {
     **{cls: {"from a rank", "from an agent"} for cls in FORWARDED},
     **{cls: {"to a rank", "to an agent"} for cls in PASSED_ON},

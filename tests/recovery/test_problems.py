@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -71,6 +72,13 @@ def assert_told(output: str, *wanted: str) -> None:
             ],
             marks=pytest.mark.long,
         ),
+        ("break", 1, ["wait in step N for ranks [N], whose script has left the loop"]),
+        pytest.param(
+            "uneven",
+            1,
+            ["whose pass has ended"],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -82,6 +90,29 @@ def test_a_problem_of_the_script(tmp_path, problem, status, wanted):
         last = result.output.rstrip().splitlines()
         assert last[-1].startswith("Logs on ") and "taskd: The job ends: " in last[-2], last[-5:]
         assert "Root Cause" not in result.output and result.output.count("The job ends") == 1
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [("object", "its state has a __main__.Of at"), ("join", "DistributedDataParallel.join()")],
+)
+def test_a_loop_that_cannot_be_repaired_trains_on_as_under_torchrun(tmp_path, problem, why):
+    result = training.taskd(tmp_path / "job", 2, "problems.py", STEPS, problem)
+    assert result.status == 0, result.output[-3000:]
+    assert_told(result.output, "training continues without protection")
+    assert why in result.output and "this job is not protected: rank" in result.log("manager*.log")
+    trained = subprocess.run(
+        [str(BIN / "torchrun"), "--nproc_per_node", "2", "--master_port", str(free_port())]
+        + [str(training.SCRIPTS / "problems.py"), str(tmp_path), STEPS, problem],
+        env=environment(tmp_path, TASKD_AGENT=None),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert trained.returncode == 0, trained.stderr[-3000:]
+    said = sorted(re.findall(r"rank \d step \d+ loss .*", trained.stdout))
+    assert len(said) == 2 * int(STEPS) - (problem == "join")
+    assert sorted(re.findall(r"rank \d step \d+ loss .*", result.output)) == said
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from taskd.agent.ranks.process_limits import OutOfMemory
 from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.replacements import Replacements
-from taskd.agent.ranks.watchdog import TRAINING
+from taskd.agent.ranks.watchdog import BETWEEN, TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent
 from taskd.records import store
@@ -102,9 +102,7 @@ class Deaths:
         if isinstance(rank.process, Forked) and not self.replacements.reports_end_of(rank.process):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
-        if code == 0 and (
-            not epoch.protected or view.phase in (slot.DONE, slot.SETUP, slot.COMMITTED)
-        ):
+        if code == 0 and (not epoch.protected or view.phase in (slot.DONE, slot.SETUP, *BETWEEN)):
             rank.over, rank.step = "ended well", view.step
             rank.quit = epoch.protected and view.step > epoch.released
             with contextlib.suppress(OSError):

@@ -235,10 +235,10 @@ class Node(ABC):
             if self._verdict is not None and self._verdict.what == "restart":
                 self._verdict = None
 
-    def protect(self, epoch: Epoch) -> None:
-        """Mark the ranks of `epoch` as protected."""
+    def protect(self, epoch: Epoch, protected: bool = True) -> None:
+        """Mark the ranks of `epoch` as protected or not."""
         with self._lock:
-            epoch.protected = True
+            epoch.protected = protected
 
     def is_over(self, epoch: Epoch) -> bool:
         """Whether the node's ranks have ended well and are not needed again. In a job of several

@@ -182,6 +182,7 @@ class RankMonitor:
                 queued=queued,
                 limit=self.watchdog.limit(view) or 0.0,
                 patient=view.until_ns / 1e9 > now,
+                left=view.phase == slot.LEFT,
             )
         )
 

@@ -14,6 +14,8 @@ from taskd.cython_api import slot
 from taskd.cython_api.page import View
 
 TRAINING = frozenset({slot.COMPUTING, slot.UPDATING, slot.FETCHING})
+# between two steps, or two loops, in the script's own code
+BETWEEN = frozenset({slot.COMMITTED, slot.LEFT})
 # where ranks wait, for each other or for the agent
 WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, slot.DONE})
 
@@ -55,7 +57,7 @@ class Watchdog:
             return None
         if view.phase == slot.PAUSED and not self.holding:
             return self.limits.least
-        if view.phase == slot.COMMITTED:
+        if view.phase in BETWEEN:
             return self.limits.between
         if view.phase not in TRAINING:
             return None
@@ -71,7 +73,7 @@ class Watchdog:
     def idle(self, view: View, now: float) -> float | None:
         """For how long the rank has stood still: since its last progress, if a step usually takes
         it less; 0: it may be at work. None: it is where ranks wait."""
-        if view.phase == slot.COMMITTED:
+        if view.phase in BETWEEN:
             return 0.0
         # one whose collective has failed is INTERRUPTED before anybody has ordered it
         if view.phase not in (*TRAINING, slot.INTERRUPTED):

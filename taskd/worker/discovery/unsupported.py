@@ -4,14 +4,31 @@ tests/worker/test_parallel.py compares these with the installed torch."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.state import fsdp2
 
 # the hook by which DDP(device_mesh=...) takes DTensors for ordinary tensors
 LOCALIZED = "_localize_dtensor"
+
+# of a module or an optimizer that a Join has been made of; never reset
+JOIN = "_join_config"
+
+
+def joins(ddps: Iterable[DistributedDataParallel], optimizers: Iterable[Any]) -> str:
+    """Why a loop inside `with ddp.join():` cannot be repaired, "" if there is none."""
+    for each in (*ddps, *optimizers):
+        if getattr(getattr(each, JOIN, None), "enable", False):
+            return (
+                f"the loop is inside {type(each).__name__}.join(), where a rank whose batches have"
+                " ended answers the collectives of the others and cannot repeat a step: leave"
+                " join() out where all ranks have as many batches"
+            )
+    return ""
 
 
 def reason(modules: Iterable[torch.nn.Module]) -> str | None:

@@ -27,6 +27,9 @@ class NotProtectable(RuntimeError):
     protection."""
 
 
+UNSUPPORTED = UnsupportedState, NotProtectable
+
+
 class Refused:
     """Given to protect() by an integration: the job cannot be protected, and why."""
 

@@ -7,7 +7,7 @@ import logging
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import replicas
-from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.given import UNSUPPORTED, NotProtectable, WouldDiverge
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.recorder import Recorder
 
@@ -33,15 +33,20 @@ class Agreement:
     def compare(self, step: int) -> None:
         """At the ends of some steps, counted from the start and from the last repair, check that
         replicated state is still equal; at the end of a pass's first step, that ranks run the same
-        loop. Raises what a collective raises, and WouldDiverge."""
+        loop. Raises what a collective raises, WouldDiverge, and what ends the protection."""
         session = self._session
         present = session.communicators.present
         if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, present)):
             raise WouldDiverge(f"the ranks run different loops: {differ}")
         if not is_due(step, self._repaired):
             return
-        state = session.state
-        self._recorder.refresh()
+        state, why = session.state, ""
+        try:
+            self._recorder.refresh()
+        except UNSUPPORTED as error:
+            why = str(error)
+        if replicas.most(len(why), present):
+            raise NotProtectable(why or "the state of another rank cannot be recorded")
         self._agree_on_pace()
         found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:

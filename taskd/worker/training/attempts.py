@@ -26,7 +26,7 @@ from taskd.worker.elastic.watching import Watch
 from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
-from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
 from taskd.worker.training.agreement import Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.cursor import Cursor
@@ -39,9 +39,10 @@ from taskd.worker.training.waiting import Waiting
 class Attempts:
     """Begins, gates and ends attempts. `step`: the current step, or the next to be handed out.
     `open`: inside an attempt. `cut`: stamp of the last attempt that ended without a commit.
-    `abandoned`: the script has left an attempt by an exception or sys.exit(). `begun`, `updating`:
-    fire when the next attempt, or the next update of the parameters, begins. `loads`: the loop is
-    over job.batches; `shared`: this attempt, or the last one, has called job.shares."""
+    `alone`: why this rank is no longer repaired, "" while it is. `abandoned`: the script has left
+    an attempt by an exception or sys.exit(). `begun`, `updating`: fire when the next attempt, or
+    the next update of the parameters, begins. `loads`: the loop is over job.batches; `shared`: this
+    attempt, or the last one, has called job.shares."""
 
     def __init__(
         self, session: RepairSession, cursor: Cursor, recorder: Recorder, suspicion: Suspicion
@@ -50,6 +51,7 @@ class Attempts:
         self._cursor, self._agreement = cursor, Agreement(session, cursor, recorder)
         self.step = 0
         self.open = self.abandoned = False
+        self.alone = ""
         self.loads = self.shared = False
         self.cut: int | None = None
         self.begun, self.updating = Trigger(), Trigger()
@@ -93,6 +95,9 @@ class Attempts:
         except WouldDiverge as refused:
             self.refused(refused)
             raise
+        except UNSUPPORTED as error:
+            self.give_up(str(error))
+            return False
         self._stamp += 1
         allocations.attempt(self._stamp)
         self._collectives = session.communicators.attempt_begins()
@@ -141,6 +146,8 @@ class Attempts:
         try:
             if self.open and self._agreement.due(self.step):
                 self._agreement.compare(self.step)
+        except UNSUPPORTED as unsupported:
+            self.give_up(str(unsupported))
         except Exception as failed:
             if self._failed(failed):
                 return Ending.REPEATED
@@ -160,7 +167,11 @@ class Attempts:
             damage.spoiled() and self._suspicion.spoiled(self.step)
         ):
             return False
-        own = self._recorder.collect(self.step + 1)
+        own = None
+        try:
+            own = self._recorder.collect(self.step + 1) if not self.alone else None
+        except UNSUPPORTED as error:
+            self.give_up(str(error))
         # the look above may have touched a lost page
         if damage.spoiled() and self._suspicion.spoiled(self.step):
             return False
@@ -169,7 +180,8 @@ class Attempts:
         self.inelastic.shares = self.shared
         self.step += 1
         self._cursor.index += 1
-        self._recorder.commit(self.step, own)
+        if own is not None:
+            self._recorder.commit(self.step, own)
         slot.progress(self.step, slot.COMMITTED)
         if self.profile is not None:
             self.profile.commits(self.step - 1)
@@ -211,6 +223,24 @@ class Attempts:
         text = str(error)[:2000]
         self._session.agent.report(from_rank.RankRaised, self.step, text, refused=True)
         self.abandoned = True
+
+    def record(self, step: int, kind: int) -> bool:
+        """Recorder.wait; False if that has ended the protection."""
+        try:
+            self._recorder.wait(step, kind)
+        except UNSUPPORTED as error:
+            self.give_up(str(error))
+        return not self.alone
+
+    def give_up(self, why: str, report: bool = True) -> None:
+        """From now on this rank trains without protection. `report`: have the whole job do so."""
+        if self._session.standing.shrunk:
+            raise RuntimeError(
+                f"this job trains without some of its ranks, which it cannot do unprotected: {why}"
+            )
+        self.alone = why[:2000]
+        if report:
+            self._session.agent.report(from_rank.NotProtected, self.step, self.alone)
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""

@@ -152,7 +152,7 @@ class Calls:
             for attempt in self._attempts or ():
                 self._run(attempt)
             self._given, self._made, self._attempts = None, 0, None
-        return not self._loop.alone
+        return not self._loop.attempts.alone
 
     def repeated(self) -> list[_Call]:
         """The calls that have returned and are to be repeated, for a rank that is no longer

@@ -13,7 +13,7 @@ from taskd.core.snapshots import PASS_END, PAUSED
 from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
-from taskd.worker.discovery import carried
+from taskd.worker.discovery import carried, unsupported
 from taskd.worker.discovery.loop_variables import NAME, RANGES
 from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
@@ -36,8 +36,7 @@ from taskd.worker.training.suspicion import Suspicion
 
 
 class Loop:
-    """Runs a rank's passes. `alone`: why this rank is no longer repaired, "" while it is.
-    `batches`: those that `run` has drawn."""
+    """Runs a rank's passes. `batches`: those that `run` has drawn."""
 
     def __init__(self, session: RepairSession) -> None:
         self.session = session
@@ -51,7 +50,6 @@ class Loop:
         self.finite = FiniteCheck(session, self._suspicion)
         self.sharing = Sharing(session, self.attempts, self.batches)
         self._carried = carried.Watch(partial(memory.tensors, session))
-        self.alone = ""
         self._elastic, self._looked = settings.elastic(os.environ), False
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
@@ -87,6 +85,11 @@ class Loop:
             cursor.pass_number += 1
             return True
         set_up.stop(cursor.calls)
+        if why := unsupported.joins(session.state.ddps, session.state.optimizers.values()):
+            self.batches.clear()
+            self._iterator = None if loader is None else iter(loader)
+            self.attempts.give_up(why)
+            return False
         known, watch = self.attempts.inelastic, self.attempts.watch
         known.loops, known.loader = True, loader
         self._end, self._loads_from = None, -1
@@ -110,7 +113,7 @@ class Loop:
 
     def _attempts(self) -> Generator[Attempt, None, bool]:
         session, attempts = self.session, self.attempts
-        while not self.alone:
+        while not attempts.alone:
             if (
                 slot.interruption() > session.built_at
                 or self._suspicion.present
@@ -132,8 +135,8 @@ class Loop:
             try:
                 yield from self.sharing.hand_out(attempts.step + self.start, loads, self._ended)
             except GeneratorExit:
-                # break, return or an exception: wait for nothing here, the other ranks may not be
-                # leaving
+                # break, return or an exception: the other ranks may not be leaving
+                slot.progress(attempts.step, slot.LEFT)
                 self._end_pass()
                 raise
         return False
@@ -312,12 +315,7 @@ class Loop:
         """Apply the outcome of waiting for orders; return False if the loop continues where it
         is."""
         if isinstance(outcome, LeftAlone):
-            if self.session.standing.shrunk:
-                raise RuntimeError(
-                    f"this job trains without some of its ranks, which it cannot do unprotected:"
-                    f" {outcome.reason}"
-                )
-            self.alone = outcome.reason
+            self.attempts.give_up(outcome.reason, report=False)
         elif isinstance(outcome, Resumed):
             self._take_up(outcome)
         else:
@@ -352,7 +350,8 @@ class Loop:
         """Wait until the pass, committed here, is committed on every rank. Returns False if the
         loop was taken back."""
         session, step = self.session, self.attempts.step
-        self.recorder.wait(step, PASS_END)
+        if not self.attempts.record(step, PASS_END):
+            return False
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
         session.agent.report(from_rank.RankFinished, step)
@@ -373,7 +372,8 @@ class Loop:
         due before the step has run and its record is final, so no rank has to go back a step."""
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
-        self.recorder.wait(step, PAUSED)
+        if not self.attempts.record(step, PAUSED):
+            return
         session.agent.report(from_rank.RankPaused, step)
 
         def position() -> tuple[Position, str]:

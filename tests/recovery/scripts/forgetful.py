@@ -74,6 +74,22 @@ class Scaled(torch.nn.Module):
         return self.linear(x) * (1 + 0.01 * len(self.log))
 
 
+class Counting(torch.optim.SGD):
+    """Counts in an attribute, and has nothing but a number for each parameter."""
+
+    def __init__(self, parameters, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.made = {"steps": 0}
+
+    def step(self, closure=None):
+        self.made["steps"] += 1
+        for parameter in self.param_groups[0]["params"]:
+            kept = self.state[parameter]
+            kept["mean"] = 0.5 * kept.get("mean", 0.0) + float(parameter.grad.mean())
+            parameter.grad.add_(kept["mean"]).div_(self.made["steps"])
+        return super().step(closure)
+
+
 def main() -> None:
     body, head, scale = Body(), Scaled(), torch.nn.Parameter(torch.ones(()))
     head.linear.bias.requires_grad_(False)  # so that DDP never knows of it
@@ -81,6 +97,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW([*model.parameters(), scale], lr=0.01)
     # each rank has its own
     own = torch.optim.SGD([torch.nn.Parameter(torch.ones(4))], lr=0.1, momentum=0.9)
+    counting = Counting([shift := torch.nn.Parameter(torch.ones(4))], lr=0.1)
     plan = SequentialLR(
         optimizer, [ConstantLR(optimizer, 0.5, 4), ExponentialLR(optimizer, 0.9)], [5]
     )
@@ -95,6 +112,7 @@ def main() -> None:
         model=body,
         optimizer=optimizer,
         own=own,
+        counting=counting,
         running=running,
         counted=counted,
         history=(history := []),
@@ -117,10 +135,11 @@ def main() -> None:
                     + float(noise[1].normal()) * 0.1
                     + noise[2].rand() * 0.1
                 )
-                loss = torch.nn.functional.cross_entropy(model(x) * scale + bias, y)
+                loss = torch.nn.functional.cross_entropy(model(x) * scale + bias + shift, y)
                 loss = loss * (1 + 0.01 * counted["steps"]) + 0.1 * running
                 optimizer.zero_grad()
                 own.zero_grad()
+                counting.zero_grad()
                 scaler.scale(loss).backward()
                 if step >= 4:
                     dist.all_reduce(head.linear.bias.grad)
@@ -128,6 +147,7 @@ def main() -> None:
                 fault.at("mid", step)
                 scaler.step(optimizer)
                 own.step()
+                counting.step()
                 scaler.update()
                 running.mul_(0.9).add_(0.1 * loss.detach())
                 history.append(loss.item())
@@ -145,7 +165,7 @@ def main() -> None:
                     torch.tensor(plan.get_last_lr()),
                     torch.tensor(float(sum(history))),
                 )
-        log.final(model.module, average, optimizer, own)
+        log.final(model.module, average, optimizer, own, counting)
     record.leave(job)
 
 

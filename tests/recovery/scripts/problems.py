@@ -1,5 +1,6 @@
 """A loop with a problem, as people have them. Usage: problems.py OUT STEPS PROBLEM"""
 
+import contextlib
 import os
 import signal
 import sys
@@ -22,12 +23,21 @@ optimizer = torch.optim.AdamW(model.parameters())
 torch.manual_seed(rank)
 
 
+class Of:
+    """An object that no record can hold."""
+
+
+if problem == "object":
+    optimizer.register_step_post_hook(lambda o, *_: o.state[model.module.bias].update(of=Of()))
+
+
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
-        return 8 * steps
+        less = problem in ("uneven", "join") and rank == 1
+        return 8 * (steps - less)
 
     def __getitem__(self, number):
-        first = int(os.environ["TASKD_INCARNATION"]) == 0
+        first = not taskd.replacement
         if problem == "loader" and rank == 1 and number == 80 and first:
             os.kill(os.getpid(), signal.SIGSEGV)
         return [float(number)] * 8
@@ -37,19 +47,24 @@ loader = torch.utils.data.DataLoader(
     Samples(), batch_size=8, num_workers=problem == "loader", collate_fn=list
 )
 job = taskd.protect(model=model, optimizer=optimizer)
-for attempt in job.batches(loader):
-    with attempt as (step, batch):
-        if problem == "slow" and rank == 1:
-            time.sleep(0.06)
-        loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
-        loss.backward()
-        if problem == "nan" and step == 10:
-            job.check(loss * float("nan"))
-        if problem == "raise" and step == 10 and rank == 1:
-            raise ValueError("bad sample 17")
-        if problem == "deadlock" and step == 10 and rank == 1:
-            dist.barrier()
-        optimizer.step()
-        optimizer.zero_grad()
-        time.sleep(0.01)
+with model.join() if problem == "join" else contextlib.nullcontext():
+    for attempt in job.batches(iter(loader) if problem == "uneven" else loader):
+        if problem == "break" and attempt.step == 10 and rank == 1:
+            break
+        with attempt as (step, batch):
+            if problem == "slow" and rank == 1:
+                time.sleep(0.06)
+            loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
+            loss.backward()
+            if problem == "nan" and step == 10:
+                job.check(loss * float("nan"))
+            if problem == "raise" and step == 10 and rank == 1:
+                raise ValueError("bad sample 17")
+            if problem == "deadlock" and step == 10 and rank == 1:
+                dist.barrier()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(0.01)
+        print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
+dist.barrier()
 dist.destroy_process_group()
