@@ -186,6 +186,7 @@ class Agent(Member):
             switches=self.switches,
             profile=self.profile,
             faults=self.faults,
+            condemned=self.condemned,
             resumed=epoch.resumed,
             stand_ins=epoch.stand_ins,
             about=self.about,

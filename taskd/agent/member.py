@@ -31,6 +31,7 @@ class Member(Node):
         self.keepers: tuple[int, ...] = ()  # the nodes that keep our ranks' records
         self.about = about()
         self.faults = FaultCount()  # in this container; also set by the launcher's thread
+        self.condemned: tuple[int, ...] = ()  # ranks on hardware that is to leave the job
         self.switches = 0  # how often recovery has been switched, see to_agent.KeepSwitch
 
     @abstractmethod

@@ -55,6 +55,7 @@ class Orders:
             to_agent.Permit: self._permitted,
             to_agent.KeepSwitch: self._keep_switch,
             to_agent.KeepFaults: self._keep_faults,
+            to_agent.KeepCondemned: self._keep_condemned,
             to_rank.Profile: self._profile,
             to_agent.RegistrationRefused: self._refused,
         }
@@ -142,6 +143,10 @@ class Orders:
 
     def _keep_faults(self, order: to_agent.KeepFaults) -> None:
         self._member.faults = self._member.faults._replace(had=order.had)
+
+    def _keep_condemned(self, order: to_agent.KeepCondemned) -> None:
+        if order.node == self._member.node:
+            self._member.condemned = order.ranks
 
     def _profile(self, order: to_rank.Profile) -> None:
         member, epoch = self._member, self._member.epoch

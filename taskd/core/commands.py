@@ -201,6 +201,7 @@ Command = (
     | to_agent.Fence
     | to_agent.KeepSwitch
     | to_agent.KeepFaults
+    | to_agent.KeepCondemned
     | to_agent.KeepRecords
     | to_agent.SaveRecords
     | to_agent.Seal

@@ -152,7 +152,6 @@ class Succession(Part):
         """Join an incident that knows an earlier manager's replacements as its own."""
         incident = self._recovery.join(text, now=now)
         ranks = self._job.ranks
-        incident.inherited = {r for r in ranks if r in self._new or not ranks[r].alive}
         incident.new |= self._new & ranks.keys()
         incident.ready |= self._ready & ranks.keys()
         if self._claims.interrupted:

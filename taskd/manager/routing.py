@@ -48,7 +48,13 @@ TO_RANK = (
     to_rank.SaveState,
     to_rank.RenameCheckpoint,
 )
-TO_NODE = (to_agent.KeepFaults, to_agent.KeepRecords, to_agent.Seal, to_agent.TakeRecords)
+TO_NODE = (
+    to_agent.KeepFaults,
+    to_agent.KeepCondemned,
+    to_agent.KeepRecords,
+    to_agent.Seal,
+    to_agent.TakeRecords,
+)
 
 log = logging.getLogger("taskd.manager")
 

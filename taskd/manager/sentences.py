@@ -93,6 +93,11 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     to_agent.KeepSwitch: lambda x: (
         f"agents remember that recovery is {'paused' if x.switches % 2 else 'on'}"
     ),
+    to_agent.KeepCondemned: lambda x: (
+        f"ranks [{abbreviate(x.ranks)}] of node {x.node} are on hardware that is to leave"
+        if x.ranks
+        else f"no rank of node {x.node} is on hardware that is to leave"
+    ),
     to_agent.KeepFaults: lambda x: f"node {x.node} has had {x.had} fault{'s' * (x.had != 1)}",
     to_agent.KeepRecords: _keep_records,
     to_agent.Replace: lambda x: f"rank {x.rank} gets process {x.incarnation}: {x.reason}",

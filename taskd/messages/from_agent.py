@@ -138,6 +138,7 @@ class AgentJoined(Message, frozen=True):
     profile: Ranges = ()  # what its ranks profile, see to_rank.Profile
     dumps: Dumps = ()  # that each of `joined` could begin from
     faults: FaultCount = FaultCount()  # in its container
+    condemned: Ranks = ()  # on hardware that is to leave the job
     # the generation in which its ranks last resumed; the ranks that are away since, and who stands
     # in for each
     resumed: Number = 0

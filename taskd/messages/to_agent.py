@@ -195,6 +195,14 @@ class KeepFaults(Message, frozen=True):
     had: Number
 
 
+class KeepCondemned(Message, frozen=True):
+    """The ranks of `node` on hardware that the advisor has condemned, for the next manager. See
+    AgentJoined.condemned."""
+
+    node: Node
+    ranks: Ranks
+
+
 class KeepRecords(Message, frozen=True):
     """The agent of `node` copies its ranks' records to the agents of the nodes `keepers`, which
     accept them at the addresses `at`."""
@@ -288,6 +296,7 @@ ToAgent = (
     | Fence
     | KeepSwitch
     | KeepFaults
+    | KeepCondemned
     | KeepRecords
     | SaveRecords
     | Seal

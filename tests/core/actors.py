@@ -115,6 +115,7 @@ class Node:
     joined: int = -1  # the manager that it has registered with
     keepers: tuple[int, ...] = ()  # the nodes that keep its records
     switches: int = 0  # of recovery
+    condemned: tuple[int, ...] = ()  # see AgentJoined
     faults: int = 0  # of its container
     kept_by: tuple[str, ...] = ()  # their agents
     unkept: float | None = None  # since when that agent has no node

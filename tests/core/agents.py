@@ -92,6 +92,9 @@ class Agents(Part):
         elif isinstance(command, to_agent.KeepFaults):
             if command.node == node.number:
                 node.faults = command.had
+        elif isinstance(command, to_agent.KeepCondemned):
+            if command.node == node.number:
+                node.condemned = command.ranks
         elif isinstance(command, to_agent.KeepRecords):
             agents = tuple(at[0] for at in command.at)
             if self.world.elastic:

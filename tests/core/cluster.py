@@ -73,6 +73,7 @@ class Cluster(Part):
             moving=node.moving,
             switches=node.switches,
             faults=self._faults(node),
+            condemned=node.condemned,
             resumed=node.resumed,
             stand_ins=node.stand_ins,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from taskd.core import commands as c
+from taskd.core.abbreviate import abbreviate
 from taskd.core.snapshots import PAUSED, Snapshots
 from taskd.core.tasks import PER_TERM
 from taskd.messages import to_agent, to_operator, to_rank
@@ -195,6 +196,9 @@ WORDS: dict[type, Callable[[Any], str]] = {
     ),
     to_agent.End: lambda x: f"end, {'well' if x.ok else 'not well'}: {x.reason}",
     c.Note: lambda x: f"note: {x.text}",
+    to_agent.KeepCondemned: lambda x: (
+        f"the agent of node {x.node} keeps: ranks {abbreviate(x.ranks) or 'none'} condemned"
+    ),
     to_agent.KeepFaults: lambda x: f"the agent of node {x.node} keeps: {x.had} faults",
     to_agent.KeepSwitch: lambda x: f"agents keep: recovery is {('on', 'paused')[x.switches % 2]}",
     c.ConnectAdvisor: lambda x: "connect to ClusterD",

@@ -144,8 +144,6 @@ class Incident:
     replaced: Counter[int] = field(default_factory=Counter)  # rank -> replacements started
     new: set[int] = field(default_factory=set)  # ranks whose process is a replacement without state
     ready: set[int] = field(default_factory=set)  # of these, those that wait for orders
-    # that were dead or replaced when this manager came: the one before knew why
-    inherited: set[int] = field(default_factory=set)
     evicted: dict[int, str] = field(default_factory=dict)  # living ranks -> why not to be kept
     killed: dict[int, float] = field(default_factory=dict)  # of these, when each was killed
     hung: set[int] = field(default_factory=set)  # of these, those that dump their stacks

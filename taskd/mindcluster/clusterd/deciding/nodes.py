@@ -17,8 +17,9 @@ from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
 from taskd.core.incident.phases import Phase
+from taskd.messages import from_agent, to_agent
 from taskd.messages.from_rank import OTHER
-from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, STALE, Reports
+from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, Reports
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
@@ -36,11 +37,9 @@ class Nodes:
         self._certain: set[int] = set()  # nodes of which it has named ranks that it had condemned
         # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
         self._condemned: dict[int, str] = {}
+        self._heard: set[str] = set()  # agents that have said what an earlier manager knew
         # of these, the ranks whose process has yet to be ended, and why
         self._to_end: dict[int, str] = {}
-        # ranks repaired after a fault that an earlier manager was told of -> their nodes' agents,
-        # and until when ClusterD may name them for it
-        self._inherited: dict[int, tuple[str, float]] = {}
 
     def begin(self) -> None:
         """ClusterD begins to handle a fault."""
@@ -68,11 +67,30 @@ class Nodes:
         named, nodes = {rank for rank, _ in event.ranks}, event.nodes
         if event.kind == "globalFault":
             named, nodes = set(), nodes if "fault_nodes_exit" in event.actions else ()
+        kept = set()
         for rank in list(self._condemned):
             number = self._topology.node_of(rank)
             if number is not None and (rank in named or number in nodes):
                 del self._condemned[rank]
                 self._certain.add(number)
+                if event.kind != "globalFault":
+                    kept.add(number)
+        self._keep(kept)
+
+    def _keep(self, nodes: Iterable[int]) -> None:
+        """Have the agents of these nodes remember it for the next manager: ClusterD does not say it
+        again."""
+        for number in sorted(nodes):
+            ranks = self._topology.nodes[number].ranks
+            known = tuple(r for r in ranks if r in self._condemned)
+            self._job.say(to_agent.KeepCondemned(number, known))
+
+    def recall(self, event: from_agent.AgentJoined) -> None:
+        """An agent says what an earlier manager knew; later it may not have heard yet what this one
+        has said."""
+        if event.agent not in self._heard:
+            self._heard.add(event.agent)
+            self._condemned |= dict.fromkeys(event.condemned, event.agent)
 
     def end_processes(self, event: e.AdvisorSignal, now: float, waits: bool) -> None:
         """Hardware of these nodes has failed: end the processes on it, those of all its ranks if
@@ -90,6 +108,7 @@ class Nodes:
         if len(ranks) < sum(len(self._topology.nodes[n].ranks) for n in nodes):
             text += f", ranks [{abbreviate(ranks)}]"
         self._condemned |= {rank: self._agent(rank) for rank in ranks}
+        self._keep(nodes)
         self._to_end |= dict.fromkeys(ranks, text)
         self.end(now, waits)
 
@@ -175,21 +194,13 @@ class Nodes:
     def _has_last(self, number: int) -> bool:
         return self._recovery.nodes.has_last(number, self._recovery.incident)
 
-    def inherit(self, ranks: Iterable[int], now: float) -> None:
-        """These ranks have been repaired after a fault that an earlier manager was told of: perhaps
-        one of their hardware, which no new process repairs."""
-        self._inherited |= {rank: (self._agent(rank), now + STALE) for rank in ranks}
-
     def _repaired(self, number: int, now: float) -> bool:
         """Whether ClusterD means a fault that is repaired."""
         ranks = set(self._topology.nodes[number].ranks)
         repaired = not ranks.isdisjoint(self._reports.settled(now)) and ranks.isdisjoint(
             self.at_fault
         )
-        inherited = [self._inherited[rank] for rank in ranks & self._inherited.keys()]
-        agent = self._topology.nodes[number].agent
-        unknown = any(known == agent and now < until for known, until in inherited)
-        return repaired and not unknown and number not in self._certain
+        return repaired and number not in self._certain
 
     def known(self, now: float) -> set[int]:
         """The ranks whose fault is handled, or repaired: ClusterD's word of them is no news."""

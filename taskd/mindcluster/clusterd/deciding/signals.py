@@ -12,6 +12,7 @@ from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice, Advisor
 from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
+from taskd.messages import from_agent
 from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results
 from taskd.mindcluster.clusterd.deciding.elastic import GROW, ElasticTraining
@@ -93,6 +94,9 @@ class ClusterD(Advisor):
         # what it has found itself it does not find again
         if not event.on or not self._telling.tell("", now):
             self._recovery.alone(f"ClusterD {'has started over' if event.on else 'is gone'}", now)
+
+    def registered(self, event: from_agent.AgentJoined, now: float) -> None:
+        self._nodes.recall(event)
 
     @property
     def on(self) -> bool:
@@ -248,9 +252,8 @@ class ClusterD(Advisor):
         self._reports.owed.add(Owed.ABLE)
         if self._job.closing:
             return
-        incident = self._recovery.incident
         known = self._nodes.known(now)
-        if incident is not None:
+        if (incident := self._recovery.incident) is not None:
             over = self._reports.stale(now) - self._nodes.at_fault
             incident.kinds.update({r: k for r, k in event.ranks if k != OTHER and r not in over})
         present = self._job.ranks  # the others do not train
@@ -329,8 +332,7 @@ class ClusterD(Advisor):
             self._strategy.order(word, ours, now)
 
     def _refusal(self, event: e.AdvisorSignal) -> str:
-        words = (*OURS, GROW)
-        if event.strategy not in words:
+        if event.strategy not in (words := (*OURS, GROW)):
             return f"taskd cannot do {event.strategy!r}; it can {', '.join(words)}"
         return self._elastic.refusal(event)
 
@@ -379,8 +381,7 @@ class ClusterD(Advisor):
         if code == OK:
             self._handled()
         elif code == NEXT:  # it asks once more which strategies fit, in the same words
-            for signal in [s for s in self._seen if s.kind == "globalFault"]:
-                self._seen.remove(signal)
+            self._seen = deque((s for s in self._seen if s.kind != "globalFault"), REMEMBERED)
         if (grown := self._elastic.grown(now)) is not None:
             self._report_growth(*grown)
 

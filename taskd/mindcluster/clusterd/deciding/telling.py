@@ -65,7 +65,6 @@ class Telling:
         if incident is not self._incident and self._incident is not None:
             had = {*self._incident.replaced, *self._incident.kinds}
             self._reports.repaired(had - faults.keys(), now)
-            self._nodes.inherit(self._incident.inherited, now)
         if incident is None or incident is not self._incident:
             self._reports.spare_none()
         self._incident = incident
