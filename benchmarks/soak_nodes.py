@@ -39,6 +39,7 @@ NODES, RANKS, STANDBYS = 3, 2, 2
 # seconds per step: starting launchers need the cores too, and more steps would only make the test
 # longer
 NAP = 0.1
+CONDEMNED = "are on hardware that is to leave"  # a manager's log
 CLUSTERD, AT = "tests.mindcluster.clusterd_stand_in", "0.0.0.0:8899"
 LADDER = "retry,recover-in-place,recover"
 # seconds that it waits for a report, 900 at the real one: a pod here is not there for 20
@@ -231,13 +232,22 @@ class Scene:
         self.devices(story, self.kill_rank)
 
     def device_and_manager(self, story: Story) -> None:
-        self.devices(story, self.kill_manager)
+        # ClusterD announces it once: a manager that was not there would never hear of it
+        known = self.job.count(CONDEMNED)
+        self.devices(
+            story,
+            self.kill_manager,
+            lambda: self.job.wait(lambda: self.job.count(CONDEMNED) > known, "its announcement"),
+        )
 
-    def devices(self, story: Story, then: Callable[[], None]) -> None:
+    def devices(
+        self, story: Story, then: Callable[[], None], first: Callable[[], None] = lambda: None
+    ) -> None:
         assert self.cluster is not None
         node = self.dice.randrange(NODES)
         host = self.where(node)
         self.cluster.say(f"node {node}")
+        first()
         self.pause(0.0, 3.0)
         then()
         self.job.wait(lambda: self.where(node) not in (host, -1), f"end of node {node} on {host}")

@@ -109,13 +109,14 @@ def test_hurt_and_paused(tmp_path, compare, trainer):
 @pytest.mark.long
 @pytest.mark.parametrize("trainer", [LIGHTNING, TRANSFORMERS, ACCELERATE], ids=name)
 def test_stopped_and_resumed(tmp_path, compare, trainer):
-    """In the middle of an epoch. What a job did after it was saved is done again."""
+    """By a signal, in the middle of an epoch, which a trainer may handle itself. What a job did
+    after it was saved is done again."""
     stop, save, end, faults = STOPS[trainer]
     both = {"TASKD_DUMP_PATH": str(tmp_path / "dumps"), "TASKD_RESUME_PATH": "auto"}
     first = Steered(tmp_path / "job", *trainer, f"{stop}:nap", **both)
     with first.job as job:
         first.naps(stop)
-        first.meanwhile(stop, job.control.stop)
+        first.meanwhile(stop, lambda: str(job.signal(signal.SIGTERM)))
         assert job.ended().status == 75
     second = Steered(tmp_path / "job", *trainer, f"{save}:nap,{end}:nap", **both)
     with second.job as job:

@@ -131,6 +131,7 @@ def missing(trainer: Trainer) -> str:
         (fit_loop, "_set_sampler_epoch"),
         (trainer, "_logger_connector"),
         (LightningModule(), "_metric_attributes"),
+        (getattr(trainer, "_signal_connector", None), "_original_handlers"),
         (trainer._checkpoint_connector, "resume_start"),
         (trainer._checkpoint_connector, "restore_training_state"),
     ]

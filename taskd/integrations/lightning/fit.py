@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 
 import taskd
+from taskd import settings
 from taskd.integrations.lightning import batches, files
 from taskd.integrations.lightning.state import TrainerState
 from taskd.worker.job import Job
@@ -94,12 +97,22 @@ class Fit:
             self._spared.end(resumed or taskd.replacement)
         self._state.logs.once(job)
         if job.protected:
+            self._hold_handler()
             self._take_time(job)
             for callback in trainer.callbacks:
                 if isinstance(callback, ModelCheckpoint):
                     callback.file_exists = self._state.files.known
             self._state.files.watch()
         return job
+
+    def _hold_handler(self) -> None:
+        """Lightning's handler for the signal that asks the job to leave communicates in the middle
+        of a batch and ends the loop after it: on each rank at its own step, and before the state is
+        saved. Until the loop is over the script's own handler is there, if it has one."""
+        number = settings.preemption_signal(os.environ)
+        if number is not None:
+            original = self._trainer._signal_connector._original_handlers.get(number)
+            signal.signal(number, signal.SIG_DFL if original is None else original)
 
     def _take_time(self, job: Job) -> None:
         """What takes much longer than a batch is not taken for a hang."""
