@@ -11,6 +11,8 @@ FAULTS = "1:0:tail:kill,1:4:backward:kill,0:7:tail:kill,1:10:begin:kill,0:13:bac
 CARRIED = {
     "module": ["ahead", "best", "hidden", "mean"],
     "function": [
+        "average.count",
+        "average.sum",
         "calls",
         "hidden",
         "mean",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -62,6 +64,28 @@ def test_tensors_that_are_written_to_in_place():
         f"main.average.{k}" for k in sorted(average)
     ] + ["main.total"]
     assert all("Give it to protect()" in t for t in texts)
+
+
+def test_a_module_that_was_not_given_is_named_once_and_many_tensors_in_one_line():
+    """An average of the weights has parameters, which are written without a gradient."""
+    script = Script()
+    average = copy.deepcopy(script.net).requires_grad_(False)
+    sums: list[torch.Tensor] = []
+
+    def body():
+        loss = script.step()
+        for total in sums:
+            total.add_(1.0)
+        with torch.no_grad():
+            torch._foreach_lerp_(list(average.parameters()), list(script.net.parameters()), 0.1)
+        return loss
+
+    (module,) = script.found(body, average=average)
+    assert module.startswith("main.average (Sequential): it is written in every step"), module
+    sums += [torch.zeros(()) for _ in range(carried.MOST + 2)]
+    (many,) = script.found(body, average=average, sums=sums)
+    assert many.startswith("main.average (Sequential), main.sums[0] (a tensor of shape ()), ")
+    assert " and 3 more: it is written" in many
 
 
 def test_a_result_whose_graph_reaches_back():

@@ -25,6 +25,7 @@ log = logging.getLogger("taskd.worker")
 
 # objects searched around an iterator of batches() for the one that it draws from
 HELD = 200
+MOST = 5  # objects that are named one by one
 
 REMEDY = {
     "written": (
@@ -88,7 +89,7 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
     for value in gc.get_objects():
         kind = type(value)
         # types, not isinstance(): the latter asks proxies for their __class__, which wakes them
-        if kind is torch.Tensor:
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
             if _graph(value) is not None:
                 seen.computed.append(weakref.ref(value))
             elif value._version and _memory(value) not in known:
@@ -141,23 +142,35 @@ def compare(
 
 
 def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]:
-    """One sentence for each object, with its name in the script."""
+    """One sentence for each object, with its name in the script; one for all tensors of a module,
+    and for all that are left where they are many."""
+    if not found:
+        return []
     kinds = {type(value) for value, _ in found}
-    names = (
-        {id(value): name for name, value in reach.find(roots, lambda kind: kind in kinds)}
-        if found
-        else {}
-    )
-    texts = []
+    reached = reach.find(roots, lambda k: k in kinds or issubclass(k, torch.nn.Module))
+    names = {id(value): name for name, value in reached}
+    owners: dict[int, str] = {}  # of tensors: the outermost module, which is found first
+    for name, value in reached:
+        if isinstance(value, torch.nn.Module):
+            whole = f"{name} ({type(value).__name__})"
+            for tensor in (*value.parameters(), *value.buffers()):
+                owners.setdefault(id(tensor), whole)
+    wholes: dict[str, dict[str, None]] = {}
     for value, key in found:
         what = (
             f"a tensor of shape {tuple(value.shape)}"
             if isinstance(value, torch.Tensor)
             else "a DataLoader's iterator"
         )
-        name = names.get(id(value))
-        texts.append(f"{name} ({what}): {REMEDY[key]}" if name else f"{what}: {REMEDY[key]}")
-    return sorted(set(texts))
+        named = f"{names[id(value)]} ({what})" if id(value) in names else what
+        wholes.setdefault(key, {})[owners.get(id(value), named)] = None
+    texts = []
+    for key, several in wholes.items():
+        few = sorted(several)
+        if len(few) > MOST:
+            few = [f"{', '.join(few[:MOST])} and {len(few) - MOST} more"]
+        texts += [f"{whole}: {REMEDY[key]}" for whole in few]
+    return sorted(texts)
 
 
 def _graph(tensor: torch.Tensor) -> Any:

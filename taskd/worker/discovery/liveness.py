@@ -36,16 +36,20 @@ class Summary:
 
 
 class Analysis(Variables):
-    """`own`: whether code with these globals is the script's. `direct`: what the loops' own code
+    """`own`: whether code with these globals is the script's; `meter`: whether the methods of this
+    object are looked into as well. `direct`: what the loops' own code
     assigns; `ranges`: what `for` loops read to begin; `once`: what changes only where
     `attempt.committed` is true. `lines`: where a variable is assigned, or read. `loop`: file and
     line of the innermost loop."""
 
     def __init__(
-        self, own: Callable[[dict[str, Any]], bool], follows: Callable[[Any], bool]
+        self,
+        own: Callable[[dict[str, Any]], bool],
+        follows: Callable[[Any], bool],
+        meter: Callable[[Any], bool] = lambda value: False,
     ) -> None:
         super().__init__(follows)
-        self._own = own
+        self._own, self._meter = own, meter
         self.direct: set[Key] = set()
         self.ranges: set[Key] = set()
         self.once: set[Key] = set()
@@ -191,7 +195,9 @@ class Analysis(Variables):
         first: list[Any] = []
         if type(value) is types.MethodType:
             first, value = [value.__self__], value.__func__
-        if type(value) is not types.FunctionType or not self._own(value.__globals__):
+        if type(value) is not types.FunctionType:
+            return None
+        if not self._own(value.__globals__) and not (first and self._meter(first[0])):
             return None
         code = value.__code__
         if not syntax.has_source(code, value.__globals__):  # made by a library: dataclasses

@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-import os
-import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -25,7 +23,7 @@ import torch
 
 from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
-from taskd.worker.discovery.project import is_own
+from taskd.worker.discovery.script import CONSTANT, Own, frames_of
 from taskd.worker.discovery.syntax import Unknown
 from taskd.worker.discovery.values import (
     ITEMS,
@@ -84,15 +82,6 @@ UNSEEN = "variables that the loop carries on"
 GIVE = (
     "they are not known, and not restored. Keep what a step reads before it assigns it in a dict,"
     " list or tensor that is given to protect() and changed in place"
-)
-_CONSTANT = (
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    type,
-    torch.nn.Module,
-    torch.optim.Optimizer,
 )
 
 
@@ -227,9 +216,9 @@ class LoopVariables:
         reads: list[str] = []
         self.frame = 0
         ranges: set[str] = set()
-        own = _Own()
-        analysis = Analysis(own.space, own.object)
-        for depth, (frame, begins) in enumerate(_script_frames(own)):
+        own = Own()
+        analysis = Analysis(own.space, own.object, own.meter)
+        for depth, (frame, begins) in enumerate(frames_of(own)):
             code = frame.f_code
             if depth and syntax.is_stub(code, frame.f_globals):
                 continue
@@ -288,44 +277,6 @@ class LoopVariables:
         return analysis.loop, list(places.values()), named, reads
 
 
-_ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-
-
-class _Own:
-    """Decides which modules and objects are the script's own."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, bool] = {}
-
-    def module(self, name: str) -> bool:
-        if name not in self._known:
-            self._known[name] = is_own(name, sys.modules.get(name))
-        return self._known[name]
-
-    def space(self, space: dict[str, Any]) -> bool:
-        name = space.get("__name__")
-        return isinstance(name, str) and self.module(name)
-
-    def object(self, value: Any) -> bool:
-        kind = type(value)
-        return not issubclass(kind, _CONSTANT) and self.module(kind.__module__)
-
-
-def _script_frames(own: _Own) -> list[tuple[types.FrameType, bool]]:
-    """The script's, innermost first, and whether a `for` in it may have asked for its next pass: it
-    waits for a generator, or for __next__()."""
-    found = []
-    asks = False
-    for frame in frames.stack():
-        code = frame.f_code
-        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
-        if own.space(frame.f_globals) and not code.co_filename.startswith(_PACKAGE):
-            found.append((frame, asks))
-        asks = bool(code.co_flags & _ASKED) or code.co_name == "__next__"
-    return found
-
-
 def _cells(code: types.CodeType, values: Iterable[Any]) -> dict[str, types.CellType]:
     """The cells of a frame's variables, as the functions that were made in it have them."""
     names = {*code.co_cellvars, *code.co_freevars}
@@ -362,7 +313,7 @@ def _place(
 def _is_constant(value: Any) -> bool:
     """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
     job.iterate()."""
-    if value is MISSING or isinstance(value, _CONSTANT):
+    if value is MISSING or isinstance(value, CONSTANT):
         return True
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame

@@ -90,7 +90,7 @@ def note(loss: float) -> float:
 
 def function(job) -> None:
     hidden, mean, best, history, seen = torch.zeros(8), None, {"loss": 9.0}, [], set()
-    table, meter, calls = torch.zeros(2), Meter(), 0
+    table, meter, calls, average = torch.zeros(2), Meter(), 0, accumulation.Average("loss")
 
     def count() -> int:
         nonlocal calls
@@ -109,7 +109,9 @@ def function(job) -> None:
             seen.add(step % 5)
             table[step % 2] += 1
             meter.update(number)
+            average.update(number, 4)
             scale = mean + best["loss"] + sorted(history)[len(history) // 2] + len(seen)
+            scale += average.mean
             update(loss * (scale + meter.mean + note(number) + count() + table.sum()), step)
         if attempt.committed:
             log.step(step, loss, value(mean), hidden.sum(), value(scale), value(calls))

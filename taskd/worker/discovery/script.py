@@ -1,0 +1,77 @@
+"""What of a process is the script: modules, objects and frames."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taskd.worker.discovery import frames
+from taskd.worker.discovery.project import is_own
+from taskd.worker.discovery.values import ITEMS, SCALARS
+from taskd.worker.state.stored_attributes import stored
+
+CONSTANT = (
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    type,
+    torch.nn.Module,
+    torch.optim.Optimizer,
+)
+_ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
+_LIBRARIES = {"torch", "numpy", "taskd", *sys.stdlib_module_names} - {"__main__"}
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+
+
+class Own:
+    """Decides which modules and objects are the script's own."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, bool] = {}
+
+    def module(self, name: str) -> bool:
+        if name not in self._known:
+            self._known[name] = is_own(name, sys.modules.get(name))
+        return self._known[name]
+
+    def space(self, space: dict[str, Any]) -> bool:
+        name = space.get("__name__")
+        return isinstance(name, str) and self.module(name)
+
+    def object(self, value: Any) -> bool:
+        kind = type(value)
+        return not issubclass(kind, CONSTANT) and (
+            self.module(kind.__module__) or self.meter(value)
+        )
+
+    @staticmethod
+    def meter(value: Any) -> bool:
+        """Whether it is an object of a library that has nothing but numbers and text, such as a
+        meter: its methods are read as the script's own are."""
+        held = stored(value)
+        return (
+            0 < len(held) <= ITEMS
+            and all(type(v) in (*SCALARS, str) for v in held.values())
+            and type(value).__module__.partition(".")[0] not in _LIBRARIES
+        )
+
+
+def frames_of(own: Own) -> list[tuple[types.FrameType, bool]]:
+    """The script's, innermost first, and whether a `for` in it may have asked for its next pass: it
+    waits for a generator, or for __next__()."""
+    found = []
+    asks = False
+    for frame in frames.stack():
+        code = frame.f_code
+        # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
+        if own.space(frame.f_globals) and not code.co_filename.startswith(_PACKAGE):
+            found.append((frame, asks))
+        asks = bool(code.co_flags & _ASKED) or code.co_name == "__next__"
+    return found
