@@ -87,7 +87,8 @@ class Loop:
         for link in managers.links:
             poller.register(link.socket, zmq.POLLIN)
             poller.register(link.monitor, zmq.POLLIN)
-        poller.register(agent.connections.listener.fileno(), zmq.POLLIN)
+        if agent.connections.listens:
+            poller.register(agent.connections.listener.fileno(), zmq.POLLIN)
         poller.register(agent.mailbox.fileno(), zmq.POLLIN)
         if agent.device_info.descriptor >= 0:
             poller.register(agent.device_info.descriptor, zmq.POLLIN)
@@ -120,7 +121,10 @@ class Loop:
         if agent.device_info.descriptor in ready:
             agent.look_at_devices()
         for order in managers.orders():
-            agent.orders.obey(order)
+            try:
+                agent.orders.obey(order)
+            except Exception:  # it is acknowledged by now, and so are those that follow
+                log.exception("%s could not be carried out", type(order).__name__)
         # temporary orders of the last manager are unknown to the next one
         agent.standby.look_at_manager()
         agent.orders.look_at_manager()

@@ -3,6 +3,7 @@ does."""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -218,3 +219,20 @@ def test_a_flood_by_another_user_is_a_few_lines(agent, process, caplog):
     assert "10000 so far): a process of user 65534" in by_strangers[-1]
     assert caplog.text.count("is not rank 0") == 1
     flood.stdout.close()
+
+
+def test_without_a_descriptor_nobody_is_let_in_for_a_moment(agent, process, monkeypatch, caplog):
+    """The caller waits: the socket stays readable, and must not keep the agent busy."""
+
+    class Listener:
+        def accept(self):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    caller, listener = process(0), agent.connections.listener
+    monkeypatch.setattr(agent.connections, "listener", Listener())
+    assert agent.connections.listens
+    agent.connections.accept()
+    assert not agent.connections.listens and "Too many open files" in caplog.text
+    monkeypatch.setattr(agent.connections, "listener", listener)
+    accept(agent, caller)
+    assert agent.epoch.ranks[0].pid in (0, caller.popen.pid)

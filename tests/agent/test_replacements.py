@@ -151,3 +151,17 @@ def test_a_program_that_is_no_script_is_not_asked_of_it(world):
     made, started, _ = world
     made.start(Order(3, 1, "/bin/train", ("x",), {}, None, None))
     assert started == [(3, "slowly")]
+
+
+def test_one_whose_logs_cannot_be_opened_is_told_of_as_any_that_cannot_be_started(tmp_path):
+    """Its directory was removed: the rank must not wait until the limit of a repair."""
+    failed = []
+    made = Replacements(
+        lambda order, process: failed.append(None),
+        lambda process, status: None,
+        lambda order, why: failed.append((order.rank, why)),
+    )
+    gone = str(tmp_path / "gone" / "stdout")
+    made.start(Order(3, 1, sys.executable, ("-c", ""), {}, gone, None))
+    ((rank, why),) = failed
+    assert rank == 3 and "No such file or directory" in why

@@ -119,3 +119,24 @@ def test_a_node_is_given_back_if_no_rank_of_it_is_left(agent, standby, away):
     # the launcher waits for the next order in place of the one that it has carried out
     order = to_agent.TakeOver(NAME, *NODE, 2, 1, AT, "its link flaps", FORMER)
     assert standby.holds(order) != gone and standby.holds(None) != gone
+
+
+def test_as_long_as_no_manager_has_answered_it_looks_where_the_one_in_charge_is(agent, monkeypatch):
+    monkeypatch.setattr("taskd.agent.standby.LOOK", 0.01)
+    standby = Standby(agent, SimpleNamespace(), SimpleNamespace())
+    asked, met = [], []
+    agent.managers.link = SimpleNamespace(address=("10.0.0.9", 9601))
+    agent.managers.met = False
+
+    def meet_at(place):
+        met.append(place)
+        agent.managers.met = True
+        standby.leave()
+
+    def find(address):
+        asked.append(address)
+        return None if len(asked) < 3 else ("10.0.0.2", 9601)
+
+    agent.managers.meet_at = meet_at
+    assert standby.wait(2, find) is None
+    assert asked == [("10.0.0.9", 9601)] * 3 and met == [("10.0.0.2", 9601)]

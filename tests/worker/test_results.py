@@ -209,3 +209,16 @@ def test_passes_that_were_passed_over_are_known_to_the_next_process():
     for plan in plans:
         again.next(wanted(plan))
     assert again.exhausted(LOOPS)
+
+
+def test_what_is_learnt_between_passes_is_called_too_much_once(monkeypatch):
+    """A script that never begins a loop may make as many calls as it likes."""
+    monkeypatch.setattr(results, "CALLS", 2)
+    made = results.Results()
+    for _ in range(2):
+        made.add(results.Result("default", "barrier", "", []))
+    assert made.full and made.too_many() == ""
+    made = results.Results()
+    made.add(results.Result(results.LOOPS, "job.steps to step 3", "", []))
+    made.add(results.Result("default", "barrier", "", []))
+    assert made.full and made.too_many() == results.TOO_MANY and made.too_many() == ""

@@ -145,8 +145,10 @@ class Epoch:
         self.dropped = True
         for rank in self.ranks.values():
             rank.forget_process()
+        # one that was prepared and never begun has pipes and no ranks
+        for pipe in {*self.pipes.values(), *(rank.stacks for rank in self.ranks.values())}:
             with contextlib.suppress(OSError):
-                os.close(rank.stacks)
+                os.close(pipe)
         lock, held, self.lock, self.held = self.lock, self.held, -1, []
         shared_memory.remove(self.directory, lock, held)
 

@@ -25,6 +25,7 @@ from taskd.messages import codec, from_rank, to_rank
 
 log = logging.getLogger("taskd.agent")
 
+AGAIN = 1.0  # seconds until a rank that waits is let in, where no descriptor was left
 GENERATIONS = 64  # most processes between a rank's and one that it has started
 
 
@@ -67,10 +68,23 @@ class RankConnections:
         self.listener.listen(64)
         # callers that connected before the process of their rank was known
         self._early: list[Caller] = []
+        self._deaf = 0.0  # nobody is let in before
         self._drops = Drops(log)
 
+    @property
+    def listens(self) -> bool:
+        return time.monotonic() >= self._deaf
+
     def accept(self) -> None:
-        connection, _ = self.listener.accept()
+        try:
+            connection, _ = self.listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # the caller waits; no descriptor is left
+            self._deaf = time.monotonic() + AGAIN
+            text = f"a rank cannot connect: {error.strerror}"
+            self._drops.add("an attempt to let a rank in", text, time.monotonic())
+            return
         try:
             self._admit(identify(connection, 2.0))  # a rank sends its hello at once
         except (OSError, codec.BadMessage) as error:

@@ -63,7 +63,12 @@ class RankProcesses:
         # its last process was killed and is still dying; 5 s is far more than a thread needs
         except OSError:
             epoch.page.wait_death(rank.local, 5000)
-            epoch.page.reset(rank.local)
+            try:
+                epoch.page.reset(rank.local)
+            except OSError as error:  # in uninterruptible sleep
+                why = f"cannot be replaced: its last process does not end ({error.strerror})"
+                self.deaths.ended(epoch, rank, 1, why=why)
+                return
 
         def start() -> None:
             if rank.incarnation == incarnation and rank.over is None and not epoch.dropped:

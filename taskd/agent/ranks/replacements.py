@@ -167,12 +167,12 @@ class Replacements:
                 python=order.entrypoint,
                 unbuffered=True,
             )
-        with contextlib.ExitStack() as stack:
-            streams = [
-                stack.enter_context(open(logs.open_to_append(p), "ab")) if p else None
-                for p in (order.stdout, order.stderr)
-            ]
-            try:
+        try:
+            with contextlib.ExitStack() as stack:
+                streams = [
+                    stack.enter_context(open(logs.open_to_append(p), "ab")) if p else None
+                    for p in (order.stdout, order.stderr)
+                ]
                 process = subprocess.Popen(
                     command,
                     env=order.environment,
@@ -180,9 +180,9 @@ class Replacements:
                     stderr=streams[1],
                     start_new_session=True,
                 )
-            except OSError as error:
-                self._refuse(order, error.errno or 0, process_limits.why(error))
-                return
+        except OSError as error:
+            self._refuse(order, error.errno or 0, process_limits.why(error))
+            return
         self._runs(order, process)
 
     def _runs(self, order: Order, process: Any) -> None:

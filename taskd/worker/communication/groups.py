@@ -142,7 +142,10 @@ class Renewals:
     def begun(self) -> int:
         """How many collectives this rank has begun on all its groups, where backends count them."""
         total = 0
-        for handle in c10d._world.pg_map:
+        present = list(c10d._world.pg_map)  # at once: the control thread asks too
+        if len(self._current) > len(present):  # some have been destroyed
+            self._current = {h: b for h, b in self._current.items() if h in present}
+        for handle in present:
             backends = self._current.get(handle)
             if backends is None:  # made since the last renewal
                 backends = self._current[handle] = _distinct(handle)

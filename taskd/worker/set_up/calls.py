@@ -172,6 +172,7 @@ class SetUp:
             result.answer = answer
         else:
             result.unknown = f"its {size} bytes are too many to be kept"
+            self._too_many()
 
     def once(self, name: str, function: Callable[[], Any]) -> Any:
         """Run `function` in a rank's first process only. Raises TypeError for a result that cannot
@@ -211,7 +212,14 @@ class SetUp:
     # -- recording ---------------------------------------------------------------------------------
 
     def _record(self, wanted: Result) -> Result | None:
-        return None if self.results.full else self.results.add(wanted)
+        if not self.results.full:
+            return self.results.add(wanted)
+        self._too_many()
+        return None
+
+    def _too_many(self) -> None:
+        if text := self.results.too_many():
+            log.warning("not protected: %s", text)
 
     def _expect(self, work: Any, results: list[tuple[Result, list[torch.Tensor]]]) -> None:
         for result, _ in results:
@@ -239,6 +247,7 @@ class SetUp:
             result.data = [contents(t) for t in outputs]
         else:
             result.unknown = f"its {size / 2**20:.1f} MiB are too many to be kept"
+            self._too_many()
         if size > SMALL and aliases:
             storages = [StorageWeakRef(t.untyped_storage()) for t in outputs]
             self._filled.append((result, storages))

@@ -93,7 +93,7 @@ def left_to_framework() -> None:
 
 def again() -> None:
     """A pass is over: record what the script learns until the next one begins."""
-    if now.mode == OFF and "TASKD_SHARED_DIR" in os.environ and not now.results.full:
+    if now.mode == OFF and "TASKD_SHARED_DIR" in os.environ:
         now.between()
         install()
 

@@ -35,6 +35,12 @@ REMEDY = (
     " (taskd.replacement is True in a replacement)"
 )
 
+TOO_MANY = (
+    "what the script's collectives between the passes of its loops have returned so far is too much"
+    f" to be kept ({CALLS:,} calls and {(SMALL_LIMIT + LARGE_LIMIT) >> 20} MiB are): from now on a"
+    " fault that needs a new process for this rank ends the job. Gather less there, or inside an"
+    " attempt"
+)
 PENDING = "it was not waited for before the loop"  # why a result is not known
 # calls that give every rank of a group the same
 ALIKE = {
@@ -88,12 +94,21 @@ class Results:
     _channels: dict[str, list[Result]] = field(default_factory=dict)
     _given: dict[str, int] = field(default_factory=dict)  # channel -> number of results given again
     _passed_over: list[Result] = field(default_factory=list)
+    _said: bool = False  # see too_many
     _small: int = 0  # bytes
     _large: int = 0
 
     @property
     def full(self) -> bool:
         return len(self.made) >= CALLS
+
+    def too_many(self) -> str:
+        """What to say, once, where one more cannot be kept after the first pass of a loop: all that
+        the script learns between passes is kept, since a replacement goes through all of them."""
+        if self._said or not any(result.channel == LOOPS for result in self.made):
+            return ""
+        self._said = True
+        return TOO_MANY
 
     # -- recording ---------------------------------------------------------------------------------
 

@@ -77,8 +77,10 @@ class Attempts:
         return self._updates > 0
 
     def collectives(self) -> int:
-        """The number of collectives begun in this attempt; 0 between attempts."""
-        return self._session.communicators.begun() - self._collectives if self.open else 0
+        """The number of collectives begun in this attempt, less if it has destroyed a group; 0
+        between attempts."""
+        begun = self._session.communicators.begun() - self._collectives
+        return max(begun, 0) if self.open else 0
 
     # -- one attempt -------------------------------------------------------------------------------
 
