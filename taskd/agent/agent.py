@@ -140,6 +140,8 @@ class Agent(Member):
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.report_end(rank)
+        if epoch.refusal is not None and epoch.protected:
+            self.managers.send(epoch.refusal)
             if rank.replicas is not None:
                 self.report(structs.replace(rank.replicas, incarnation=rank.incarnation))
             if rank.connected:
@@ -187,6 +189,7 @@ class Agent(Member):
             profile=self.profile,
             faults=self.faults,
             condemned=self.condemned,
+            unprotected=epoch.unprotected,
             resumed=epoch.resumed,
             stand_ins=epoch.stand_ins,
             about=self.about,

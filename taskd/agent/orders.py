@@ -186,10 +186,9 @@ class Orders:
             self._beat(0.0)  # an operator need not wait for the next one to see the new processes
 
     def _unprotected(self, epoch: Epoch, order: to_rank.Unprotected) -> None:
-        """As if no script had called protect(). Ranks that have not refused it themselves see the
-        order before their next step."""
+        """As if no script had called protect()."""
         self._member.protect(epoch, False)
-        epoch.page.pause(0)
+        epoch.unprotected = order.reason
         for rank in epoch.ranks.values():
             rank.joined = False
         self._member.send_to_ranks(epoch, order)

@@ -32,7 +32,8 @@ log = logging.getLogger("taskd.agent")
 # gives up a standby after 30
 FETCH = 20.0
 
-LOOK = 3.0  # seconds between two looks for a manager while none has ever answered
+# seconds between two looks for a manager while none has ever answered, at first and at most
+LOOK, SELDOM = 3.0, 60.0
 
 Order = to_agent.Prepare | to_agent.TakeOver
 Find = Callable[[Address], Address | None]
@@ -62,10 +63,12 @@ class Standby:
         assert managers is not None
         self.room, self.idle = ranks, False
         self._member.call(self._member.announce)
+        look = LOOK
         while True:
             with contextlib.suppress(queue.Empty):
-                order = self._orders.get(timeout=None if managers.met else LOOK)
+                order = self._orders.get(timeout=None if managers.met else look)
                 break
+            look = min(1.5 * look, SELDOM)
             # the manager may have moved while this standby started, and nothing tells it
             if not managers.met and (place := find(managers.link.address)) is not None:
                 self._member.call(partial(managers.meet_at, place))

@@ -194,7 +194,7 @@ class Admission:
             )
         if event.generation == 0:
             # the scripts start from the beginning: the state protected before is gone
-            job.protected, job.released = False, -1
+            job.protected, job.released, job.unprotected = False, -1, event.unprotected
             self._drop("the processes of a node were restarted")
             self._forming.start(now)
             self._succession.stop()

@@ -332,12 +332,15 @@ class Coordinator:
             self.faults.refused(event, now)
 
     def _not_protected(self, event: from_rank.NotProtected, now: float) -> None:
-        if self.forming.refused(event, now):
-            self._forget(event.reason)
+        if text := self.forming.refused(event):
+            self._forget(text)
+            self.job.unprotected = text
 
     def _collective_failed(self, event: from_rank.CollectiveFailed, now: float) -> None:
         if self.job.protected:
             self.faults.collective_failed(event, now)
+        elif self.job.unprotected:
+            self.job.restart_all(f"rank {event.rank}: a collective failed: {event.text}")
         else:
             self.succession.waits(event.rank)
 
@@ -348,7 +351,7 @@ class Coordinator:
             self.faults.device_failed(event, now)
         elif self.succession.deadline is not None:
             self.succession.waits(event.rank)
-        elif self.forming.under_way or self.forming.unprotected:
+        elif self.forming.under_way or self.job.unprotected:
             self.job.restart_all(f"{self.faults.text(event)}, while not every rank is protected")
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
@@ -389,8 +392,6 @@ class Coordinator:
             self.pause.stopped(event)
         self.recovery.committed(event.rank, now)
         self.finishing.check(now)
-
-    # -- time --------------------------------------------------------------------------------------
 
     def _tick(self, event: e.Tick, now: float) -> list[e.Event]:
         for part in self.parts:

@@ -207,7 +207,7 @@ class Faults(Part):
         reasons = (
             (event.demand in (Demand.NOTHING, Demand.WAIT), event.why),
             (event.demand is Demand.MOVE_NODE, refusal or strategy),
-            (not job.protected, f"not every rank has begun its protected loop{remembered}"),
+            (not job.protected, f"{job.unready}{remembered}"),
             (rank.ended, "the rank has ended"),
             (killed, "the rank is already being replaced"),
             (

@@ -29,7 +29,6 @@ class Forming(Part):
         self.building = False  # generation 1 is being built
         # a rank may have joined; without this, each agent's registration would look at all ranks
         self.some_joined = False
-        self.unprotected = ""  # why the ranks train on without protection
         self._to_join = PendingSet()
         self._rebuilt: set[int] = set()  # ranks that have joined generation 1
 
@@ -62,7 +61,7 @@ class Forming(Part):
 
     def joined(self, event: from_rank.RankJoined, now: float) -> None:
         job = self._job
-        self.unprotected = ""
+        job.unprotected = ""
         job.ranks[event.rank].joined = self.some_joined = True
         job.ranks[event.rank].dumps = event.dumps
         job.handlers = event.handlers
@@ -124,22 +123,21 @@ class Forming(Part):
             self._job.restart_all(f"rank {event.rank} {why}")
         return self.building
 
-    def refused(self, event: from_rank.NotProtected, now: float) -> bool:
-        """A rank's loop holds what cannot be restored. Returns whether the job trains on without
-        protection, as its ranks are now told."""
+    def refused(self, event: from_rank.NotProtected) -> str:
+        """A rank's loop holds what cannot be restored. Returns why the job trains on without
+        protection, as its ranks are now told; "" if it does not."""
         job, text = self._job, f"rank {event.rank}: {event.reason}"
         if not job.protected:  # another rank has said it
-            return False
+            return ""
         if job.away:
             job.give_up(f"{text}. Ranks that stand in for others cannot train unprotected")
-            return False
-        if self._recovery.incident is not None:
-            self._recovery.spent(text, now)
-            return False
-        self.unprotected = text
+            return ""
+        if self._recovery.incident is not None:  # whose ranks wait for orders
+            job.restart_all(text)
+            return ""
         job.note(f"from step {event.step} on this job is not protected: {text}")
         job.say(to_rank.Unprotected(text))
-        return True
+        return text
 
     def tick(self, now: float) -> list[e.Event] | None:
         """Order a restart if the deadline has passed."""

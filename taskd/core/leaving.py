@@ -86,7 +86,7 @@ class Leaving(Part):
 
     def requested(self, event: from_operator.SaveRequested, now: float) -> None:
         if not self._job.protected:
-            refusal = "not every rank has begun its protected loop: there is no state to save yet"
+            refusal = f"{self._job.unready}: there is no state to save"
         elif self._why and self._ends and not event.end:
             refusal = f"the job is about to end: {self._why}"
         else:

@@ -103,7 +103,7 @@ def answer(name: str, request: str, ranks: RankStates, place: Place) -> Overview
         highest=seen.highest,
         total=seen.total,
         rate=ranks.progress.rate,
-        usual=seen.usual,
+        usual=seen.usual if not state.unprotected else 0.0,  # ranks publish nothing
         heard=max(now - seen.heard, 0.0) if seen.step >= 0 else 0.0,
         phases=seen.phases,
         listed=listed,
@@ -151,7 +151,7 @@ def state_of(job: Coordinator) -> str:
         return "voting"
     if job.recovery.incident is not None:
         return "repairing"
-    if not job.job.protected and not job.forming.unprotected:
+    if not job.job.protected and not job.job.unprotected:
         return "starting"
     return "training" if job.pause.step is None else "paused"
 
@@ -173,7 +173,7 @@ def status(job: Coordinator) -> tuple[str, str]:
         )
     if word == "paused":
         return word, f"paused before step {job.pause.step}"
-    if word == "training" and (why := job.forming.unprotected):
+    if word == "training" and (why := job.job.unprotected):
         return word, f"training, not protected: {why}"
     return word, "training, protected" if word == "training" else word
 

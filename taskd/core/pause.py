@@ -39,7 +39,7 @@ class Pause(Part):
             self._job.answer(
                 request,
                 False,
-                "not every rank has begun its protected loop: there is nothing to pause yet",
+                f"{self._job.unready}: there is nothing to pause",
             )
             return
         self._requests.append(request)

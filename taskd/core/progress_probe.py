@@ -90,7 +90,7 @@ def judge(
     }
     if hung:
         return Hung({r: _why(late[r], len(second) - len(late)) for r in sorted(hung)})
-    if apart := _apart(second, before, since, ended):
+    if apart := _apart(second, before, since, ended, idle):
         return apart
     if late:
         a = late[min(late)]
@@ -122,7 +122,7 @@ def behind(answers: Answers) -> set[int]:
 
 
 def _apart(
-    answers: Answers, before: Answers, since: float, ended: Mapping[int, int]
+    answers: Answers, before: Answers, since: float, ended: Mapping[int, int], idle: float
 ) -> Apart | Waiting | None:
     """Whether ranks wait in collectives of a step that others do not take."""
     left = {r: a.step for r, a in answers.items() if a.left and not a.overdue}
@@ -146,7 +146,9 @@ def _apart(
         f" {how} before that step"
     )
     there = {r: answers[r] for r in (*gone, *here)}
-    return Apart(text) if _stand(there, before, since) else Waiting(text)
+    # one that has left by an exception may be about to end, and would be replaced
+    long = all(a.seconds >= idle for r in gone if (a := answers[r]).left)
+    return Apart(text) if long and _stand(there, before, since) else Waiting(text)
 
 
 def _stand(answers: Answers, before: Answers, since: float) -> bool:

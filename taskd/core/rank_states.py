@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from taskd.core.progress import Heard, Progress, Seen, phase_name
-from taskd.messages.node_progress import GONE, LEFT, STOPPED
+from taskd.messages.node_progress import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
 
 if TYPE_CHECKING:
@@ -142,8 +142,6 @@ class RankStates:
             return "stopped", "by a signal (SIGSTOP, a debugger): SIGCONT lets it go on"
         if self._phase(rank, number) == GONE and not known.ended:
             return "dead", ""
-        if self._phase(rank, number) == LEFT:
-            return "left", "its script has left the loop before this step"
         behind, then = self.job.hangs.behind
         # until the job has come to another step
         if incident is None and rank in behind and then > self.seen.came:

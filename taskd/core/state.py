@@ -78,6 +78,7 @@ class JobState:
         self.generation = 0
         self.interruption = 0
         self.protected = False  # every rank is in its loop, under our communicators
+        self.unprotected = ""  # why the ranks train on without protection
         self.handlers = False  # the ranks' frameworks repair themselves, see from_rank.RankJoined
         # no rank's state is right: what all have to load, until they have trained on from it
         self.load: Load | None = None
@@ -96,6 +97,13 @@ class JobState:
         self.out: list[c.Command] = []
         self.at = 0.0  # when the event under way happened, at most now: see clocks
         self._unfinished, self._going_on = PendingSet(), PendingSet()
+
+    @property
+    def unready(self) -> str:
+        """Why nothing is protected, where nothing is."""
+        if self.unprotected:
+            return f"the job trains without protection: {self.unprotected}"
+        return "not every rank has begun its protected loop"
 
     @property
     def repairs(self) -> bool:
@@ -150,6 +158,7 @@ class JobState:
     def begin_anew(self) -> None:
         """The scripts begin anew: nothing is protected until all of them have called protect()."""
         self.protected, self.released, self.restart, self.load = False, -1, "", None
+        self.unprotected = ""
         self.come_back(tuple(self.away))
         for rank in self.ranks.values():
             rank.joined, rank.finished, rank.ended = False, None, False

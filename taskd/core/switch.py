@@ -127,7 +127,7 @@ class Switch(Part):
         reasons = (
             (node is None, f"this job has no node {number}"),
             (node is not None and not node.living, f"node {number} is lost"),
-            (not job.protected, "not every rank has begun its protected loop"),
+            (not job.protected, job.unready),
             (
                 move and len(job.topology.nodes) == 1,
                 "a job of one node has no other copy of its state",

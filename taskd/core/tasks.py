@@ -110,7 +110,7 @@ class Tasks(Part):
             (bool(wrong), wrong),
             (not ranks or len(set(ranks)) < len(ranks), "name at least one rank, each only once"),
             (bool(beyond), f"this job has no ranks [{abbreviate(beyond)}]"),
-            (not job.protected, "not every rank has begun its protected loop"),
+            (not job.protected, job.unready),
             (self._task is not None, "another task is under way"),
         )
         refusal = next((why for holds, why in reasons if holds), "")

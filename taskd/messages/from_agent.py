@@ -139,6 +139,7 @@ class AgentJoined(Message, frozen=True):
     dumps: Dumps = ()  # that each of `joined` could begin from
     faults: FaultCount = FaultCount()  # in its container
     condemned: Ranks = ()  # on hardware that is to leave the job
+    unprotected: Text = ""  # why its ranks train on without protection
     # the generation in which its ranks last resumed; the ranks that are away since, and who stands
     # in for each
     resumed: Number = 0

@@ -15,8 +15,7 @@ PHASES = (
     *("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching"),
     *("left", "gone", "stopped"),
 )
-SETUP, LEFT = PHASES.index("setup"), PHASES.index("left")
-GONE, STOPPED = PHASES.index("gone"), PHASES.index("stopped")
+SETUP, GONE, STOPPED = PHASES.index("setup"), PHASES.index("gone"), PHASES.index("stopped")
 
 
 class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

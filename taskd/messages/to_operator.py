@@ -31,19 +31,7 @@ FAULTS = 5  # of an incident
 # and its process is ended; "evicted": that is ended for another reason; "dead": it has no
 # process; "replaced": it gets or has just got another one; "lost", "missing": its node is
 RANK_STATES = (
-    *(
-        "well",
-        "slow",
-        "late",
-        "left",
-        "stopped",
-        "hung",
-        "evicted",
-        "dead",
-        "replaced",
-        "away",
-        "lost",
-    ),
+    *("well", "slow", "late", "stopped", "hung", "evicted", "dead", "replaced", "away", "lost"),
     "missing",
 )
 AWAY = "away: others stand in for its ranks"  # state of a node

@@ -175,6 +175,7 @@ class Job:
         level = logging.INFO if reason == to_rank.ENDED else logging.WARNING
         log.log(level, "training continues without protection: %s", reason)
         slot.leave_on(0)
+        slot.started(slot.ALL_DONE)  # no other rank waits for this one
         if self.loop is not None:
             self.loop.draws.let_go()
             self._announced = self.loop.session.entries.announced

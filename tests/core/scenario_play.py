@@ -140,7 +140,7 @@ class Play:
                 given[name] = numbers(value)
             elif name == "faults":
                 given[name] = FaultCount(*map(int, value.split("/")))
-            elif name in ("agent", "moves_to", "former"):
+            elif name in ("agent", "moves_to", "former", "unprotected"):
                 given[name] = value
             elif name in ("moving", "handlers"):
                 given[name] = value == "1"

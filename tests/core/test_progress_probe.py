@@ -130,10 +130,13 @@ def test_ranks_that_wait_for_one_that_has_left_its_loop_wait_in_vain(gone, ended
     now = calls(at(0), gone, at(2))
     text = f"ranks [0, 2] wait in step 5 for ranks [1], {how} before that step"
     assert judge(now, now, {}, 0.0, ended=ended) == Waiting(text)
-    assert judge(now, now, now, 30.0, ended=ended) == Apart(text)
+    assert judge(now, now, now, 30.0, 0.2, 20.0, ended) == Apart(text)
+    # its script may be about to end, by an exception
+    soon = judge(now, now, now, 30.0, 0.2, 40.0, ended)
+    assert soon == (Waiting(text) if gone.left else Apart(text))
     # those that work may do without it; one in an earlier step is still to come to the end
     busy = calls(at(0, cpu=11.0 + IDLE * 30), gone, at(2))
-    assert judge(busy, busy, now, 30.0, ended=ended) == Waiting(text)
+    assert judge(busy, busy, now, 30.0, 0.2, 20.0, ended) == Waiting(text)
     early = calls(at(0, step=4), gone, at(2, step=4))
     assert isinstance(judge(early, early, early, 30.0, ended=ended), Hung)
     # one without a collective may wait for its data

@@ -101,6 +101,9 @@ class Epoch:
     interruption: int = 0
     released: int = -1  # no step before this one will be repeated
     protected: bool = False
+    # a rank's word that it cannot be protected, and why none of them is, by the manager's order
+    refusal: from_rank.NotProtected | None = None
+    unprotected: str = ""
     passing: bool = False  # its ranks are paused temporarily, by a manager that may be gone
     for_move: bool = False  # and for the move of a node
     moving: bool = False  # the newest interruption came in such a pause

@@ -196,6 +196,8 @@ class RankConnections:
             self._node.news.set()  # a launcher may get ready to replace it
             if self._given_up():
                 self._node.send_to_rank(rank, to_rank.Unprotected("no manager answered"))
+        elif isinstance(message, from_rank.NotProtected):
+            epoch.refusal = message
         elif isinstance(message, from_rank.RankRaised):
             rank.leaves_by = message.text
         elif isinstance(message, from_rank.RankInterrupted):

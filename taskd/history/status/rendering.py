@@ -23,7 +23,7 @@ ALARM, WARN, QUIET = "bold red", "bold yellow", "dim"
 STATES = {"repairing": ALARM, "silent": ALARM, "paused": WARN, "voting": WARN, "training": "green"}
 RANKS = {  # by state
     **dict.fromkeys(("hung", "dead", "lost", "missing", "evicted"), ALARM),
-    **dict.fromkeys(("slow", "late", "left", "stopped", "away"), WARN),
+    **dict.fromkeys(("slow", "late", "stopped", "away"), WARN),
     "replaced": "cyan",
 }
 # a step that takes so many times as long as usual, and so many seconds, is worth a line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ class Fit:
         self._spared = spared
         self._fit, self._epoch = trainer.fit_loop, trainer.fit_loop.epoch_loop
         self._state = TrainerState(trainer)
+        self._held: tuple[signal.Signals, Any] | None = None  # Lightning's handler
 
     def run(self) -> None:
         fit = self._fit
@@ -110,9 +112,16 @@ class Fit:
         of a batch and ends the loop after it: on each rank at its own step, and before the state is
         saved. Until the loop is over the script's own handler is there, if it has one."""
         number = settings.preemption_signal(os.environ)
-        if number is not None:
+        if number is not None and threading.current_thread() is threading.main_thread():
             original = self._trainer._signal_connector._original_handlers.get(number)
-            signal.signal(number, signal.SIG_DFL if original is None else original)
+            held = signal.signal(number, signal.SIG_DFL if original is None else original)
+            self._held = number, held
+
+    def _put_handler(self, job: Job) -> None:
+        """Put it back where the job trains on without protection."""
+        if self._held is not None and not job.protected:
+            held, self._held = self._held, None
+            signal.signal(*held)
 
     def _take_time(self, job: Job) -> None:
         """What takes much longer than a batch is not taken for a hang."""
@@ -154,6 +163,7 @@ class Fit:
             while not self._epoch.done:
                 try:
                     job.call(self._called, self._batch)
+                    self._put_handler(job)
                 except StopIteration:
                     break
                 finally:

@@ -40,6 +40,8 @@ _BASE = tuple(torch.nn.Module().__dict__)
 # of an optimizer, which the part for its groups and rows records
 _RECORDED = ("defaults", "state", "param_groups")
 
+REMEDY = "a buffer (register_buffer)"
+REMEDY_STATE = "a tensor in state[parameter]"
 Holder = torch.nn.Module | torch.optim.Optimizer
 
 
@@ -140,9 +142,10 @@ class Attributes(Values):
             log.warning(
                 "%s: its attribute %s is too large to record at every step, so none of its"
                 " attributes is recorded; after a repair they may have other values. Make what"
-                " training changes a buffer (register_buffer)",
+                " training changes %s",
                 name,
                 large[0],
+                REMEDY if isinstance(module, torch.nn.Module) else REMEDY_STATE,
             )
 
 

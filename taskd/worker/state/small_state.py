@@ -55,6 +55,10 @@ class Groups(Values):
                     _put_value(group, key, value)
 
 
+def is_value(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor)
+
+
 class OptimizerValues(Values):
     """What optimizers have for each parameter besides tensors (LBFGS's counters)."""
 
@@ -70,7 +74,7 @@ class OptimizerValues(Values):
             name: [
                 i
                 for i, p in enumerate(parameters_of(o))
-                if any(not isinstance(v, torch.Tensor) for v in (o.state.get(p) or {}).values())
+                if any(map(is_value, (o.state.get(p) or {}).values()))
             ]
             for name, o in self._optimizers.items()
         }
@@ -84,11 +88,7 @@ class OptimizerValues(Values):
             parameters = parameters_of(optimizer)
             # not of the others: asking for it would make it
             found[name] = {
-                i: {
-                    k: v
-                    for k, v in optimizer.state[parameters[i]].items()
-                    if not isinstance(v, torch.Tensor)
-                }
+                i: {k: v for k, v in optimizer.state[parameters[i]].items() if is_value(v)}
                 for i in indices
             }
         return found
@@ -101,7 +101,10 @@ class OptimizerValues(Values):
             optimizer = self._optimizers[name]
             parameters = parameters_of(optimizer)
             for index, values in of_parameters.items():
-                optimizer.state[parameters[index]].update(values)
+                state = optimizer.state[parameters[index]]
+                for key in [k for k, v in state.items() if k not in values and is_value(v)]:
+                    del state[key]
+                state.update(values)
 
 
 class Modes(Looker, Part):

@@ -4,8 +4,7 @@
 rank; stripes and copies between ranks work on them as flat bytes. *Private* are module buffers
 (batch-norm statistics differ per rank under DDP) and whatever differed when checksums were
 compared. Everything else with a state_dict() (scheduler, scaler, loader…) is small and kept whole,
-per rank. `parts` is the list of all that a record has. Of optimizers only `state` and
-`param_groups` are assumed.
+per rank. `parts` is the list of all that a record has.
 """
 
 from __future__ import annotations
@@ -123,11 +122,14 @@ class TrainingState:
         """Whether `refresh` is due; takes ~40 ns per tensor."""
         return self.places.changed()
 
-    def _others(self) -> list[int]:
-        """How many values that are no tensors each optimizer keeps."""
+    def _others(self) -> list[tuple[int, Any]]:
+        """Where optimizers keep values that are no tensors: the parameter's number and the key."""
         return [
-            sum(not isinstance(v, torch.Tensor) for held in o.state.values() for v in held.values())
+            (number, key)
             for o in self.optimizers.values()
+            for number, held in enumerate(o.state.values())
+            for key, value in held.items()
+            if not isinstance(value, torch.Tensor)
         ]
 
     def _loose(self) -> list[torch.nn.Parameter]:

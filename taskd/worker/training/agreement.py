@@ -13,6 +13,8 @@ from taskd.worker.training.recorder import Recorder
 
 log = logging.getLogger("taskd.worker")
 
+OF_OTHERS = "the state of another rank cannot be recorded"
+
 
 class Agreement:
     """What this rank's records depend on from others: the loop that they run, their state, how
@@ -40,13 +42,14 @@ class Agreement:
             raise WouldDiverge(f"the ranks run different loops: {differ}")
         if not is_due(step, self._repaired):
             return
-        state, why = session.state, ""
+        state, why = session.state, self._recorder.refused
         try:
-            self._recorder.refresh()
+            if not why:
+                self._recorder.refresh()
         except UNSUPPORTED as error:
             why = str(error)
         if replicas.most(len(why), present):
-            raise NotProtectable(why or "the state of another rank cannot be recorded")
+            raise NotProtectable(why or OF_OTHERS)
         self._agree_on_pace()
         found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:

@@ -27,7 +27,7 @@ from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
 from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
-from taskd.worker.training.agreement import Agreement
+from taskd.worker.training.agreement import OF_OTHERS, Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.recorder import Recorder
@@ -98,8 +98,7 @@ class Attempts:
             self.refused(refused)
             raise
         except UNSUPPORTED as error:
-            self.give_up(str(error))
-            return False
+            self.refuse(str(error))
         self._stamp += 1
         allocations.attempt(self._stamp)
         self._collectives = session.communicators.attempt_begins()
@@ -149,7 +148,8 @@ class Attempts:
             if self.open and self._agreement.due(self.step):
                 self._agreement.compare(self.step)
         except UNSUPPORTED as unsupported:
-            self.give_up(str(unsupported))
+            why = self._recorder.refused or str(unsupported)
+            self.give_up(why, report=not (self._recorder.refused or why == OF_OTHERS))
         except Exception as failed:
             if self._failed(failed):
                 return Ending.REPEATED
@@ -171,9 +171,10 @@ class Attempts:
             return False
         own = None
         try:
-            own = self._recorder.collect(self.step + 1) if not self.alone else None
+            if not self.alone and not self._recorder.refused:
+                own = self._recorder.collect(self.step + 1)
         except UNSUPPORTED as error:
-            self.give_up(str(error))
+            self.refuse(str(error))
         # the look above may have touched a lost page
         if damage.spoiled() and self._suspicion.spoiled(self.step):
             return False
@@ -182,8 +183,7 @@ class Attempts:
         self.inelastic.shares = self.shared
         self.step += 1
         self._cursor.index += 1
-        if own is not None:
-            self._recorder.commit(self.step, own)
+        self._recorder.commit(self.step, own)
         slot.progress(self.step, slot.COMMITTED)
         if self.profile is not None:
             self.profile.commits(self.step - 1)
@@ -226,23 +226,45 @@ class Attempts:
         self._session.agent.report(from_rank.RankRaised, self.step, text, refused=True)
         self.abandoned = True
 
-    def record(self, step: int, kind: int) -> bool:
-        """Recorder.wait; False if that has ended the protection."""
+    def recorder_waits(self, step: int, kind: int) -> bool:
+        """Recorder.wait; False if protection ends there."""
         try:
-            self._recorder.wait(step, kind)
+            if not self._recorder.refused:
+                self._recorder.wait(step, kind)
         except UNSUPPORTED as error:
-            self.give_up(str(error))
+            self.refuse(str(error))
+        if self._recorder.refused:
+            self.give_up(self._recorder.refused, report=False)
         return not self.alone
 
+    def before_calls(self) -> None:
+        """See Recorder.before_calls."""
+        try:
+            if not self.alone:
+                self._recorder.before_calls(self.step)
+        except UNSUPPORTED as error:
+            self.refuse(str(error))
+
+    def refuse(self, why: str) -> None:
+        """This rank cannot be recorded. It takes part in what ranks do together until they agree
+        that none of them is protected: at the next comparison, or at the end of the pass."""
+        self._check_whole(why)
+        self._recorder.refused = why[:2000]
+        self._session.agent.report(from_rank.NotProtected, self.step, self._recorder.refused)
+
     def give_up(self, why: str, report: bool = True) -> None:
-        """From now on this rank trains without protection. `report`: have the whole job do so."""
+        """From now on this rank trains without protection, as all others do from the same step on.
+        `report`: the manager does not know yet."""
+        self._check_whole(why)
+        self.alone = why[:2000]
+        if report:
+            self._session.agent.report(from_rank.NotProtected, self.step, self.alone)
+
+    def _check_whole(self, why: str) -> None:
         if self._session.standing.shrunk:
             raise RuntimeError(
                 f"this job trains without some of its ranks, which it cannot do unprotected: {why}"
             )
-        self.alone = why[:2000]
-        if report:
-            self._session.agent.report(from_rank.NotProtected, self.step, self.alone)
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""

@@ -86,7 +86,7 @@ class Calls:
         if self._loop.rejoin.calls:
             self._begin()
         elif not attempts.open:
-            self._recorder.before_calls(attempts.step)
+            attempts.before_calls()
         return attempts.step
 
     def call(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> tuple[bool, Any]:
@@ -199,6 +199,8 @@ class Calls:
 
     def _arrive(self, step: int, call: _Call) -> None:
         """Check what the script has done since the last call, or since this process came back."""
+        if self._recorder.refused:
+            return
         clean = self._recorder.is_clean(step)
         if self._given is not None:
             self._meet(self._given, call, clean)

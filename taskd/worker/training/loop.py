@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -134,9 +135,9 @@ class Loop:
             loads = self._iterator is not None
             try:
                 yield from self.sharing.hand_out(attempts.step + self.start, loads, self._ended)
-            except GeneratorExit:
-                # break, return or an exception: the other ranks may not be leaving
-                slot.progress(attempts.step, slot.LEFT)
+            except GeneratorExit:  # break, return or an exception
+                if not attempts.abandoned and not sys.is_finalizing():
+                    slot.progress(attempts.step, slot.LEFT)
                 self._end_pass()
                 raise
         return False
@@ -312,8 +313,7 @@ class Loop:
         self._follow(self.session.wait_for_orders(self._position, self))
 
     def _follow(self, outcome: object) -> bool:
-        """Apply the outcome of waiting for orders; return False if the loop continues where it
-        is."""
+        """Apply the outcome of a wait for orders; False if the loop continues where it is."""
         if isinstance(outcome, LeftAlone):
             self.attempts.give_up(outcome.reason, report=False)
         elif isinstance(outcome, Resumed):
@@ -350,7 +350,7 @@ class Loop:
         """Wait until the pass, committed here, is committed on every rank. Returns False if the
         loop was taken back."""
         session, step = self.session, self.attempts.step
-        if not self.attempts.record(step, PASS_END):
+        if not self.attempts.recorder_waits(step, PASS_END):
             return False
         slot.progress(step, slot.INTERRUPTED)
         session.copies.wait(session.built_at)
@@ -368,11 +368,11 @@ class Loop:
         self.recorder.end_pass()
 
     def _pause(self) -> None:
-        """Report that this rank is paused, and wait for the continue or for a repair. Everything
-        due before the step has run and its record is final, so no rank has to go back a step."""
+        """Report that this rank is paused, and wait for the continue or for a repair. Its record is
+        final, so no rank has to go back a step."""
         session, step = self.session, self.attempts.step
         slot.progress(step, slot.PAUSED)
-        if not self.attempts.record(step, PAUSED):
+        if not self.attempts.recorder_waits(step, PAUSED):
             return
         session.agent.report(from_rank.RankPaused, step)
 

@@ -84,6 +84,7 @@ class Recorder:
         self._last: Taken | None = None  # what was recorded at the last commit
         self._commits = 0
         self._unrecorded = False  # there was no room for the newest record
+        self.refused = ""  # why nothing is recorded any more
         session.gradients.watch(session.state.parameters())
 
     # -- when --------------------------------------------------------------------------------------
@@ -101,6 +102,8 @@ class Recorder:
         oldest = self.pace.oldest(step)
         if not self._draws.idle:
             self._draws.attempt_begins(step, oldest)
+        if self.refused:
+            return True
         whole = self.pace.due(step)
         taken = self._collect(step, whole, before)
         if damage.spoiled():
@@ -141,9 +144,13 @@ class Recorder:
         """Take what an attempt has left, as the start of `step`, if it is committed."""
         return self._collect(step, self.pace.every == 1, late=False)
 
-    def commit(self, step: int, taken: Taken) -> None:
-        """Record the result of `collect` as the start of `step`."""
+    def commit(self, step: int, taken: Taken | None) -> None:
+        """Record the result of `collect` as the start of `step`; None: it is not recorded."""
         session = self._session
+        if taken is None:
+            if not self._draws.idle:
+                self._draws.committed(step)
+            return
         if session.orders.listening:
             session.orders.committed()
         session.gradients.committed()
@@ -167,7 +174,7 @@ class Recorder:
 
     def before_calls(self, step: int) -> None:
         """Notice, from the start of the script's loop, what it changes before its first call."""
-        if self._last is None:
+        if self._last is None and not self.refused:
             self._last = self._collect(step, self.pace.every == 1)
 
     def wait(self, step: int, kind: int) -> None:

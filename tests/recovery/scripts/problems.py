@@ -27,8 +27,16 @@ class Of:
     """An object that no record can hold."""
 
 
-if problem == "object":
-    optimizer.register_step_post_hook(lambda o, *_: o.state[model.module.bias].update(of=Of()))
+def hold(optimizer, *_):
+    """In each rank after the first update, or in one of them later."""
+    calls[0] += 1
+    if problem == "object" or (rank == 1 and calls[0] > 4):
+        optimizer.state[model.module.bias]["of"] = Of()
+
+
+calls = [0]
+if problem in ("object", "one", "called"):
+    optimizer.register_step_post_hook(hold)
 
 
 class Samples(torch.utils.data.Dataset):
@@ -47,24 +55,42 @@ loader = torch.utils.data.DataLoader(
     Samples(), batch_size=8, num_workers=problem == "loader", collate_fn=list
 )
 job = taskd.protect(model=model, optimizer=optimizer)
-with model.join() if problem == "join" else contextlib.nullcontext():
-    for attempt in job.batches(iter(loader) if problem == "uneven" else loader):
-        if problem == "break" and attempt.step == 10 and rank == 1:
-            break
-        with attempt as (step, batch):
-            if problem == "slow" and rank == 1:
-                time.sleep(0.06)
-            loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
-            loss.backward()
-            if problem == "nan" and step == 10:
-                job.check(loss * float("nan"))
-            if problem == "raise" and step == 10 and rank == 1:
-                raise ValueError("bad sample 17")
-            if problem == "deadlock" and step == 10 and rank == 1:
-                dist.barrier()
-            optimizer.step()
-            optimizer.zero_grad()
-            time.sleep(0.01)
-        print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
+
+
+def train(step, batch):
+    if problem == "slow" and rank == 1:
+        time.sleep(0.06)
+    loss = model(torch.tensor(batch) + torch.randn(8, 8)).square().mean()
+    loss.backward()
+    if problem == "nan" and step == 10:
+        job.check(loss * float("nan"))
+    if problem == "raise" and step == 10 and rank == 1:
+        raise ValueError("bad sample 17")
+    if problem == "deadlock" and step == 10 and rank == 1:
+        dist.barrier()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.01)
+    return loss
+
+
+def say(step, loss):
+    print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
+
+
+if problem == "called":
+    data = job.iterate(loader)
+    while job.step < steps:
+        step = job.step
+        say(step, job.call(lambda step: train(step, next(data)), step))
+    job.finish()
+else:
+    with model.join() if problem == "join" else contextlib.nullcontext():
+        for attempt in job.batches(iter(loader) if problem == "uneven" else loader):
+            if problem == "break" and attempt.step == 10 and rank == 1:
+                break
+            with attempt as (step, batch):
+                loss = train(step, batch)
+            say(step, loss)
 dist.barrier()
 dist.destroy_process_group()

@@ -67,15 +67,13 @@ class Nodes:
         named, nodes = {rank for rank, _ in event.ranks}, event.nodes
         if event.kind == "globalFault":
             named, nodes = set(), nodes if "fault_nodes_exit" in event.actions else ()
-        kept = set()
         for rank in list(self._condemned):
             number = self._topology.node_of(rank)
             if number is not None and (rank in named or number in nodes):
                 del self._condemned[rank]
                 self._certain.add(number)
-                if event.kind != "globalFault":
-                    kept.add(number)
-        self._keep(kept)
+        if event.kind != "globalFault":  # after which a strategy is to come
+            self._keep(self._certain & self._topology.nodes.keys())
 
     def _keep(self, nodes: Iterable[int]) -> None:
         """Have the agents of these nodes remember it for the next manager: ClusterD does not say it
