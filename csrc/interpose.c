@@ -8,6 +8,7 @@
 #include "internal.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -16,6 +17,7 @@
 static int (*real_sigaction)(int, const struct sigaction *, struct sigaction *);
 static sighandler_t (*real_signal)(int, sighandler_t);
 static void (*real_exit)(int);
+static ssize_t (*real_write)(int, const void *, size_t);
 static ssize_t (*real_writev)(int, const struct iovec *, int);
 static ssize_t (*real_recv)(int, void *, size_t, int);
 static int (*real_getnameinfo)(const struct sockaddr *, socklen_t, char *, socklen_t, char *,
@@ -30,6 +32,7 @@ void taskd_real_resolve(void)
     *(void **)&real_sigaction = dlsym(RTLD_NEXT, "sigaction");
     *(void **)&real_signal = dlsym(RTLD_NEXT, "signal");
     *(void **)&real_exit = dlsym(RTLD_NEXT, "_exit");
+    *(void **)&real_write = dlsym(RTLD_NEXT, "write");
     *(void **)&real_writev = dlsym(RTLD_NEXT, "writev");
     *(void **)&real_recv = dlsym(RTLD_NEXT, "recv");
     *(void **)&real_getnameinfo = dlsym(RTLD_NEXT, "getnameinfo");
@@ -134,6 +137,26 @@ static int next_bind(int fd, const struct sockaddr *address, socklen_t length)
 TASKD_EXPORT int bind(int fd, __CONST_SOCKADDR_ARG address, socklen_t length)
 {
     return taskd_ports_bind(fd, address.__sockaddr__, length, next_bind);
+}
+
+/* What a rank prints into a pipe whose reader is gone, as in `... | tee`, is dropped from then on:
+ * EPIPE would end the program before the job's state is saved. */
+TASKD_EXPORT ssize_t write(int fd, const void *data, size_t length)
+{
+    resolve_late();
+    ssize_t done = real_write != NULL ? real_write(fd, data, length)
+                                      : syscall(SYS_write, fd, data, length);
+    if (done >= 0 || errno != EPIPE || (fd != STDOUT_FILENO && fd != STDERR_FILENO) ||
+        taskd_my_slot() == NULL)
+        return done;
+    int nothing = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (nothing >= 0 && dup2(nothing, fd) == fd)
+        done = (ssize_t)length;
+    else
+        errno = EPIPE;
+    if (nothing >= 0)
+        syscall(SYS_close, nothing);
+    return done;
 }
 
 static _Noreturn void leave(int status)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from pathlib import Path
 
 import click
 
-from taskd import settings
+from taskd import output_pipes, settings
 from taskd.cli import first_manager, free_ports
 from taskd.cli.arguments import Run, checked
 from taskd.core.incident import ladder
@@ -159,6 +160,7 @@ def command(
     if manager is not None:
         arrival.has_manager, place.start_again = True, manager.start_again
     os.environ.setdefault("TASKD_PROCESS_ENABLE", "on")
+    output_pipes.watch(logging.getLogger("taskd.agent"))
     try:
         # torch's own entry point, so that exit codes, error files and signals are torchrun's
         torch_run.main(list(torchrun))

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd import devices, logs, raised, settings, stacks
+from taskd import devices, logs, output_pipes, raised, settings, stacks
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank
 from taskd.messages.values import Position
@@ -138,6 +138,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         profile=partial(_profile, job),
     )
     control_thread.start(agent, answers)
+    output_pipes.watch(log)
     if session.device.needs_abort:
         session.aborter = Aborter(session.device)
     # an interpreter that exits normally writes DONE, and only then does the agent wait for its exit

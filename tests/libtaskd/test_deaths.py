@@ -103,3 +103,26 @@ def test_killed_in_the_middle_of_everything(page, ranks, line):
         assert not view.consistent or view.phase == view.step % 6
         page.reset(0)
         assert page.read(0).consistent
+
+
+@pytest.mark.parametrize("slot", [0, None])
+def test_what_nobody_reads_is_dropped_in_a_rank_alone(ranks, slot):
+    """Its output goes into a pipe whose reader has ended; any other pipe is the program's affair."""
+    code = """
+import os
+read, write = os.pipe()
+os.dup2(write, 1)
+os.close(write)
+other, far = os.pipe()
+os.close(other)
+os.close(read)
+for fd in (1, 1, far):
+    try:
+        os.write(2, b"%d " % os.write(fd, b"some text"))
+    except BrokenPipeError:
+        os.write(2, b"broken ")
+os.write(2, os.readlink("/proc/self/fd/1").encode()[:5])
+"""
+    status, _, errors = ranks.run(code, slot=slot)
+    dropped = "9 9 broken /dev/" if slot == 0 else "broken broken broken pipe:"
+    assert (status, errors) == (0, dropped)

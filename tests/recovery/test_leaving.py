@@ -125,6 +125,26 @@ def test_every_process_gets_the_signal(tmp_path, reference):
     training.assert_equal(result, reference(2, *script), 2)
 
 
+def test_the_reader_of_its_output_gets_the_signal_too(tmp_path):
+    """`taskd run ... | tee`: ranks print, and nobody is there to read it."""
+    (tmp_path / "job").mkdir()
+    script = f"{training.SCRIPTS / 'problems.py'} {tmp_path / 'job'} 2000 none"
+    run = f"{training.BIN / 'taskd'} run --nproc_per_node 2 {script} 2> errors"
+    # handled, not ignored: that would be inherited
+    shell = ["bash", "-c", f"trap : TERM; {run} | tee output-of-it; exit ${{PIPESTATUS[0]}}"]
+    env = training.environment(tmp_path / "job", TASKD_DUMP_PATH=str(tmp_path / "dumps"))
+    with training.Running(shell, tmp_path / "job", env, 2) as job:
+        printed = tmp_path / "job" / "output-of-it"
+        job.until("it trains", lambda: printed.exists() and printed.read_text().count("\n") > 40)
+        for process in of_job(job):
+            process.send_signal(signal.SIGTERM)
+        result = job.ended()
+    errors = (tmp_path / "job" / "errors").read_text()
+    assert result.status == SAVED, errors[-3000:]
+    assert len(steps_of(tmp_path)) == 1 and "BrokenPipeError" not in errors
+    assert "nobody reads standard output any more" in result.log("worker-0.log")
+
+
 @pytest.mark.long
 def test_a_rank_in_a_long_step_is_not_awaited(tmp_path, reference):
     script = ("steered.py", STEPS)
