@@ -19,7 +19,7 @@ def taskd(names):
 # What each package may import from taskd. The packages above protocol share a few small modules.
 SHARED = taskd(
     "records stacks raised start process_title cython_api devices logs file_thread settings"
-    " trainers"
+    " output_pipes trainers"
 )
 BELOW = taskd("core messages protocol") | SHARED
 MIDDLE = taskd("manager agent worker mindcluster")
@@ -43,6 +43,7 @@ ALLOWED = {
     "file_thread.py": set(),
     "stacks.py": set(),
     "raised.py": {"taskd.cython_api"},
+    "output_pipes.py": set(),
     "start.py": set(),
     "process_title.py": set(),
     "trainers.py": set(),

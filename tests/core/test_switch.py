@@ -21,6 +21,7 @@ def test_a_framework_that_copies_its_own_state_has_no_records_to_move(strategy, 
         sub_healthy=strategy,
         topology=SimpleNamespace(nodes=nodes, away=frozenset()),
         protected=True,
+        unready="",
         handlers=handlers,
     )
     why = switch.Switch(job, None, None, None).refusal(1)
@@ -34,6 +35,7 @@ def test_a_node_that_is_reported_is_marked_whatever_is_done_about_it(node, marke
         sub_healthy="ignore",
         topology=SimpleNamespace(nodes={n: SimpleNamespace(living=True) for n in range(2)}),
         protected=False,
+        unready="",
         handlers=False,
         say=said.append,
         note=lambda text: None,

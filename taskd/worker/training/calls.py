@@ -199,7 +199,7 @@ class Calls:
 
     def _arrive(self, step: int, call: _Call) -> None:
         """Check what the script has done since the last call, or since this process came back."""
-        if self._recorder.refused:
+        if self._recorder.refused or self._loop.attempts.alone:
             return
         clean = self._recorder.is_clean(step)
         if self._given is not None:
