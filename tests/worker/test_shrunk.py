@@ -68,7 +68,9 @@ def test_ranks_that_begin_to_differ_while_others_are_away_end_the_job(monkeypatc
     session = SimpleNamespace(
         rank=0, node=0, state=state, communicators=communicators, built_at=slot.interruption()
     )
-    recorder = SimpleNamespace(refresh=lambda: None, pace=SimpleNamespace(chosen=False))
+    pace = SimpleNamespace(chosen=False)
+    recorder = SimpleNamespace(refresh=lambda: None, pace=pace, refused="")
+    monkeypatch.setattr(replicas, "most", lambda value, present: value)
     found = replicas.Difference([1], replicas.Replicas())
     monkeypatch.setattr(replicas, "compare", lambda *given: found)
     compared = Agreement(session, SimpleNamespace(index=1), recorder)
