@@ -140,12 +140,12 @@ class Agent(Member):
         for rank in epoch.ranks.values():
             if rank.over == "ended well":
                 self.deaths.report_end(rank)
-        if epoch.refusal is not None and epoch.protected:
-            self.managers.send(epoch.refusal)
             if rank.replicas is not None:
                 self.report(structs.replace(rank.replicas, incarnation=rank.incarnation))
             if rank.connected:
                 self.report(from_rank.GroupReady(rank.number, rank.incarnation))
+        if epoch.refusal is not None and epoch.protected:
+            self.report(epoch.refusal)
         if self.left:
             self.report(from_agent.AgentLeft(self.node, True))
         self.leaving.repeat()

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from taskd.agent.ranks.model import Verdict
+from taskd.agent.ranks.model import Rank, Verdict
 from taskd.agent.supervisor import Supervisor, preloading
 from taskd.cython_api import library_path
+from taskd.messages import from_rank
 from taskd.protocol import keys
 
 
@@ -55,3 +56,40 @@ def test_libtaskd_comes_before_other_allocators(given, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", given.format(ours=ours, link=link))
     others = ":/lib/jemalloc.so" if "jemalloc" in given else ""
     assert preloading() == {"LD_PRELOAD": f"{ours}{others}"}
+
+
+def test_a_manager_that_asks_is_told_what_the_one_before_knew_of_each_rank(supervisor):
+    """Ranks say it once: that their groups are there, who has the same state, that they refuse."""
+    agent, told = supervisor.agent, []
+    supervisor.prepare(0, 0, {0: {}, 1: {}})
+    agent.epoch = epoch = agent.next
+    for number in (0, 1):
+        rank = epoch.ranks[number] = Rank(number, number, None, None, epoch.pipes[number])
+        rank.joined = rank.connected = True
+        rank.replicas = from_rank.OptimizerReplicas(number, 0, (((0, 1),),))
+    epoch.ranks[1].incarnation = 2
+    epoch.refusal = from_rank.NotProtected(1, 2, 7, "an object of a class")
+    agent.managers = SimpleNamespace(
+        here="",
+        link=SimpleNamespace(node=0),
+        addressee=(1, "m"),
+        send_voter_state=lambda: None,
+        begin=told.append,
+        send=told.append,
+    )
+    agent.store_address = ("host", 1)
+
+    def kinds():
+        told.clear()
+        agent.announce()
+        return [(type(m).__name__, getattr(m, "rank", None)) for m in told[1:]]
+
+    ranks = [
+        *(("OptimizerReplicas", 0), ("GroupReady", 0)),
+        *(("OptimizerReplicas", 1), ("GroupReady", 1)),
+    ]
+    epoch.protected = True
+    assert kinds() == [*ranks, ("NotProtected", 1)]
+    assert [m.incarnation for m in told[1:]] == [0, 0, 2, 2, 2]
+    epoch.protected = False  # it is known, and the ranks are told
+    assert kinds() == ranks
