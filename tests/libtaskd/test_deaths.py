@@ -107,7 +107,7 @@ def test_killed_in_the_middle_of_everything(page, ranks, line):
 
 @pytest.mark.parametrize("slot", [0, None])
 def test_what_nobody_reads_is_dropped_in_a_rank_alone(ranks, slot):
-    """Its output goes into a pipe whose reader has ended; any other pipe is the program's affair."""
+    """Its output goes into a pipe whose reader has ended; other pipes are the program's affair."""
     code = """
 import os
 read, write = os.pipe()

@@ -37,10 +37,9 @@ class Summary:
 
 class Analysis(Variables):
     """`own`: whether code with these globals is the script's; `meter`: whether the methods of this
-    object are looked into as well. `direct`: what the loops' own code
-    assigns; `ranges`: what `for` loops read to begin; `once`: what changes only where
-    `attempt.committed` is true. `lines`: where a variable is assigned, or read. `loop`: file and
-    line of the innermost loop."""
+    object are looked into as well. `direct`: what the loops' own code assigns; `ranges`: what `for`
+    loops read to begin; `once`: what changes only where `attempt.committed` is true. `lines`: where
+    a variable is assigned, or read. `loop`: file and line of the innermost loop."""
 
     def __init__(
         self,
