@@ -1,6 +1,7 @@
 /* The libc functions that libtaskd interposes when preloaded, except those of allocations.c. Each
- * writes a record, uses the table of signals.c, contains lost memory (damage.c) or drops what nobody
- * reads, and calls the real function; in a process without a slot, only the real function.
+ * writes a record, uses the table of signals.c, contains lost memory (damage.c) or drops output
+ * that nobody reads, and calls the real function; in a process without a slot, only the real
+ * function.
  *
  * fork, vfork, exec and posix_spawn are not interposed: a C wrapper of vfork crashes the parent,
  * and libc's own callers would bypass a wrapper of execve. pthread_atfork and the environment keep

@@ -27,6 +27,7 @@ CONSTANT = (
 )
 _ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
 _LIBRARIES = {"torch", "numpy", "taskd", *sys.stdlib_module_names} - {"__main__"}
+_PLAIN = {*SCALARS, str}
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
@@ -58,7 +59,7 @@ class Own:
         held = stored(value)
         return (
             0 < len(held) <= ITEMS
-            and all(type(v) in (*SCALARS, str) for v in held.values())
+            and all(type(v) in _PLAIN for v in held.values())
             and type(value).__module__.partition(".")[0] not in _LIBRARIES
         )
 

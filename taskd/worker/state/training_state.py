@@ -23,7 +23,15 @@ from taskd.worker.state.part import Parts
 from taskd.worker.state.pieces import LOOSE, Key
 from taskd.worker.state.private_tensors import Buffers, Shards
 from taskd.worker.state.replicas import Replicas
-from taskd.worker.state.small_state import OBJECT, Groups, Modes, Object, OptimizerValues, Synced
+from taskd.worker.state.small_state import (
+    OBJECT,
+    Groups,
+    Modes,
+    Object,
+    OptimizerValues,
+    Synced,
+    is_value,
+)
 
 
 class TrainingState:
@@ -129,7 +137,7 @@ class TrainingState:
             for o in self.optimizers.values()
             for number, held in enumerate(o.state.values())
             for key, value in held.items()
-            if not isinstance(value, torch.Tensor)
+            if is_value(value)
         ]
 
     def _loose(self) -> list[torch.nn.Parameter]:
