@@ -1,5 +1,5 @@
 """The exception that ended a rank: the rank leaves its traceback in the directory that it shares
-with its agent.
+with its agent. And those of signals, which may arrive anywhere.
 
 `import taskd` puts `offer` before the hook that prints tracebacks. Imports only the standard
 library.
@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
+import signal
 import stat
 import sys
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import CodeType, TracebackType
+from typing import Any
 
 LIMIT = 32 << 10  # bytes of one traceback; a longer one keeps its beginning and its end
 SENT = 16 << 10  # characters of one that an agent tells the manager
@@ -83,6 +86,24 @@ def is_rank() -> bool:
     from taskd.cython_api import slot
 
     return slot.number() is not None or "TASKD_SLOT" in os.environ
+
+
+def heed(error: BaseException) -> None:
+    """Raise `error` again if the handler of a signal raised it: Python calls handlers between any
+    two lines of the main thread, and it is for the script, as that of a loader whose worker has
+    died. First thing where taskd passes over what the script's values raise."""
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    if any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)):
+        raise error
+
+
+def _code(handler: Any) -> CodeType | None:
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    handler = getattr(handler, "__func__", handler)
+    if not hasattr(handler, "__code__") and callable(handler):
+        handler = type(handler).__call__
+    return getattr(handler, "__code__", None)
 
 
 def leave(text: str) -> None:

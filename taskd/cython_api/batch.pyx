@@ -5,6 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 
 from cpython.bytes cimport PyBytes_AsString, PyBytes_Size
 
+from taskd import raised
 from taskd.cython_api.libtaskd cimport taskd_checksum
 
 cdef enum:
@@ -86,7 +87,8 @@ cdef class Look:
             self.holders.append(value)
         try:
             self.read(value, kind, depth)
-        except Exception:  # compiled libraries raise what they like
+        except Exception as error:  # compiled libraries raise what they like
+            raised.heed(error)
             self.lacks(value)
         return 0
 

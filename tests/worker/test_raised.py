@@ -3,11 +3,18 @@ replacement while the interpreter is taken apart."""
 
 from __future__ import annotations
 
+import collections
+import functools
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+import torch
+
+from taskd import raised
+from taskd.worker.state import content
 
 PROGRAM = """
 import atexit, sys, threading, time
@@ -69,3 +76,52 @@ def test_other_ends_are_python_s(tmp_path, end, status):
     done = run(end, tmp_path, True)
     assert done.returncode == status, done.stderr
     assert "taken apart" in done.stdout and "registered before" in done.stdout
+
+
+# -- handlers of signals, whose exceptions may arrive anywhere -------------------------------------
+
+
+class Handler:
+    def __call__(self, *_):
+        raise RuntimeError("a worker died")
+
+    method = __call__
+
+
+class Inherits(Handler):
+    pass
+
+
+def ends(*_):
+    raise RuntimeError("a worker died")
+
+
+class Batch(collections.UserDict):
+    """A signal arrives while it is read."""
+
+    def __iter__(self):
+        signal.raise_signal(signal.SIGUSR2)
+        return super().__iter__()
+
+
+HANDLERS = [ends, Handler().method, Handler(), Inherits(), functools.partial(ends)]
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=lambda h: type(h).__name__)
+def test_what_a_handler_raises_is_for_the_script(handler):
+    """A loader's handler raises once; a loader that goes on without it waits for a dead worker."""
+    before = signal.signal(signal.SIGUSR2, handler)
+    try:
+        with pytest.raises(RuntimeError, match="a worker died"):
+            content.look([Batch(x=1.0)])
+        try:
+            list(Batch())
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match="a worker died"):
+                raised.heed(error)
+        try:
+            torch.zeros(2).view(3)
+        except RuntimeError as error:
+            raised.heed(error)
+    finally:
+        signal.signal(signal.SIGUSR2, before)

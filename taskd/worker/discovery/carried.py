@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from taskd import raised
 from taskd.worker.discovery import reach
 
 log = logging.getLogger("taskd.worker")
@@ -177,7 +178,8 @@ def _graph(tensor: torch.Tensor) -> Any:
     """The node that made the tensor, or None."""
     try:
         return tensor.grad_fn
-    except RuntimeError:  # a view whose base was written to since: torch refuses to name it
+    except RuntimeError as error:  # of a view whose base was written to since
+        raised.heed(error)
         return None
 
 
@@ -195,7 +197,8 @@ def _in_generators(values: Iterable[Any]) -> list[Any]:
 def _memory(tensor: torch.Tensor) -> int:
     try:
         return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):  # sparse, or without a storage
+    except RuntimeError as error:  # sparse, or without a storage
+        raised.heed(error)
         return 0
 
 

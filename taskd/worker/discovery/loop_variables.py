@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from taskd import raised
 from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
 from taskd.worker.discovery.script import CONSTANT, Own, frames_of
@@ -127,6 +128,7 @@ class LoopVariables:
             self._say([f"{UNSEEN}: {error}: {GIVE}"])
             return
         except Exception as error:  # a search must not end a job
+            raised.heed(error)
             log.warning("could not look for %s", UNSEEN, exc_info=True)
             self._say([f"{UNSEEN}: {type(error).__name__}: {GIVE}"])
             return

@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel
 
+from taskd import raised
 from taskd.worker.discovery import holders, reach
 from taskd.worker.discovery.reach import Root
 from taskd.worker.state import loading, plain
@@ -48,7 +49,8 @@ def find(given: dict[str, Any], everything: bool) -> Found:
     """Search the script that calls protect(). Never raises: a search must not end a job."""
     try:
         return search(given, reach.of_caller(), everything)
-    except Exception:
+    except Exception as error:
+        raised.heed(error)
         log.warning(
             "could not look for what belongs to the protected objects and was not given to"
             " protect()",

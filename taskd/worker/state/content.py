@@ -8,7 +8,6 @@ device is not read, since that would wait for it.
 from __future__ import annotations
 
 import collections
-import contextlib
 import datetime
 import decimal
 import enum
@@ -29,6 +28,7 @@ from typing import Any
 
 import torch
 
+from taskd import raised
 from taskd.cython_api import batch
 from taskd.cython_api.batch import Look
 from taskd.worker.state.plain import is_dense
@@ -208,8 +208,10 @@ class Copy:
     def of(seen: Look) -> Copy:
         tensors, arrays = [], []
         for tensor in seen.tensors:
-            with contextlib.suppress(RuntimeError, NotImplementedError, TypeError):
+            try:
                 tensors.append((tensor, tensor.detach().clone()))
+            except (RuntimeError, TypeError) as error:  # of a layout that has none
+                raised.heed(error)
         for array in seen.arrays:
             if isinstance(array, bytearray):
                 arrays.append((array, bytes(array)))
@@ -239,7 +241,8 @@ def _equal(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
         return False
     try:
         return torch.equal(tensor.detach(), copy)
-    except (RuntimeError, NotImplementedError, TypeError):  # of a layout that has none
+    except (RuntimeError, TypeError) as error:
+        raised.heed(error)
         return False
 
 

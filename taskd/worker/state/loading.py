@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 
+from taskd import raised
 from taskd.worker.state import fabric, plain
 
 log = logging.getLogger("taskd.worker")
@@ -113,6 +113,7 @@ def _load(loader: Any, state: bytes) -> bool:
         loader.load_state_dict(plain.decode(state))
         return True
     except Exception as error:  # the script's code
+        raised.heed(error)
         log.warning(
             "%s cannot be moved by its load_state_dict(): %s: %s",
             type(loader).__name__,
@@ -129,7 +130,8 @@ def state(loader: Any) -> bytes:
         return b""
     try:
         data = plain.encode(loader.state_dict())
-    except Exception:  # the script's code; the loader is drawn from again
+    except Exception as error:  # the script's code; the loader is drawn from again
+        raised.heed(error)
         return b""
     return data if len(data) <= STATE_LIMIT else b""
 
@@ -141,8 +143,10 @@ def plan(loader: Any) -> str:
     """How many batches torch's loaders give, and of which epoch, as the script has set it."""
     found, inside = [], fabric.inside(loader)
     if isinstance(inside, DataLoader):
-        with contextlib.suppress(Exception):  # of an IterableDataset it may be unknown
+        try:
             found.append(f"{len(inside)} batches")
+        except Exception as error:  # of an IterableDataset it may be unknown
+            raised.heed(error)
         for sampler in (inside.sampler, getattr(inside.batch_sampler, "sampler", None)):
             # what counts its passes itself, as Fabric does, is at the first in a replacement
             counts = getattr(type(sampler), "__iter__", None) is not DistributedSampler.__iter__
