@@ -300,12 +300,13 @@ class SchedulerDied(Message, frozen=True):
 
 
 class RecordsSaved(Message, frozen=True):
-    """The agent of `node` has written its ranks' records to the dump, or failed: `why`."""
+    """The agent of `node` has written the records of `ranks` to the dump, or failed: `why`."""
 
     node: Node
     interruption: Number
     files: tuple[File, ...]
     why: Text = ""
+    ranks: tuple[Rank, ...] = ()
 
 
 class Sealed(Message, frozen=True):

@@ -28,6 +28,7 @@ from typing import IO, Any
 from blake3 import blake3
 
 from taskd import file_thread
+from taskd.core.abbreviate import abbreviate
 from taskd.records.sealed import Seal
 
 MANIFEST = "manifest.json"
@@ -83,6 +84,16 @@ class Found:
     world_size: int
     ranks: frozenset[int]  # that have a record
     files: frozenset[str] = frozenset()
+
+    def check_whole(self) -> None:
+        """Raises BadDump if a rank has no record: it could not go on from here."""
+        if lacking := sorted(set(range(self.world_size)) - self.ranks):
+            raise BadDump(
+                f"{self.path} has no record of ranks [{abbreviate(lacking)}]: their node and the"
+                f" keepers of its records were lost together. Load {STATE}/ with"
+                " torch.distributed.checkpoint instead; random numbers and loader positions of"
+                " these ranks are not known"
+            )
 
 
 def write_records(directory: Path, records: Iterable[tuple[int, int, bytes]]) -> list[File]:
@@ -190,9 +201,10 @@ def _age(found: Found) -> tuple[int, float]:
 
 
 def clear(place: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` dumps that this job could read, and what is left of dumps
+    """Remove all but the newest `keep` dumps that a job could begin from, and what is left of dumps
     that were never completed. Returns what was removed."""
-    dumps = sorted(complete(place)[0], key=lambda f: _age(f)[::-1], reverse=True)
+    whole = [f for f in complete(place)[0] if len(f.ranks) == f.world_size]
+    dumps = sorted(whole, key=lambda f: _age(f)[::-1], reverse=True)
     doomed = [f.path for f in dumps[keep:]]
     with contextlib.suppress(OSError):
         for path in place.glob(".step-*.partial"):

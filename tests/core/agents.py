@@ -75,8 +75,8 @@ class Agents(Part):
             )
         elif isinstance(command, to_agent.SaveRecords):
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
-            saved = from_agent.RecordsSaved(node.number, command.interruption, (), why)
-            self.world.shrinking.save(node, command)
+            ranks = () if why else self.world.shrinking.save(node, command)
+            saved = from_agent.RecordsSaved(node.number, command.interruption, (), why, ranks)
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, to_agent.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""

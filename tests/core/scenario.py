@@ -56,6 +56,7 @@ begins a comment. Inputs:
     WHO is busy for 30 s
     WHO has recorded the state | WHO has saved the state
     node 1 has saved its records | node 1 could not save its records: text
+    node 1 has saved its records of ranks 2-3            default: of its ranks, and of lost nodes
     node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
     WHO rebuilt | WHO restored ab12 | WHO failed: reason
     WHO committed 5 | WHO finished before 10
@@ -166,8 +167,11 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         NODE + r"could not take the records of ranks? (?P<away>[\d,-]+): (?P<why>.*)",
         Play.records_not_taken,
     ),
-    (NODE + r"has saved its records", Play.records_saved),
-    (NODE + r"could not save its records: (?P<why>.*)", event(from_agent.RecordsSaved, files=())),
+    (NODE + r"has saved its records(?: of ranks? (?P<who>[\d,-]+))?", Play.records_saved),
+    (
+        NODE + r"could not save its records: (?P<why>.*)",
+        event(from_agent.RecordsSaved, files=(), ranks=()),
+    ),
     (NODE + r"has sealed the dump at (?P<path>\S+)", event(from_agent.Sealed, why="")),
     (NODE + r"could not seal the dump: (?P<why>.*)", event(from_agent.Sealed, path="")),
     (r"node (?P<node>\d+): no rank has begun (?P<step>\d+)", event(from_agent.StepsBegun)),

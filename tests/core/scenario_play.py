@@ -8,6 +8,7 @@ from typing import Any
 
 from taskd.core import events as e
 from taskd.core.coordinator import Coordinator
+from taskd.core.incident.dump import Dump
 from taskd.core.settings import Settings
 from taskd.messages import from_agent, from_rank
 from taskd.messages.values import FaultCount, Load, Preparation
@@ -228,9 +229,18 @@ class Play:
         nothing = (None,) * len(gone)
         return self.step(from_agent.RecordsTaken(int(node), interruption, gone, nothing, why))
 
-    def records_saved(self, options: dict[str, str], node: str) -> list[str]:
-        files = ((f"records/node-{node}", 10, "ab"),)
-        return event(from_agent.RecordsSaved, files=files, why="")(self, options, node=node)
+    def records_saved(self, options: dict[str, str], node: str, who: str | None) -> list[str]:
+        """By default those of its ranks, of those they stand in for, and of the lost nodes whose
+        records it keeps."""
+        job, incident = self.coordinator.job, self.coordinator.recovery.incident
+        assert incident is not None and isinstance(incident.round.dump, Dump)
+        kept = [lost for lost, keeper in incident.round.dump.lost if keeper == int(node)]
+        ours = {r for r in job.ranks if job.topology.node_of(r) in (int(node), *kept)}
+        ours |= {away for away, by in job.stand_ins.items() if by in ours}
+        ranks = numbers(who) if who else tuple(sorted(ours))
+        files = tuple((f"records/rank-{r}", 10, "ab") for r in ranks)
+        make = event(from_agent.RecordsSaved, files=files, why="", ranks=ranks)
+        return make(self, options, node=node)
 
     # -- ranks
 

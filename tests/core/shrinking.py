@@ -106,6 +106,7 @@ class Shrinking(Part):
 
     # -- a dump ------------------------------------------------------------------------------------
 
-    def save(self, node: Node, order: to_agent.SaveRecords) -> None:
+    def save(self, node: Node, order: to_agent.SaveRecords) -> tuple[int, ...]:
         saved = self.world.chains.saved(node, order.step, order.lost)
         self.world.dumped.setdefault(order.name, set()).update(saved)
+        return tuple(sorted(saved))

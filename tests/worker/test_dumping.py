@@ -205,7 +205,7 @@ def test_a_lost_record_leaves_out_what_only_it_had(tmp_path):
     assert "model.0.weight" not in names(found) and "head.weight" in names(found)
     with pytest.raises(checkpoint.CheckpointException, match=r"Missing key .* model.0.weight"):
         of_torch(found, {"model": {"0.weight": torch.zeros(10, 6)}})
-    with pytest.raises(dumps.BadDump, match="no record of rank 2"):
+    with pytest.raises(dumps.BadDump, match=r"no record of ranks \[2\]"):
         load(2, fsdp, found)
     # a replica has the same parts
     assert_whole(dump(tmp_path / "other", partial(of_rank, layout=hsdp), [0, 1, 3]))
@@ -272,6 +272,26 @@ def test_another_world_size_is_refused(tmp_path, monkeypatch):
     with pytest.raises(dumps.BadDump, match=r"saved by 4 ranks, this job has 2: .* cannot be kept"):
         chosen(0, 2)
     assert chosen(0, WORLD) == STEP
+
+
+def test_a_dump_without_a_record_is_passed_over_by_all_ranks(tmp_path, monkeypatch):
+    """Also by those that have theirs, or the job would begin from nothing that all can."""
+    monkeypatch.setenv("TASKD_DUMP_PATH", str(tmp_path))
+    monkeypatch.setenv("TASKD_RESUME_PATH", "auto")
+    make = partial(of_rank, layout=fsdp)
+    older = dump(tmp_path / "older", make)
+    newer = dump(tmp_path / "newer", make, [0, 1, 3])
+    assert dumps.complete(tmp_path)[0] == [newer, older]
+    for rank in range(WORLD):
+        found = in_rank(rank, lambda r=rank: choosing.find(of_rank(r, layout=fsdp), r, WORLD))
+        assert list(found.values()) == [older]
+    # nothing replaces what may be the last copy of something, and it takes no other's place
+    assert dumps.clear(tmp_path, 1) == []
+    assert dumps.complete(tmp_path)[0] == [newer, older]
+    monkeypatch.setenv("TASKD_RESUME_PATH", str(newer.path))
+    for rank in (1, 2):
+        with pytest.raises(dumps.BadDump, match=r"no record of ranks \[2\]"):
+            chosen(rank, WORLD)
 
 
 @pytest.mark.parametrize("name", ["state/__3_0.distcp", "state/.metadata", "index"])

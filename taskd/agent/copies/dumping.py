@@ -73,7 +73,8 @@ def save_records(
                 for rank, (kind, payload) in found.items()
             ]
             files = dumps.write_records(work, renewed)
-            report(from_agent.RecordsSaved(node, order.interruption, tuple(files)))
+            ranks = tuple(sorted(found))
+            report(from_agent.RecordsSaved(node, order.interruption, tuple(files), ranks=ranks))
         except (OSError, sealed.BadRecord) as error:
             failed(epoch.vanished or str(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from taskd.core import optimizer_replicas, repair
+from taskd.core.abbreviate import abbreviate
 from taskd.core.incident import checkpoint, dump
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Work
@@ -88,8 +89,16 @@ class Save(Work):
         if isinstance(event, from_agent.Sealed):
             if event.why:
                 return Move.SPENT, f"the dump could not be sealed: {event.why}"
+            assert isinstance(saving, dump.Dump)  # a framework's checkpoint is never sealed
             done = f"the state at the start of step {saving.step} is at {event.path}"
-            return self._done(incident, event.path, done)
+            lacking = set(range(self._job.topology.world_size)) - saving.recorded
+            if lacking:
+                done += (
+                    f", but without the records of ranks [{abbreviate(sorted(lacking))}], which"
+                    " were lost with all that kept them: no job can begin from it. Its state/"
+                    " can be read with torch.distributed.checkpoint"
+                )
+            return self._done(incident, "" if lacking else event.path, done)
         if isinstance(event, from_rank.StateSaved):
             saving.saved_by(event.rank)
         elif event.why:
@@ -97,6 +106,7 @@ class Save(Work):
             return Move.SPENT, why
         elif isinstance(saving, dump.Dump):
             saving.waiting.discard(event.node)
+            saving.recorded.update(event.ranks)
         saving.files += event.files
         saving.advance(self._job)
         return self._done(incident, saving.done, saving.done) if saving.done else None

@@ -37,6 +37,7 @@ class Dump:
     saved: bool = False  # by the saver
     sealing: bool = False
     files: list[File] = field(default_factory=list)
+    recorded: set[int] = field(default_factory=set)  # ranks whose record is in it
     done: str = ""  # see Checkpoint.done; the agent that seals reports the end
 
     def saved_by(self, rank: int) -> None:
@@ -65,7 +66,7 @@ class Dump:
                     self.name,
                     self.stripes,
                     job.topology.world_size,
-                    len({name for name, _, _ in self.files}),
+                    len(self.recorded),
                 )
             )
         elif self.saved and not self.sealing:

@@ -76,8 +76,8 @@ def _check(
                 f" with {found.world_size} ranks, or load {found.path / dumps.STATE} with"
                 " torch.distributed.checkpoint.load, which reads the tensors into any layout"
             )
-        if rank in found.ranks:
-            dumps.check(found, f"{dumps.RECORDS}/rank-{rank}")
+        found.check_whole()  # all ranks pass the same dumps over
+        dumps.check(found, f"{dumps.RECORDS}/rank-{rank}")
         dumping.check_layout(state, found, rank)
         if whole:
             dumping.check_files(found, rank)

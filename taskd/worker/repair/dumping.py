@@ -224,11 +224,7 @@ def load(state: TrainingState, found: dumps.Found, rank: int) -> tuple[int, Entr
 def _record(found: dumps.Found, rank: int) -> tuple[int, Entry]:
     """Kind and content of the rank's record. Raises dumps.BadDump, BadRecord, OSError."""
     if rank not in found.ranks:
-        raise dumps.BadDump(
-            f"{found.path} has no record of rank {rank}: its node and the keeper of its records"
-            f" were lost together. Load {dumps.STATE}/ with torch.distributed.checkpoint instead;"
-            " random numbers and loader positions of such ranks are not known"
-        )
+        found.check_whole()
     data = (found.path / dumps.RECORDS / f"rank-{rank}").read_bytes()
     return data[0], entry.decode(memoryview(data)[1:], dumps.seal_of(rank), found.step)
 
