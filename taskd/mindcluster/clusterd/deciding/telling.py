@@ -83,8 +83,8 @@ class Telling:
     def _spared(self, rank: int) -> bool:
         """Whether the rank is starting on a node that had been replaced when ClusterD began anew:
         told of it, it would have the new pod replaced."""
-        node = self._job.topology.node_of(rank)
-        return node in self._reports.spared and self._job.ranks[rank].alive
+        node, state = self._job.topology.node_of(rank), self._job.ranks.get(rank)
+        return node in self._reports.spared and state is not None and state.alive
 
     def _look(self, incident: Incident, awaits: str, needs: bool, now: float) -> dict[int, int]:
         """The faults at present. ClusterD begins nothing as long as each process is there: a fault
