@@ -319,6 +319,9 @@ class Cluster(Part):
         at = order.epoch, order.generation, True, order.interruption
         fresh = Node(old.number, old.ranks, *at, agent=order.agent, joined=self.world.manager)
         whole = self.has_records(order, old)
+        # what they have of the former agent stays until they keep the new one's
+        living, named = {n.agent for n in self.world.nodes if not n.gone}, dict(order.records)
+        fresh.kept_by = tuple(host for host in old.kept_by if host in living and host in named)
         left = tuple(r.record if whole else None for r in old.ranks)
         if self.world.elastic:
             fresh.files = self.world.shrinking.fetched(order)
