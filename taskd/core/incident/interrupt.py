@@ -142,7 +142,7 @@ class Interrupt(Work):
         undead = [r for r in self.silent(incident) if r in incident.killed]
         if undead and incident.strategy in ladder.KEEPING:  # their records are not needed
             incident.killed.clear()
-            return stopped(self._job, incident)
+            return None if self._any_running(incident) else stopped(self._job, incident)
         if undead:
             why = f"ranks [{abbreviate(undead)}] were still alive"
             return Move.SPENT, f"{why} {self._job.settings.kill:.0f} s after SIGKILL"

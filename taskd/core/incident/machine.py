@@ -380,7 +380,7 @@ class Recovery(Part):
     def _too_late(self, incident: Incident, now: float) -> None:
         """The phase's time is up: evict the ranks it waits for; if that cannot help, the strategy
         has failed."""
-        phase, silent = incident.phase, self.silent()
+        phase = incident.phase
         if phase is Phase.CONSULT:
             limit = self._job.settings.advice
             self.alone(f"the advisor has not named a strategy within {limit:g} s", now)
@@ -392,7 +392,7 @@ class Recovery(Part):
                 if self.phase is not phase:
                     return
         else:
-            seconds = now - incident.timeline.entered[-1][1]
+            silent, seconds = self.silent(), now - incident.timeline.entered[-1][1]
             mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
             self.join(listed(mute), now=now)
             incident.hung |= set(silent)
