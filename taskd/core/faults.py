@@ -209,6 +209,7 @@ class Faults(Part):
             (event.demand is Demand.MOVE_NODE, refusal or strategy),
             (not job.protected, f"{job.unready}{remembered}"),
             (rank.ended, "the rank has ended"),
+            (job.complete, "training is complete, and the ranks end by themselves"),
             (killed, "the rank is already being replaced"),
             (
                 stateless and event.demand is Demand.RETRY,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import Faults
+from taskd.core.incident.end import over
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.incident.state import Incident
 from taskd.core.pause import Pause
 from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
@@ -50,11 +52,24 @@ class Finishing:
         rank.ended = True
         if self._recovery.phase is Phase.RESUME:
             self._recovery.committed(event.rank, now)
-        elif self._recovery.incident is not None:
-            self._recovery.spent(
-                f"rank {event.rank} has ended and can no longer take part in a repair", now
-            )
+        elif (incident := self._recovery.incident) is not None:
+            why = f"rank {event.rank} has ended"
+            if self._moot(incident):
+                why += ", as the others will: training was complete when the fault was reported"
+                over(self._job, incident, "repaired", now, why)
+                self._recovery.drop(why)
+            else:
+                self._recovery.spent(f"{why} and can no longer take part in a repair", now)
         self.check(now)
+
+    def _moot(self, incident: Incident) -> bool:
+        """Whether no process is missing or about to be, and none waits: all are past their
+        loops."""
+        job = self._job
+        asked = incident.phase is Phase.INTERRUPT and not incident.round.reports
+        gone = incident.new or incident.killed or incident.evicted or job.topology.lost
+        alive = all(rank.alive for rank in job.ranks.values())
+        return job.complete and asked and alive and not gone and incident.moving is None
 
     def _quit(self, event: from_agent.RankEnded, now: float) -> None:
         """The rank has exited in the middle of its loop. If all ranks do, the job is done;

@@ -345,6 +345,11 @@ class JobState:
         state = self.ranks.get(number)
         return state is not None and state.finished is None and not state.quit
 
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have left their loops and one has ended since."""
+        return self.released > 0 and any(r.ended and not r.quit for r in self.ranks.values())
+
     def release_if_finished(self) -> None:
         """Release all ranks once every loop has ended: none will be rolled back after that."""
         if not self.protected or self._unfinished.any(

@@ -111,7 +111,7 @@ class End(Work):
             job.retried += 1
             incident.uncount(job)
             job.restart_all(f"{reason} This is time {job.retried} of {job.settings.retries}.")
-            self._tell(incident, "restarted", now)
+            over(job, incident, "restarted", now)
         # until another pod comes, which `recover` has waited for
         elif (
             job.settings.pods
@@ -120,10 +120,10 @@ class End(Work):
             and "recover" not in incident.failed
         ):
             incident.uncount(job)
-            self._tell(incident, "restarted", now)
+            over(job, incident, "restarted", now)
             job.exhausted = reason
         else:
-            self._tell(incident, "ended", now)
+            over(job, incident, "ended", now)
             job.give_up(*self._ending(incident, reason))
         return None
 
@@ -141,6 +141,12 @@ class End(Work):
     def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
         """The explanation for the user, as one paragraph."""
         job = self._job
+        if job.complete:
+            return (
+                f"{_counted(incident.faults)}. Training was complete: all ranks had committed step"
+                f" {job.released - 1} and left their loops. What a script does after its loop"
+                " cannot be repaired once a rank has ended."
+            )
         tried = "; ".join(incident.tried) or "nothing"
         if not incident.tried and job.settings.ladder == ("exit",):
             tried += NONE_SET
@@ -172,23 +178,26 @@ class End(Work):
         named = [f"node {n} ({nodes[n].records[0] or 'its address is not known'})" for n in found]
         return f", on {abbreviate(named, few=NAMED)},"
 
-    def _tell(self, incident: Incident, result: str, now: float) -> None:
-        """Write it into the journal, as Closed does for one that was repaired."""
-        self._job.journal(
-            "incident",
-            incident=incident.number,
-            began=incident.began,
-            result=result,
-            strategy=incident.strategy,
-            faults=list(incident.faults),
-            ranks=sorted(incident.replaced),
-            step=-1,
-            reached=incident.round.reached,
-            seconds=now - incident.began,
-            phases=_durations(incident, now),
-            tried=list(incident.tried),
-            rounds=for_journal(incident.times, incident.began),
-        )
+
+def over(job: JobState, incident: Incident, result: str, now: float, why: str = "") -> None:
+    """Write it into the journal, as Closed does for one that was repaired."""
+    if why:
+        job.note(f"incident {incident.number} is over: {why}", journaled=True)
+    job.journal(
+        "incident",
+        incident=incident.number,
+        began=incident.began,
+        result=result,
+        strategy=incident.strategy,
+        faults=list(incident.faults),
+        ranks=sorted(incident.replaced),
+        step=-1,
+        reached=incident.round.reached,
+        seconds=now - incident.began,
+        phases=_durations(incident, now),
+        tried=[*incident.tried, *([why] if why else [])],
+        rounds=for_journal(incident.times, incident.began),
+    )
 
 
 def _replaced(incident: Incident) -> str:
