@@ -54,14 +54,23 @@ def offered(pid: int) -> bool:
 
 def take(pid: int, fd: int) -> str:
     """Request and read the stacks of process `pid`; "" if it writes none."""
-    if not offered(pid):
+    try:
+        process = os.pidfd_open(pid)  # another one may get its number
+    except OSError:
         return ""
+    try:
+        return _take(process, fd) if offered(pid) else ""
+    finally:
+        os.close(process)
+
+
+def _take(process: int, fd: int) -> str:
     with contextlib.suppress(OSError):
         while os.read(fd, 65536):  # left over from an earlier process
             pass
     text = b""
     try:
-        os.kill(pid, SIGNAL)
+        signal.pidfd_send_signal(process, SIGNAL)
         while select.select([fd], [], [], QUIET if text else FIRST)[0]:
             part = os.read(fd, 65536)
             if not part:  # no writer: it has died, or never called offer

@@ -102,7 +102,8 @@ class Loop:
                     watched[connection.fileno()] = rank
             if rank.pidfd is not None and rank.over is None:
                 watched[rank.pidfd] = rank
-        for fd in watched:
+        callers = agent.connections.callers
+        for fd in (*watched, *callers):
             poller.register(fd, zmq.POLLIN)
         ready: set[Any] = {s for s, _ in poller.poll(int(max(timeout, 0.0) * 1000) + 1)}
         agent.mailbox.carry_out()
@@ -113,6 +114,8 @@ class Loop:
                     agent.deaths.ended(epoch, rank, exit_code(fd, rank.process))
                 else:
                     agent.connections.hear(epoch, rank, fd)
+        for fd in ready.intersection(callers):
+            agent.connections.greet(fd)
         if agent.connections.listener.fileno() in ready:
             agent.connections.accept()
         if zygote is not None and zygote.socket.fileno() in ready:
@@ -132,6 +135,7 @@ class Loop:
     def _look(self, managers: Managers, now: float) -> None:
         agent, epoch = self._agent, self._agent.epoch
         agent.replacements.beat()
+        agent.connections.expire()
         present = {r.pid for r in epoch.ranks.values()} if epoch else set()
         self._sessions |= present
         reap_orphans(self._sessions, present | {p.pid for p in agent.retired})

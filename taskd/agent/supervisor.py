@@ -222,7 +222,9 @@ class Supervisor:
     def verdict(self) -> Verdict:
         """What the launcher must do with its processes now."""
         agent = self.agent
-        agent.retired = [p for p in agent.retired if p.poll() is None]
+        for process in list(agent.retired):  # the agent's thread may append to it
+            if process.poll() is not None:
+                agent.retired.remove(process)
         epoch, decided = agent.epoch, agent.decided
         if decided is not None:
             return decided

@@ -69,7 +69,7 @@ class Incoming:
         peers.check_envelope(envelope, self._job)
         origin = Origin(frames[0], envelope, first)
         if (fence := self._members.fenced.get(envelope.process)) is not None:
-            self._members.turn_away(origin.route, fence, now)
+            self._members.remind(origin.route, fence, now)
             raise Dropped("fenced", f"agent {envelope.process[:8]}: {fence.reason}")
         message = peers.decode(envelope)
         if envelope.sender == OPERATOR:
@@ -157,7 +157,7 @@ class Incoming:
         elif (peer := members.known(envelope)) is not None:
             self._from_member(peer, origin, message, now)
         else:
-            members.ask(origin.route, now)
+            members.remind(origin.route, to_agent.RegisterAgain(), now)
 
     def _registration(self, origin: Origin, message: from_agent.AgentJoined, now: float) -> None:
         peer = self._members.agents.get(origin.envelope.sender)

@@ -165,7 +165,7 @@ class Membership:
         if isinstance(message, from_agent.StandbyJoined):
             self._stand_by(origin, message, peer, now)
         elif peer is None:
-            self.ask(origin.route, now)
+            self.remind(origin.route, to_agent.RegisterAgain(), now)
         elif isinstance(message, from_agent.NodePrepared | from_agent.PreparationFailed):
             check_agent(message.agent, envelope)
             self._feed(message, now)
@@ -241,19 +241,13 @@ class Membership:
         if self.agents.get(event.node) is standby:
             self._devices.publish(standby, now)
 
-    def ask(self, route: bytes, now: float) -> None:
-        """Ask an unknown agent to register; once a second, however much it has in the queue."""
+    def remind(self, route: bytes, order: Any, now: float) -> None:
+        """Answer an agent that is unknown or fenced; once a second, however much it sends."""
         if now - self._asked.get(route, float("-inf")) >= 1.0:
             if len(self._asked) > 2 * self._settings.nodes + 100:
                 self._asked.clear()
             self._asked[route] = now
-            self._out.reply(route, to_agent.RegisterAgain())
-
-    def turn_away(self, route: bytes, fence: to_agent.Fence, now: float) -> None:
-        """Notify a fenced agent; once a second, however much it sends."""
-        if now - self._asked.get(route, float("-inf")) >= 1.0:
-            self._asked[route] = now
-            self._out.reply(route, fence)
+            self._out.reply(route, order)
 
     # -- agents that are gone ----------------------------------------------------------------------
 
@@ -352,7 +346,7 @@ class Membership:
         ) is not None:
             self._out.send(other, command)
         elif applicant is not None:
-            self.turn_away(applicant.origin.route, command, self._now)
+            self.remind(applicant.origin.route, command, self._now)
 
     def _challenge(self, command: c.Challenge) -> None:
         self._challenged.add(command.node)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.agent.agent import Agent
+from taskd.agent.ranks import rank_connections
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.rank_connections import belongs
 from taskd.agent.ranks.watchdog import HangLimits
@@ -101,6 +102,39 @@ def accept(agent, caller):
     caller.call()
     assert select.select([agent.connections.listener], [], [], 20.0)[0]
     agent.connections.accept()
+    for fd in agent.connections.callers:
+        assert select.select([fd], [], [], 20.0)[0]
+        agent.connections.greet(fd)
+
+
+def test_a_caller_that_says_nothing_holds_nobody_up(agent, process, monkeypatch, caplog):
+    agent.epoch.ranks[0].process = (mine := process(0)).popen
+    silent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    silent.connect("\0" + agent.connections.name)
+    agent.connections.accept()
+    (fd,) = agent.connections.callers
+    mine.call()
+    assert select.select([agent.connections.listener], [], [], 20.0)[0]
+    agent.connections.accept()
+    for other in [c for c in agent.connections.callers if c != fd]:
+        assert select.select([other], [], [], 20.0)[0]
+        agent.connections.greet(other)
+    assert agent.epoch.ranks[0].channel is not None and agent.connections.callers == [fd]
+    agent.connections.expire()
+    assert agent.connections.callers == [fd]
+    monkeypatch.setattr(rank_connections, "SILENT", 0.0)
+    agent.connections.expire()
+    assert not agent.connections.callers and silent.recv(1) == b""
+    assert "has not said which rank it is" in caplog.text
+    more = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(70)]
+    for caller in more:
+        caller.connect("\0" + agent.connections.name)
+        agent.connections.accept()
+        silent.close()
+    assert len(agent.connections.callers) == rank_connections.WAITING
+    assert more[0].recv(1) == b""
+    for caller in more:
+        caller.close()
 
 
 def test_a_rank_that_connects_before_its_launcher_has_handed_it_over(agent, process):

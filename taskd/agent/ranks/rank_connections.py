@@ -26,7 +26,12 @@ from taskd.messages import codec, from_rank, to_rank
 log = logging.getLogger("taskd.agent")
 
 AGAIN = 1.0  # seconds until a rank that waits is let in, where no descriptor was left
+SILENT = 2.0  # seconds until a caller that says nothing is refused; a rank sends its hello at once
+WAITING = 64  # callers that have said nothing yet; the next one takes the place of the first
 GENERATIONS = 64  # most processes between a rank's and one that it has started
+
+
+NO_HELLO = "it has not said which rank it is"
 
 
 class Stranger(codec.BadMessage):
@@ -68,6 +73,7 @@ class RankConnections:
         self.listener.listen(64)
         # callers that connected before the process of their rank was known
         self._early: list[Caller] = []
+        self._silent: dict[int, tuple[socket.socket, int, float]] = {}  # fd -> its pid, since when
         self._deaf = 0.0  # nobody is let in before
         self._drops = Drops(log)
 
@@ -86,9 +92,42 @@ class RankConnections:
             self._drops.add("an attempt to let a rank in", text, time.monotonic())
             return
         try:
-            self._admit(identify(connection, 2.0))  # a rank sends its hello at once
-        except (OSError, codec.BadMessage) as error:
+            pid = identify(connection)
+        except (OSError, Stranger) as error:
             self._refuse(connection, error)
+            return
+        if len(self._silent) >= WAITING:
+            self._refuse(self._silent.pop(next(iter(self._silent)))[0], TimeoutError(NO_HELLO))
+        self._silent[connection.fileno()] = connection, pid, time.monotonic()
+        self.greet(connection.fileno())
+
+    @property
+    def callers(self) -> list[int]:
+        """The descriptors of those that have not said yet who they are."""
+        return list(self._silent)
+
+    def greet(self, fd: int) -> None:
+        """Let a caller in that has said who it is."""
+        connection, pid, _ = self._silent[fd]
+        try:
+            data = connection.recv(codec.MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        del self._silent[fd]
+        try:
+            self._admit(Caller(connection, pid, codec.HELLO.decode(data)))
+        except codec.BadMessage as error:
+            self._refuse(connection, error)
+
+    def expire(self) -> None:
+        """Refuse callers that have been silent for too long."""
+        now = time.monotonic()
+        for fd, (connection, _, since) in list(self._silent.items()):
+            if now - since > SILENT:
+                del self._silent[fd]
+                self._refuse(connection, TimeoutError(NO_HELLO))
 
     def _admit(self, caller: Caller) -> None:
         """Connect a caller to its rank. Raises BadMessage."""
@@ -217,18 +256,16 @@ class RankConnections:
             self._node.report(message)
 
 
-def identify(connection: socket.socket, limit: float) -> Caller:
-    """Identify a caller within `limit` seconds. Raises Stranger, BadMessage for a message that is
-    no hello, and OSError."""
+def identify(connection: socket.socket) -> int:
+    """The caller's pid, from the kernel; 0 for a process that is invisible from here. Raises
+    Stranger, OSError."""
     pid, uid, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     if uid != os.getuid():
         raise Stranger(f"a process of user {uid}")
-    connection.settimeout(limit)
-    hello = codec.HELLO.decode(connection.recv(codec.MAX_BYTES))
     connection.setblocking(False)
-    return Caller(connection, pid, hello)
+    return int(pid)
 
 
 def belongs(pid: int, ancestor: int) -> bool:

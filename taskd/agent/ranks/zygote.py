@@ -77,6 +77,15 @@ def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
     it is killed, the ranks are killed too, whatever they are doing."""
     children: dict[int, int] = {}  # pidfd -> pid
     ours = connection.fileno()
+
+    def tell(message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):  # the launcher is gone, which is seen next
+            connection.send(msgpack.packb(message))
+
+    def refuse(request: dict[str, Any], error: OSError) -> None:
+        refusal = {"refused": error.errno, "why": process_limits.why(error)}
+        tell({**refusal, "ticket": request["ticket"]})
+
     poll = select.poll()
     for fd in (ours, launcher):
         poll.register(fd, select.POLLIN)
@@ -89,10 +98,7 @@ def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
             pid = children.pop(fd)
             _, status = os.waitpid(pid, 0)
             os.close(fd)
-            with contextlib.suppress(OSError):
-                connection.send(
-                    msgpack.packb({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
-                )
+            tell({"ended": pid, "status": os.waitstatus_to_exitcode(status)})
         if ours not in ready:
             continue
         try:
@@ -102,14 +108,14 @@ def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
         if not data:
             break
         request = msgpack.unpackb(data)
-        go, start = os.pipe()
+        pipe: tuple[int, ...] = ()
         try:
+            pipe = go, start = os.pipe()
             pid = os.fork()
         except OSError as error:  # the agent asks again, if that can help
-            os.close(go)
-            os.close(start)
-            refusal = {"refused": error.errno, "why": process_limits.why(error)}
-            connection.send(msgpack.packb({**refusal, "ticket": request["ticket"]}))
+            for end in pipe:
+                os.close(end)
+            refuse(request, error)
             continue
         if pid == 0:
             connection.close()
@@ -121,10 +127,16 @@ def serve(connection: socket.socket, launcher: int) -> dict[str, Any] | None:
             os.close(go)
             return dict(request)
         os.close(go)
-        fd = os.pidfd_open(pid)
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError as error:  # no descriptor is left; it ends with `start`, before it is a rank
+            os.close(start)
+            os.waitpid(pid, 0)
+            refuse(request, error)
+            continue
         children[fd] = pid
         poll.register(fd, select.POLLIN)
-        connection.send(msgpack.packb({"started": pid, "ticket": request["ticket"]}))
+        tell({"started": pid, "ticket": request["ticket"]})
         os.write(start, b"x")
         os.close(start)
     if select.select([launcher], [], [], GOING)[0]:
