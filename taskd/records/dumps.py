@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 STATE = "state"
 INDEX = "index"
 RECORDS = "records"
-VERSION = 4
+VERSION = 5
 OVER = 3600.0  # seconds
 PUBLIC = b"taskd dump without a secret"
 

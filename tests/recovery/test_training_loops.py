@@ -8,7 +8,11 @@ import training
 
 
 @pytest.mark.parametrize(
-    "kind", ["workers", *training.long("distributed", "random", "synced", "stateful", "own")]
+    "kind",
+    [
+        *("workers", "counting", "steered"),
+        *training.long("distributed", "random", "synced", "stateful", "own"),
+    ],
 )
 def test_epochs_over_a_shuffling_loader(tmp_path, reference, kind):
     """12 batches an epoch on 2 ranks (24 with shuffle=True): faults at the first and last batch,

@@ -18,7 +18,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Itera
 from taskd.worker.elastic import loaders, private
 from taskd.worker.elastic.inelastic import Inelastic
 from taskd.worker.elastic.loaders import NotCloned, Place
-from taskd.worker.state import loading, plain
+from taskd.worker.state import places, plain
 from taskd.worker.state.training_state import TrainingState
 
 
@@ -163,7 +163,7 @@ def test_a_loader_for_another_rank(workers):
         loader.sampler.set_epoch(2)
     first = next(iter(ours))
     made = loaders.clone(ours, OURS, THEIRS)
-    assert loading.place(made) == loading.place(wanted)
+    assert places.place(made) == places.place(wanted)
     assert [b.tolist() for b in made] == [b.tolist() for b in wanted]
     assert ours.sampler.rank == 0 and torch.equal(next(iter(ours)), first)
 

@@ -25,7 +25,7 @@ from torch.optim.swa_utils import AveragedModel
 from taskd import raised
 from taskd.worker.discovery import holders, reach
 from taskd.worker.discovery.reach import Root
-from taskd.worker.state import loading, plain
+from taskd.worker.state import places, plain
 
 log = logging.getLogger("taskd.worker")
 
@@ -73,7 +73,7 @@ def search(given: dict[str, Any], roots: list[Root], everything: bool = True) ->
     libraries = set(filter(holders.may_hold, {type(value) for _, value in reached}))
     found.libraries = [row for row in reached if type(row[1]) in libraries]
     reachable = [row for row in reached if _is_wanted(type(row[1]))]
-    found.generators = {name: value for name, value in reachable if loading.is_generator(value)}
+    found.generators = {name: value for name, value in reachable if places.is_generator(value)}
     belongs = _Belongs(given.values())
     # in this order: a scheduler may drive an optimizer just found, and what it trains may have an
     # average

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler
 
-from taskd.worker.state import loading
+from taskd.worker.state import places
 from taskd.worker.state.given import WouldDiverge
 
 REMEDY = (
@@ -64,7 +64,7 @@ def clone(loader: Any, ours: Place, theirs: Place) -> Any:
         return made
     if not moves(loader):
         raise NotCloned(f"the batches of another rank cannot be had from {name}: {REMEDY}")
-    shared = [getattr(loader, "dataset", None), *loading.generators(loader)]
+    shared = [getattr(loader, "dataset", None), *places.generators(loader)]
     try:
         return copy.deepcopy(loader, {id(value): value for value in shared if value is not None})
     except Exception as error:  # the script's code
@@ -86,7 +86,7 @@ def _sampler(sampler: Any, rank: int | None) -> Any:
     if (
         rank != sampler.rank
         and _overrides(sampler, "__iter__")
-        and not loading.generators(sampler)
+        and not places.generators(sampler)
         and (first := _first(made)) == _first(copy.copy(sampler))
         and first
     ):

@@ -12,7 +12,7 @@ from taskd.core.snapshots import PASS_END
 from taskd.worker.elastic import loaders, private
 from taskd.worker.elastic.away import Away, Pass
 from taskd.worker.elastic.loaders import NotCloned
-from taskd.worker.state import loading, resuming
+from taskd.worker.state import loading, places, resuming
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.resuming import END, Resuming
 from taskd.worker.state.training_state import TrainingState
@@ -37,7 +37,7 @@ class Passes:
 
     def begin(self, loader: Iterable[Any] | None, number: int, before: bytes, place: bytes) -> None:
         """This rank is in pass `number`, over `loader`; so are the others from now on. `before`,
-        `place`: our generators' states, and loading.place of the loader, when it began."""
+        `place`: our generators' states, and places.place of the loader, when it began."""
         self._loader, self._place = loader, place
         self._go(number, before, list(self._mine.values()))
 
@@ -63,7 +63,7 @@ class Passes:
                     # as we are; the next pass comes
                     away.at = Pass(entry.pass_random, entry.loader)
                     if self._moved and not isinstance(self._loader, DataLoader):
-                        self._settle(away, loading.place(self._loader))
+                        self._settle(away, places.place(self._loader))
                 elif entry.pass_number == number:
                     self._resume(away)
                 # else it is ahead of us: in the pass that we begin next
@@ -82,7 +82,7 @@ class Passes:
         made = self._next(away)
         away.batches.clear()
         random.restore(start)
-        place = loading.place(made)
+        place = places.place(made)
         away.at = Pass(start, place, made, iter(made))
         if self._goes_on:
             away.kept[id(loader)] = loader, made
@@ -141,7 +141,7 @@ class Passes:
         made = self._clone(away)
         if held is not loader or apart is None:
             raise self._unknown(away)
-        loading.put_place(made, apart.now(self._place))
+        places.put_place(made, apart.now(self._place))
         return made
 
     def _unknown(self, away: Away) -> NotCloned:
@@ -168,7 +168,7 @@ class Passes:
             )
 
         apart = private.of_places(changed)
-        apart.settle(ours, loading.place(made))
+        apart.settle(ours, places.place(made))
         if not apart.differs:
             raise NotCloned(
                 f"the state_dict() of {name} is the same on rank {away.rank} and on rank"
@@ -277,9 +277,9 @@ class Passes:
                 raise self._uneven(away, "more")
             away.random.settle(ours, random.snapshot())
             if says:
-                self._differ(away, loading.place(self._loader), away.at.loader)
+                self._differ(away, places.place(self._loader), away.at.loader)
         if says:
-            self._ends[id(self._loader)] = self._loader, loading.place(self._loader)
+            self._ends[id(self._loader)] = self._loader, places.place(self._loader)
         random.restore(ours)
 
     def _uneven(self, away: Away, more: str) -> WouldDiverge:

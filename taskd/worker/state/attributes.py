@@ -25,6 +25,7 @@ from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.part import Content, Values
 from taskd.worker.state.small_state import say_unrecordable
+from taskd.worker.state.stored_attributes import into
 
 log = logging.getLogger("taskd.worker")
 
@@ -124,7 +125,7 @@ class Attributes(Values):
             for key in [k for k, v in _own(module) if k not in known and _is_plain(v, limit)]:
                 del module.__dict__[key]
             for key in values.keys() - {OTHERS}:
-                module.__dict__[key] = _into(module.__dict__.get(key), values[key])
+                module.__dict__[key] = into(module.__dict__.get(key), values[key])
             if name in rows:
                 self._changed.setdefault(name, 0)
             else:
@@ -284,26 +285,3 @@ def _is_large(value: Any) -> bool:
 def _is_array(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
-
-
-def _into(present: Any, value: Any) -> Any:
-    """Put `value` in the place of `present`, into the same object if possible, since others may
-    refer to it."""
-    if isinstance(value, torch.Tensor):
-        if (
-            type(present) is torch.Tensor
-            and present.shape == value.shape
-            and not present.requires_grad
-        ):
-            with torch.no_grad():
-                return present.copy_(value)
-        return value.clone()
-    if isinstance(value, (list, deque)) and type(present) is type(value):
-        present.clear()
-        present.extend(value)
-        return present
-    if isinstance(value, (dict, set)) and type(present) is type(value):
-        present.clear()
-        present.update(value)
-        return present
-    return value

@@ -10,7 +10,7 @@ from taskd.worker.state.kept import Keeper, Kept
 
 class _Fetched(NamedTuple):
     """`states`: the generators' before and after the fetch. `place`: the loader's own state before
-    it, with that of the generators, b"" if it has none."""
+    it, with that of the generators, b"" if the fetch needs neither."""
 
     batch: Kept | None
     print: int
@@ -34,7 +34,7 @@ class Batches:
     ) -> None:
         """Keep a step's batch, and drop those before step `oldest`. `state`: see loading.state."""
         kept, self._fresh = self._keeper.keep(batch), step
-        place = plain.encode((state, before)) if state else b""
+        place = plain.encode((state, before)) if state or before != after else b""
         self._put(step, _Fetched(kept, kept.print, (before, after), place), oldest)
 
     def _put(self, step: int, found: _Fetched, oldest: int) -> None:

@@ -23,7 +23,7 @@ from taskd.worker.state.part import Content
 class Entry:
     """One record. `pass_number`, `index`: the loop's position. `fetch`: generators' states before
     the step's batch was fetched (None: no batch, or they are those of the part "random");
-    `pass_random`: when the pass began. `loader`: see loading.place. `batch`, `previous`:
+    `pass_random`: when the pass began. `loader`: see places.place. `batch`, `previous`:
     fingerprints of the step's batch and of the one before; `place`: the loader's before the latter,
     see batches.py. `calls`: the loop calls job.call; `committed`: what code between the calls has
     changed, as it was before, see training/calls.py. `plan`: of the pass, see training/loop.py.

@@ -9,7 +9,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from taskd.worker.state import accelerator, loading, zero
+from taskd.worker.state import accelerator, places, zero
 from taskd.worker.state.adapters import adapt
 from taskd.worker.state.wrappers import unwrap
 
@@ -114,7 +114,7 @@ class Given:
                 self.optimizers[f"{name}.optim"] = zero.share(value)
         elif isinstance(value, DataLoader):
             pass  # the loop that iterates over it knows its place
-        elif loading.is_generator(value) or isinstance(value, accelerator.Loaders):
+        elif places.is_generator(value) or isinstance(value, accelerator.Loaders):
             self.generators[name] = value
         elif isinstance(value, (list, tuple)) and any(_is_stateful(item) for item in value):
             for i, item in enumerate(value):
@@ -152,5 +152,5 @@ def _is_stateful(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return any(_is_stateful(item) for item in value)
     return (
-        isinstance(value, DataLoader) or hasattr(value, "state_dict") or loading.is_generator(value)
+        isinstance(value, DataLoader) or hasattr(value, "state_dict") or places.is_generator(value)
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-import random
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from taskd import raised
 from taskd.worker.state import fabric, plain
@@ -22,8 +19,6 @@ log = logging.getLogger("taskd.worker")
 MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
 SAY_EVERY = 5.0  # seconds of drawing again
 STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
-DEPTH, OBJECTS = 5, 200  # how far around a loader to search for its generators
-ATOMS = (bool, int, float, str, type(None))
 
 
 class _Later:
@@ -62,7 +57,7 @@ def begin(
     """
     if way == MOVED:
         # without an item, the next way is tried
-        return iter(loader) if _load(loader, state) else iter(())
+        return iter(loader) if load(loader, state) else iter(())
     if skip == 0:
         return iter(loader)
     if fabric.is_loader(loader):
@@ -108,7 +103,8 @@ def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:
             )
 
 
-def _load(loader: Any, state: bytes) -> bool:
+def load(loader: Any, state: bytes) -> bool:
+    """Move a loader by its load_state_dict(); whether it could be."""
     try:
         loader.load_state_dict(plain.decode(state))
         return True
@@ -136,9 +132,6 @@ def state(loader: Any) -> bytes:
     return data if len(data) <= STATE_LIMIT else b""
 
 
-# -- what a loader keeps from pass to pass ---------------------------------------------------------
-
-
 def plan(loader: Any) -> str:
     """How many batches torch's loaders give, and of which epoch, as the script has set it."""
     found, inside = [], fabric.inside(loader)
@@ -155,86 +148,3 @@ def plan(loader: Any) -> str:
                 found.append(f"epoch {sampler.epoch}")
                 break
     return f" of {', '.join(found)}" if found else ""
-
-
-def generators(loader: Any) -> list[Any]:
-    """The generators that a loader, its samplers and its data set hold, in an order that depends
-    only on names."""
-    return [value for value in _around(loader) if is_generator(value)]
-
-
-def is_generator(value: Any) -> bool:
-    """Whether `value` is a generator, other than the process-wide ones, which every record has."""
-    if isinstance(value, torch.Generator):
-        return value is not torch.default_generator
-    if isinstance(value, random.Random):
-        return value is not random._inst and not isinstance(value, random.SystemRandom)
-    numpy = sys.modules.get("numpy")
-    if numpy is None or "numpy.random" not in sys.modules:
-        return False
-    if isinstance(value, numpy.random.RandomState):
-        return value is not numpy.random.mtrand._rand
-    return isinstance(value, numpy.random.Generator)
-
-
-def place(loader: Any) -> bytes:
-    """The counters of a loader and its samplers (`epoch`, `iteration`), which a replacement lacks
-    because it has not iterated the earlier passes; and its own state. torch's loaders have none
-    between two passes: asking for it would begin one."""
-    counters = [_atoms(value) for value in _around(loader) if _counts(value)]
-    return plain.encode([counters, b"" if isinstance(loader, DataLoader) else state(loader)])
-
-
-def put_place(loader: Any, data: bytes) -> None:
-    """Restore what `place` returned. Raises RuntimeError if the replacement's loader is built
-    differently."""
-    (kept, own), here = plain.decode(data), [value for value in _around(loader) if _counts(value)]
-    if not isinstance(kept, list) or len(kept) != len(here):
-        raise RuntimeError(
-            f"the loader {type(loader).__name__} is built differently from that of the rank's"
-            " previous process"
-        )
-    for value, atoms in zip(here, kept, strict=True):
-        present = _atoms(value)
-        for name, atom in atoms.items():
-            if name not in present or present[name] != atom:
-                object.__setattr__(value, name, atom)
-    if own:
-        _load(loader, own)
-
-
-def _counts(value: Any) -> bool:
-    return isinstance(value, (DataLoader, Sampler)) or fabric.is_loader(value)
-
-
-def _atoms(value: Any) -> dict[str, Any]:
-    # some of DataLoader's own can be set only once
-    return {
-        k: v
-        for k, v in vars(value).items()
-        if type(v) in ATOMS and not k.startswith("_DataLoader__")
-    }
-
-
-def _around(loader: Any) -> Iterator[Any]:
-    """The loader and the objects reachable through its attributes, each once."""
-    seen: set[int] = set()
-    todo = [(loader, 0)]
-    while todo and len(seen) < OBJECTS:
-        value, depth = todo.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        yield value
-        if depth < DEPTH and not isinstance(value, (torch.Tensor, torch.nn.Module, type)):
-            inside = getattr(value, "__dict__", None)
-            if isinstance(inside, dict):
-                todo += [
-                    (v, depth + 1) for v in inside.values() if is_generator(v) or _is_object(v)
-                ]
-
-
-def _is_object(value: Any) -> bool:
-    return (
-        hasattr(value, "__dict__") and not callable(value) and type(value).__module__ != "builtins"
-    )

@@ -199,7 +199,7 @@ def _of_numpy(numpy: Any, drawing: Any) -> _Source:
 
 
 def _of_generator(generator: Any) -> _Source:
-    """The source of one generator object; `loading.is_generator` lists the kinds."""
+    """The source of one generator object; `places.is_generator` lists the kinds."""
     if isinstance(generator, torch.Generator):
         return _Source(
             lambda: generator.get_state().numpy().tobytes(),

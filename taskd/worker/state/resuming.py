@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from taskd import raised
 from taskd.core.snapshots import FINAL, PASS_END
-from taskd.worker.state import loading, plain
+from taskd.worker.state import loading, places, plain
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.content import fingerprint
 from taskd.worker.state.entry import Entry
@@ -32,10 +33,19 @@ class Patience(Protocol):
     def extended(self, seconds: float) -> AbstractContextManager[None]: ...
 
 
+class Variables(Protocol):
+    def keep(self) -> Callable[[], None]: ...
+
+    def objects(self) -> set[int]: ...
+
+
 class Carrier(Protocol):
     """The process that reads a loader: a ProtectedRank."""
 
     random: RandomState
+
+    @property
+    def variables(self) -> Variables: ...
 
     @property
     def communicators(self) -> Communicators: ...
@@ -59,17 +69,20 @@ class Resuming:
         """`loader`'s iterator at the place in `entry`, the rank's record of `kind` for `step`, with
         the batch of a step that had begun. `present`: generators' states after that. Raises
         RuntimeError if it gives other batches."""
-        # the fast ways first; if one gives a different batch, the next one
-        for way in loading.ways(entry.place):
-            iterator, exact = self._try(loader, step, kind, entry, present, way)
-            if exact:
-                return iterator
-            log.warning(
-                "rank %d: %s (%s) gave a different batch than before",
-                self.rank,
-                type(loader).__name__,
-                way,
-            )
+        failed: Exception | None = None
+        # the fast ways first; if one fails or gives a different batch, the next one
+        for way in loading.ways(_place(entry)[0]):
+            try:
+                iterator, exact = self._try(loader, step, kind, entry, present, way)
+                if exact:
+                    return iterator
+                failed, what = None, "gave a different batch than before"
+            except Exception as error:  # the script's code
+                raised.heed(error)
+                failed, what = error, f"raised {type(error).__name__}: {error}"
+            log.warning("rank %d: %s (%s) %s", self.rank, type(loader).__name__, way, what)
+        if failed is not None:
+            raise failed
         raise RuntimeError(
             f"{type(loader).__name__} gave a different batch for step {step} than the previous"
             f" process of rank {self.rank} got: it keeps state outside its samplers and generators,"
@@ -87,23 +100,28 @@ class Resuming:
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
         previous process got. `way`: see loading.begin."""
-        random = self.carrier.random
+        random, variables = self.carrier.random, self.carrier.variables
         random.restore(entry.pass_random)
-        loading.put_place(loader, entry.loader)
+        put_back = variables.keep()
+        places.put_place(loader, entry.loader)
+        put_back()
         before = entry.start
-        # a batch loaded by a worker process depends on what that process loaded before, and only
-        # the loader knows what its own state means; otherwise a batch depends only on the step's
-        # random numbers
+        # a batch may depend on what was loaded before it, and where the loop changes what the
+        # loader reads, on the step
         moved = way == loading.MOVED
         look_back = (
             entry.previous is not None
             and entry.index > 0
-            and (moved or loading.has_workers(loader))
+            and (
+                moved
+                or loading.has_workers(loader)
+                or not places.shares(loader, variables.objects())
+            )
         )
-        state, then = plain.decode(entry.place) if moved else (b"", b"")
+        state, then = _place(entry)
         with self._apart(way):
             iterator = loading.begin(loader, entry.index - look_back, way, state)
-            if moved:
+            if then:
                 random.restore(then)
             if look_back and fingerprint(next(iterator, None)) != entry.previous:
                 return iterator, False
@@ -113,8 +131,10 @@ class Resuming:
                 if entry.batch not in (None, self.batches.fingerprint(step)):
                     return iterator, False
             # the previous process reached the end of its loader, which may count its passes there
-            if kind == PASS_END and next(iterator, END) is not END:
-                return iterator, False
+            if kind == PASS_END:
+                if next(iterator, END) is not END:
+                    return iterator, False
+                places.put_end(loader, entry.loader)
         return iterator, True
 
     @contextmanager
@@ -124,3 +144,10 @@ class Resuming:
         patience = LOADING if way == loading.WHOLE else 0.0
         with self.carrier.communicators.aside(), self.carrier.patience.extended(patience):
             yield
+
+
+def _place(entry: Entry) -> tuple[bytes, bytes]:
+    """The loader's own state before the batch that came last, and that of the generators; b"" for
+    what its fetch did not need."""
+    state, then = plain.decode(entry.place) if entry.place else (b"", b"")
+    return state, then

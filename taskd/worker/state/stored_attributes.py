@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import types
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
+
+import torch
 
 MISSING: Any = object()
 _slots: dict[type, dict[str, types.MemberDescriptorType]] = {}
@@ -70,3 +73,26 @@ def method_of(holder: Any, name: str) -> tuple[types.FunctionType | None, bool]:
             found = found.fget if asked else found
             return (found if type(found) is types.FunctionType else None), asked
     return None, False
+
+
+def into(present: Any, value: Any) -> Any:
+    """Put `value` in the place of `present`, into the same object if possible, since others may
+    refer to it."""
+    if isinstance(value, torch.Tensor):
+        if (
+            type(present) is torch.Tensor
+            and present.shape == value.shape
+            and not present.requires_grad
+        ):
+            with torch.no_grad():
+                return present.copy_(value)
+        return value.clone()
+    if isinstance(value, (list, deque)) and type(present) is type(value):
+        present.clear()
+        present.extend(value)
+        return present
+    if isinstance(value, (dict, set)) and type(present) is type(value):
+        present.clear()
+        present.update(value)
+        return present
+    return value

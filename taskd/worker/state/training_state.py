@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from taskd.cython_api import attempt
-from taskd.worker.state import fsdp2, loading, pieces, plain, sharded, structure
+from taskd.worker.state import fsdp2, pieces, places, plain, sharded, structure
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.given import Given, NotProtectable, UnsupportedState, parameters_of
 from taskd.worker.state.part import Parts
@@ -234,7 +234,7 @@ class TrainingState:
         """Whether another rank's forward over the same input may differ: it depends on more than
         parameters and buffers."""
         draws = any(
-            loading.is_generator(value)
+            places.is_generator(value)
             for module in self._given.all_modules
             for value in vars(module).values()
         )

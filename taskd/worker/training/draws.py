@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taskd.worker.state import loading, plain
+from taskd.worker.state import loading, places, plain
 from taskd.worker.state.content import fingerprint
 from taskd.worker.state.kept import Keeper, Kept
 from taskd.worker.state.random_state import RandomState
@@ -28,7 +28,7 @@ LoaderOf = Callable[[int], Iterable[Any]]  # of the pass with that number
 class Place:
     """How many batches of which pass were drawn, the fingerprint of the last one, and the
     generators' states and the source's own (see loading.state) before it was fetched. `state` of a
-    pass that has not begun: loading.place of the source of the one before."""
+    pass that has not begun: places.place of the source of the one before."""
 
     number: int = 0  # of the pass
     count: int = 0
@@ -105,7 +105,7 @@ class Drawn(Passes):
         self._each_pass = source if not isinstance(source, Iterable) else None
         self._source: Any = source
         self.iterator: Iterator[Any] | None = None
-        # pass -> the generators' states and the loader's counters (see loading.place) before it
+        # pass -> the generators' states and the loader's counters (see places.place) before it
         self._origins: dict[int, tuple[bytes, bytes]] = {}
         self._kept: dict[Section, _Kept] = {}
         self._section: Section = (0, False)
@@ -121,7 +121,7 @@ class Drawn(Passes):
             self._source = self._each_pass(self.place.number)
         self._leave(self._source)
         if self.place.number == 0:
-            self._random.watch(loading.generators(self._source))
+            self._random.watch(places.generators(self._source))
 
     def __next__(self) -> Any:
         kept = self._kept.setdefault(self._section, _Kept(self.place))
@@ -165,7 +165,7 @@ class Drawn(Passes):
             return  # a replacement begins elsewhere
         now = self._random.snapshot()
         before()
-        self._origins[0] = self._random.snapshot(), loading.place(self._source)
+        self._origins[0] = self._random.snapshot(), places.place(self._source)
         self._random.restore(now)
         self.iterator = iterator
 
@@ -174,7 +174,7 @@ class Drawn(Passes):
         if self._each_pass is None:
             return self.place
         self.iterator = None
-        return Place(self.place.number + 1, state=loading.place(self._source))
+        return Place(self.place.number + 1, state=places.place(self._source))
 
     def _fetch(self) -> _Item:
         before = self._random.snapshot()
@@ -197,7 +197,7 @@ class Drawn(Passes):
             if self.place.number:
                 self._take()
             self._origins = {n: o for n, o in self._origins.items() if n == self.place.number - 1}
-            origin = self._random.snapshot(), loading.place(self._source)
+            origin = self._random.snapshot(), places.place(self._source)
             self._origins[self.place.number] = origin
             self.iterator = iter(self._source)
         return self.iterator
@@ -255,7 +255,7 @@ class Drawn(Passes):
         assert self._each_pass is not None
         self.iterator, number = None, self.place.number
         if all(self._each_pass(n) is self._source for n in (number, number - 1)):
-            loading.put_place(self._source, self.place.state)
+            places.put_place(self._source, self.place.state)
 
     def _goes_on(self, way: str) -> bool:
         """Begin at the place; return whether the batch before it is the same."""
@@ -264,7 +264,7 @@ class Drawn(Passes):
             return False  # it cannot begin anew
         origin, counters = self.origin
         self._random.restore(origin)
-        loading.put_place(source, counters)
+        places.put_place(source, counters)
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
             self._random.restore(self.place.before)

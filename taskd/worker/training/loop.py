@@ -20,7 +20,7 @@ from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import REMEDY_DUMP, REMEDY_LOOP, NotTheSame
-from taskd.worker.state import accelerator, loading
+from taskd.worker.state import accelerator, loading, places
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import UnsupportedState, WouldDiverge
@@ -77,7 +77,7 @@ class Loop:
                     "job.batches() cannot repeat a pass of skip_first_batches(): draw the first"
                     " batches and drop them, or begin with the next epoch"
                 )
-            session.random.watch(loading.generators(loader))
+            session.random.watch(places.generators(loader))
             session.state.leave(loader)
         if not cursor.calls:
             self.look_at_variables()
@@ -100,7 +100,7 @@ class Loop:
         self.batches.clear()
         self.recorder.pace.begin_pass(self.attempts.step)
         cursor.begin_pass(
-            session.random.snapshot(), loading.place(loader) if loader is not None else b""
+            session.random.snapshot(), places.place(loader) if loader is not None else b""
         )
         if not self._begin_pass(loader):
             return True
@@ -204,11 +204,9 @@ class Loop:
                 cursor.pass_number += 1
                 return False
             self.is_of(resumed, cursor.plan)
-            iterator = rejoin.take_up(loader, resumed)
+            iterator = rejoin.take_up(loader, resumed, self.draws)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step
-            if not cursor.calls and (entry := resumed.entry) is not None:
-                self.draws.begin_at(resumed.step, entry.draws, entry.origins)
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
@@ -350,6 +348,7 @@ class Loop:
         """Wait until the pass, committed here, is committed on every rank. Returns False if the
         loop was taken back."""
         session, step = self.session, self.attempts.step
+        self.cursor.end_pass(self._loader)
         if not self.attempts.recorder_waits(step, PASS_END):
             return False
         slot.progress(step, slot.INTERRUPTED)

@@ -22,6 +22,7 @@ from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.resuming import Resuming
 from taskd.worker.training.cursor import Cursor
+from taskd.worker.training.draws import Draws
 
 NOWHERE = -2  # no pass
 
@@ -86,16 +87,21 @@ class Rejoin:
 
     # -- the loader --------------------------------------------------------------------------------
 
-    def take_up(self, loader: Iterable[Any] | None, resumed: Resumed) -> Iterator[Any] | None:
-        """Return `loader`'s iterator at the place of the previous process. Raises RuntimeError if
-        it gives other batches."""
-        session, entry = self._session, resumed.entry
+    def take_up(
+        self, loader: Iterable[Any] | None, resumed: Resumed, draws: Draws
+    ) -> Iterator[Any] | None:
+        """Return `loader`'s iterator at the place of the previous process, and take `draws` there.
+        Raises RuntimeError if it gives other batches."""
+        session, entry, iterator = self._session, resumed.entry, None
         assert entry is not None
         self._cursor.begin_pass(entry.pass_random, entry.loader, entry.index)
-        if loader is None:
-            return None
-        present = session.random.snapshot()
-        resuming = Resuming(session.rank, session, self._batches)
-        iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
-        session.random.restore(present)
+        put_back = session.variables.keep()  # what a loader shares with the loop
+        if loader is not None:
+            present = session.random.snapshot()
+            resuming = Resuming(session.rank, session, self._batches)
+            iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
+            session.random.restore(present)
+        if not self._cursor.calls:
+            draws.begin_at(resumed.step, entry.draws, entry.origins)
+        put_back()
         return iterator

@@ -1,14 +1,17 @@
 """Epochs over shuffling loaders, with random augmentation: what is handed out after a fault is what
 would have been without.
 
-loader.py OUT distributed|random|synced|hidden|workers|stateful|own EPOCHS [NAP]
+loader.py OUT KIND EPOCHS [NAP]
 
-NAP: seconds that each step of a protected run takes longer, until OUT/hurry is there.
+KIND: distributed, random, synced, hidden, workers, counting, steered, stateful, own. NAP: seconds
+that each step of a protected run takes longer, until OUT/hurry is there.
 
 synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's
 loaders do. hidden: what the data set gives depends on the process. workers: what is loaded in a
-worker depends on what that has loaded before. stateful: a loader whose iterator has the state, as
-torchdata's; own: one that is its own iterator. Both are given to protect() and can be moved.
+worker depends on what that has loaded before. counting: the script's own data set, batch sampler
+and collator have counters and an order in attributes. steered: the data set reads what the loop
+changes at each step. stateful: a loader whose iterator has the state, as torchdata's; own: one that
+is its own iterator. Both are given to protect() and can be moved.
 """
 
 import os
@@ -148,6 +151,54 @@ class Own:
         self.place = state["place"]
 
 
+class Counting(Dataset):
+    samples = 0
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        self.samples += 1
+        return torch.full((16,), index / 96.0 + self.samples % 7), torch.tensor(index % 4)
+
+
+class Level:
+    level = 1.0
+
+
+class Steered(Dataset):
+    def __init__(self) -> None:
+        self.by = by
+
+    def __len__(self) -> int:
+        return 96
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((16,), index / 96.0 * self.by.level), torch.tensor(index % 4)
+
+
+class Order:
+    """A batch sampler of no torch class."""
+
+    def __init__(self) -> None:
+        self.order, self.passes = list(range(96)), 0
+
+    def __iter__(self):
+        random.Random(self.passes).shuffle(self.order)
+        yield from (self.order[4 * i : 4 * i + 4] for i in range(24))
+        self.passes += 1
+
+
+class Collate:
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def __call__(self, samples):
+        self.batches += 1
+        x, y = zip(*samples, strict=True)
+        return torch.stack(x) / (1 + self.batches % 5), torch.stack(y)
+
+
 def drawn(batch: int) -> None:
     """`batch`: which one of its pass."""
     with (out / f"drawn-{rank}").open("a") as file:
@@ -170,6 +221,11 @@ loader = DataLoader(
 if kind == "synced":
     order = torch.utils.data.RandomSampler(data, generator=torch.Generator().manual_seed(11))
     loader = Synced(data, batch_size=4, sampler=order)
+by = Level()
+if kind == "steered":
+    loader = DataLoader(Steered(), batch_size=4, shuffle=True)
+if kind == "counting":
+    loader = DataLoader(Counting(), batch_sampler=Order(), collate_fn=Collate())
 if kind in ("stateful", "own"):
     loader = Stateful(data, batch_size=4) if kind == "stateful" else Own(data)
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
@@ -187,6 +243,7 @@ with record.Record(out, rank) as log:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
+                by.level += 0.125
                 fault.at("tail", step)
                 mean = loss.detach().clone()
                 dist.all_reduce(mean)
