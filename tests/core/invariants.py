@@ -377,6 +377,14 @@ class Invariants:
         if incident is not None and incident.leaving and incident.saved:
             assert "The state at the start of step " in reason and "--resume auto" in reason
             return
+        job = self.world.coordinator.job
+        if job.complete:
+            assert (
+                f"Training was complete: all ranks had committed step {job.released - 1}" in reason
+            )
+            steps = [r.step for r in self.world.ranks if r.alive and not r.stateless]
+            assert all(step >= job.released for step in steps), steps
+            return
         if self.world.elastic and incident is not None and not incident.rungs:
             assert "elastic-training: " in reason or incident.hopeless, reason
         parts = ("could not be repaired", "What was tried: ", "It began ", "s ago")

@@ -154,7 +154,10 @@ class Passes:
         """The rank, lost at the end of its pass, comes to there. `ours`: where our loader was
         then."""
         made = self._clone(away)
-        self._resumed(away, made)
+        try:
+            self._resumed(away, made)
+        except RuntimeError as error:  # it gave other batches
+            raise NotCloned(str(error)) from None
         self._differ(away, ours, made)
 
     def _differ(self, away: Away, ours: bytes, made: Any) -> None:
