@@ -382,7 +382,8 @@ class Invariants:
             assert (
                 f"Training was complete: all ranks had committed step {job.released - 1}" in reason
             )
-            steps = [r.step for r in self.world.ranks if r.alive and not r.stateless]
+            there = [self.world.ranks[number] for number in job.ranks]
+            steps = [r.step for r in there if r.alive and not r.stateless]
             assert all(step >= job.released for step in steps), steps
             return
         if self.world.elastic and incident is not None and not incident.rungs:
