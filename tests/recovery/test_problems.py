@@ -73,6 +73,7 @@ def assert_told(output: str, *wanted: str) -> None:
             marks=pytest.mark.long,
         ),
         ("uneven", 1, ["whose pass has ended"]),
+        ("after", 1, ["Training was complete: all ranks had committed step N"]),
         pytest.param(
             "break",
             1,
