@@ -9,7 +9,6 @@
 
 struct taskd_self taskd_self;
 
-/* An agent's wait or reset holds `alive` for a moment; it must not count as another holder. */
 /* The agent's watcher and its reset hold `alive` for microseconds, but a cgroup that has used up
  * its share of the processor stops them for 100 ms and more. Another process does not go away. */
 #define CLAIM_MS 5000

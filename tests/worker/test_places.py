@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
+import weakref
 
+import numpy
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -60,15 +63,15 @@ class Collate:
 
 
 class Chain:
-    """Holds what counts in a list, and counts itself."""
+    """Counts, and has a part that counts."""
 
     def __init__(self):
-        self.parts, self.passes = [Collate(), {"last": Collate()}], 0
+        self.collate, self.passes = Collate(), 0
 
     def __iter__(self):
         self.passes += 1
         for number in range(4):
-            yield self.parts[0]([torch.tensor(number)])
+            yield self.collate([torch.tensor(number)])
 
 
 def counted(samples):
@@ -153,7 +156,7 @@ def test_a_flag_is_not_put_without_what_it_describes():
 
 
 def grown(samples):
-    samples.table = [0] * (places.LONGEST + samples.seen)
+    samples.table = [0] * (places.ITEMS + samples.seen)
     samples.seen += 1
 
 
@@ -166,13 +169,162 @@ def test_what_is_large_is_no_part_of_a_record():
     assert not any("table" in values for values in held.values())
 
 
-def test_an_attribute_that_is_gone_is_taken_away():
+def test_what_a_process_has_of_its_own_stays(tmp_path):
+    """Only what has changed is put, and nothing is taken away."""
     first, second = Chain(), Chain()
+    first.where, second.where, second.lazy = "/tmp/a", "/tmp/b", 1
     places.place(first), places.place(second)
-    second.left_over = 1
     first.passes = 5
     places.put_place(second, places.place(first))
-    assert second.passes == 5 and not hasattr(second, "left_over")
+    assert (second.passes, second.where, second.lazy) == (5, "/tmp/b", 1)
+
+
+class Mine(Sampler):
+    """Counts, and keeps what no record has."""
+
+    def __init__(self):
+        self.epoch, self.kept = 0, None
+
+    def __len__(self):
+        return N
+
+    def __iter__(self):
+        self.epoch += 1
+        self.kept = object()
+        return iter(range(N))
+
+
+def test_the_counter_of_a_sampler_is_put_whatever_else_it_keeps():
+    first, second = (DataLoader(Samples(), sampler=Mine()) for _ in range(2))
+    places.place(first), places.place(second)
+    values(first), values(first)
+    places.put_place(second, places.place(first))
+    assert second.sampler.epoch == 2
+
+
+def test_what_others_restore_is_left_to_them():
+    """A dict that was given to protect(), and an object of the loop's."""
+    first, second = Chain(), Chain()
+    for loader in (first, second):
+        loader.state, loader.part = {"level": 1.0}, Collate()
+        places.place(loader)
+    first.state["level"], first.part.calls, first.passes = 2.0, 2, 2
+    second.state["level"], second.part.calls = 5.0, 5  # restored
+    ours = {id(second.state), id(second.part)}
+    places.put_place(second, places.place(first), ours)
+    assert (second.state["level"], second.part.calls, second.passes) == (5.0, 5, 2)
+    places.put_place(second, places.place(first), None)
+    assert places.shares(second, {id(second.part)}) and not places.shares(second, {id(first)})
+
+
+def test_what_a_loader_reads_by_its_collator_is_found():
+    class Steers:
+        level = 1
+
+        def __init__(self):
+            self.state = {}
+
+        def collate(self, items):
+            return items
+
+    steers, state = Steers(), {}
+    for collate in (
+        steers.collate,
+        functools.partial(steers.collate),
+        lambda items: (steers, items),
+        functools.partial(lambda items, state: items, state=state),
+    ):
+        loader = DataLoader(Samples(), collate_fn=collate)
+        assert places.shares(loader, {id(steers), id(state)})
+    assert places.shares(DataLoader(Samples(), collate_fn=steers.collate), {id(steers.state)})
+    assert not places.shares(DataLoader(Samples()), {id(steers), id(state)})
+    loader.dataset.net = torch.nn.Linear(2, 2)
+    assert places.shares(loader, set())
+
+
+def test_an_object_that_is_live_says_nothing_of_itself():
+    first, second = Chain(), Chain()
+    for loader in (first, second):
+        loader.thread, loader.started = threading.Thread(), False
+        places.place(loader)
+    first.started = True
+    places.put_place(second, places.place(first))
+    assert second.started is False
+
+
+class Reader:
+    handle = None
+
+
+def test_nor_does_one_above_what_has_opened_something():
+    first, second = (DataLoader(Samples(), batch_size=2) for _ in range(2))
+    for loader in (first, second):
+        loader.dataset.reader, loader.dataset.ready = Reader(), False
+        loader.dataset.reader.handle = None
+        places.place(loader)
+    first.dataset.reader.handle, first.dataset.ready = Reader(), True
+    places.put_place(second, places.place(first))
+    assert second.dataset.ready is False
+
+
+class Hostile:
+    def __getattribute__(self, name):
+        raise ValueError(name)
+
+
+def freed():
+    tensor = torch.zeros(4)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+ODD = {
+    "sparse": lambda: torch.eye(3).to_sparse(),
+    "meta": lambda: torch.zeros(3, device="meta"),
+    "meta in a list": lambda: [torch.zeros(3, device="meta")],
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+    "freed": freed,
+    "large": lambda: numpy.zeros(1 << 24),
+    "large inside": lambda: {"x": numpy.zeros(1 << 24)},
+    "structured": lambda: numpy.zeros(2, dtype=[("a", "i4")]),
+    "dead proxy": lambda: weakref.proxy(Chain()),
+    "hostile": Hostile,
+    "itself": lambda: (made := []).append(made) or made,
+    "deep": lambda: [[[[[1]]]]],
+}
+
+
+@pytest.mark.parametrize("make", ODD.values(), ids=ODD)
+def test_odd_attributes_are_no_part_of_a_record_and_end_nothing(make):
+    first, second = Chain(), Chain()
+    for loader in (first, second):
+        loader.odd, loader.all = make(), [make(), 1]
+        places.place(loader)
+    first.passes = 3
+    data = places.place(first)
+    assert len(data) < 1000
+    places.put_place(second, data)
+    assert second.passes == 3
+
+
+def test_an_array_is_put_where_others_see_it():
+    first, second = Chain(), Chain()
+    for loader in (first, second):
+        loader.order = numpy.arange(8)
+        places.place(loader)
+    order = second.order
+    first.order[:] = first.order[::-1].copy()
+    places.put_place(second, places.place(first))
+    assert second.order is order and order.tolist() == list(range(7, -1, -1))
+
+
+def test_generators_are_found_behind_many_other_attributes():
+    data = Samples()
+    for name in "image", "label", "mask", "affine":
+        setattr(data, name, [torch.zeros(1) for _ in range(60)])
+    generator = torch.Generator()
+    loader = DataLoader(data, shuffle=True, generator=generator)
+    assert places.generators(loader) == [generator]
 
 
 def test_the_script_s_modules_and_code_are_left_alone():
@@ -180,8 +332,8 @@ def test_the_script_s_modules_and_code_are_left_alone():
         pass
 
     loader = Chain()
-    loader.parts = [Net(), Collate, len, random]
+    loader.net, loader.kind = Net(), Collate
     places.place(loader)
-    loader.parts[0].train(False)
+    loader.net.train(False)
     loader.passes = 1
     assert set(plain.decode(places.place(loader))[2]) == {places.ROOT}

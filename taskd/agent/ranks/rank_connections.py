@@ -118,7 +118,7 @@ class RankConnections:
         del self._silent[fd]
         try:
             self._admit(Caller(connection, pid, codec.HELLO.decode(data)))
-        except codec.BadMessage as error:
+        except (OSError, codec.BadMessage) as error:
             self._refuse(connection, error)
 
     def expire(self) -> None:

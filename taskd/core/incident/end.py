@@ -141,7 +141,7 @@ class End(Work):
     def _reason(self, incident: Incident, passed_over: list[str], now: float) -> str:
         """The explanation for the user, as one paragraph."""
         job = self._job
-        if job.complete:
+        if job.complete and self._reached(incident) <= job.released:
             return (
                 f"{_counted(incident.faults)}. Training was complete: all ranks had committed step"
                 f" {job.released - 1} and left their loops. What a script does after its loop"
@@ -160,6 +160,11 @@ class End(Work):
             f"{NODE if job.topology.lost and not self._survives_nodes else ''}"
             f"{f' {job.load.remedy}' if job.load is not None else ''}"
         )
+
+    def _reached(self, incident: Incident) -> int:
+        """The highest step that a rank is known to be at."""
+        known = [*incident.round.reports.values(), *(r.left for r in self._job.ranks.values())]
+        return max((p.step for p in known if p is not None), default=-1)
 
     @property
     def _survives_nodes(self) -> bool:

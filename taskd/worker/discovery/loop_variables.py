@@ -39,7 +39,6 @@ from taskd.worker.discovery.values import (
     recordable,
 )
 from taskd.worker.discovery.variables import Key, Scope
-from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.stored_attributes import MISSING, put_attribute, value_of_attribute
 
@@ -179,15 +178,10 @@ class LoopVariables:
                         self._say([f"{place.name} ({place.where}) is {error}: {why}"])
         return found
 
-    def keep(self) -> Callable[[], None]:
-        """Returns a function that puts back what they share with others, which may change it."""
-        data = plain.encode(self.state_dict())
-        return lambda: self.load_state_dict(plain.decode(data))
-
     def objects(self) -> set[int]:
-        """The ids of those that the loop changes, by which others see it."""
+        """The ids of objects that are restored: given to protect(), or changed by the loop."""
         seen: dict[types.CodeType, dict[str, Any]] = {}
-        found = {id(_value(place, seen)) for place in self.places if place.inside}
+        found = self._given | {id(_value(place, seen)) for place in self.places if place.inside}
         for place in self.places:
             if isinstance(place.get, partial) and place.get.func is value_of_attribute:
                 found.add(id(place.get.args[0]))

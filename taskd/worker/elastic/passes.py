@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader
 
+from taskd import raised
 from taskd.core.snapshots import PASS_END
 from taskd.worker.elastic import loaders, private
 from taskd.worker.elastic.away import Away, Pass
@@ -141,7 +142,7 @@ class Passes:
         made = self._clone(away)
         if held is not loader or apart is None:
             raise self._unknown(away)
-        places.put_place(made, apart.now(self._place))
+        places.put_place(made, apart.now(self._place), None)
         return made
 
     def _unknown(self, away: Away) -> NotCloned:
@@ -156,7 +157,8 @@ class Passes:
         made = self._clone(away)
         try:
             self._resumed(away, made)
-        except RuntimeError as error:  # it gave other batches
+        except Exception as error:  # it gave other batches, or its code raised
+            raised.heed(error)
             raise NotCloned(str(error)) from None
         self._differ(away, ours, made)
 

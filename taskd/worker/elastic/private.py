@@ -239,15 +239,15 @@ def _name(path: tuple[Any, ...]) -> str:
     return ".".join(str(part) for part in path if part != "") or "the state"
 
 
-# -- the places of loaders: see state/loading.py ---------------------------------------------------
+# -- the places of loaders: see state/places.py ---------------------------------------------------
 
 
 def of_places(changed: Callable[[str], None]) -> Apart:
     """By value, as deep as dicts go."""
 
     def tree(data: bytes) -> dict[Any, Any]:
-        counters, own, held = plain.decode(data)[:3]
-        return {0: dict(enumerate(counters)), 1: plain.decode(own) if own else None, 2: held}
+        counters, own = plain.decode(data)[:2]
+        return {0: dict(enumerate(counters)), 1: plain.decode(own) if own else None}
 
     def of(ours: bytes, theirs: bytes) -> Any:
         return _difference(tree(ours), tree(theirs))
@@ -256,8 +256,8 @@ def of_places(changed: Callable[[str], None]) -> Apart:
         changed(name.partition(".")[2] or "the state")
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        counters, state, held = _apply(tree(ours), tree(before), own, say, ()).values()
+        counters, state = _apply(tree(ours), tree(before), own, say, ()).values()
         has = plain.decode(ours)[1]
-        return plain.encode([list(counters.values()), plain.encode(state) if has else b"", held])
+        return plain.encode([list(counters.values()), plain.encode(state) if has else b"", {}])
 
     return Apart(of, over)

@@ -3,37 +3,44 @@ earlier passes: counters of torch's loaders and samplers, and what the pass has 
 attributes of the script's own samplers, data sets and collators.
 
 Such an attribute is recorded once it differs from what it was when the loader was first seen: a
-replacement's set-up has made the rest again. Where a change shows that is no plain value (a file
-that was opened, a cache of objects), nothing of that object is recorded: a flag without what it
-describes is worse than neither. What worker processes change stays in their copies. In both cases
-the batches tell, which are compared.
+replacement's set-up has made the rest again. A flag without what it describes is worse than
+neither: nothing is recorded of an object that holds a thread or a file, or in which, or below
+which, a change shows that is no plain value (a cache of objects). What worker processes change
+stays in their copies. Then the batches tell, which are compared.
 """
 
 from __future__ import annotations
 
-import logging
+import functools
 import random
 import sys
 import types
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Sampler
 
+from taskd import raised
 from taskd.worker.state import fabric, loading, plain
 from taskd.worker.state.stored_attributes import into, put_attribute, stored
 
-log = logging.getLogger("taskd.worker")
-
-DEPTH, OBJECTS, ITEMS = 5, 200, 64  # how far around a loader, and into its containers, to search
-LARGEST = 1 << 20  # bytes of an attribute; a larger one is data
-LONGEST = 1 << 16  # items of a container, bytes of a text
-ATOMS = (bool, int, float, str, type(None))
+DEPTH, OBJECTS = 5, 200  # how far around a loader to search
+LARGEST = 1 << 20  # bytes of an attribute, and of all together; a larger one is data
+ITEMS = 1 << 16  # of a container
+NESTED = 3  # containers in each other
 ROOT = ""  # the way to the loader itself
+ATOMS = (bool, int, float, str, type(None))
 CONTAINERS = (list, tuple, dict, set)
 CODE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+APART = (*CODE, torch.Tensor, torch.nn.Module, torch.optim.Optimizer)  # recorded by others, or code
+# whose objects are no values: what an object that holds one says of itself holds in this process
+LIVE = {
+    *("_io", "_queue", "_thread", "asyncio", "concurrent", "ctypes", "io", "mmap", "queue"),
+    *("multiprocessing", "select", "socket", "sqlite3", "ssl", "subprocess", "tempfile"),
+    "threading",
+}
 
 Values = dict[str, bytes]  # attributes by name, each encoded
 
@@ -46,28 +53,34 @@ def generators(loader: Any) -> list[Any]:
 
 def is_generator(value: Any) -> bool:
     """Whether `value` is a generator, other than the process-wide ones, which every record has."""
-    if isinstance(value, torch.Generator):
+    kind = type(value)
+    if issubclass(kind, torch.Generator):
         return value is not torch.default_generator
-    if isinstance(value, random.Random):
-        return value is not random._inst and not isinstance(value, random.SystemRandom)
+    if issubclass(kind, random.Random):
+        return value is not random._inst and not issubclass(kind, random.SystemRandom)
     numpy = sys.modules.get("numpy")
     if numpy is None or "numpy.random" not in sys.modules:
         return False
-    if isinstance(value, numpy.random.RandomState):
+    if issubclass(kind, numpy.random.RandomState):
         return value is not numpy.random.mtrand._rand
-    return isinstance(value, numpy.random.Generator)
+    return issubclass(kind, numpy.random.Generator)
 
 
 def place(loader: Any) -> bytes:
     """Where a loader is between two passes: the counters of torch's loaders and samplers (`epoch`,
     `iteration`); its own state, which torch's have not: asking for it would begin a pass; and the
     attributes that have changed."""
-    around = dict(_around(loader))
-    counters = [_atoms(value) for value in around.values() if _counts(value)]
+    counters = [_atoms(value) for _, value in _around(loader) if _counts(value)]
     own = b"" if isinstance(loader, DataLoader) else loading.state(loader)
-    held = {path: look.plain for path, look in _looks(around).items() if look.changed}
-    if own:
-        held.pop(ROOT, None)
+    looks = _looks(loader, bool(own))
+    tainted = [path for path, look in looks.items() if look.tainted]
+    held: dict[str, Values] = {}
+    left = LARGEST
+    for path, look in looks.items():
+        if look.changed and not any(t == path or t.startswith(f"{path}.") for t in tainted):
+            left -= sum(map(len, look.changed.values()))
+            if left >= 0:
+                held[path] = look.changed
     return plain.encode([counters, own, held])
 
 
@@ -77,80 +90,97 @@ def at_end(data: bytes, loader: Any) -> bytes:
     return plain.encode([counters, own, held, place(loader)])
 
 
-def put_place(loader: Any, data: bytes) -> None:
-    """Restore what `place` returned. Raises RuntimeError if the replacement's loader is built
+def put_place(loader: Any, data: bytes, without: Collection[int] | None = frozenset()) -> None:
+    """Restore what `place` returned, but for attributes of, and that are, objects with the ids
+    `without`; None: without attributes. Raises RuntimeError if the replacement's loader is built
     differently."""
     own = plain.decode(data)[1]
-    _put(loader, data)
+    _put(loader, data, without)
     if own:
         loading.load(loader, own)
 
 
-def put_end(loader: Any, data: bytes) -> None:
+def put_end(loader: Any, data: bytes, without: Collection[int] | None = frozenset()) -> None:
     """The loader is at the end of the pass: restore its place there, of what `at_end` returned."""
     if end := plain.decode(data)[3:]:
-        _put(loader, end[0])
+        _put(loader, end[0], without)
 
 
-def shares(loader: Any, objects: set[int]) -> bool:
-    """Whether it reads one of these, which are given by their ids."""
-    return any(
-        not objects.isdisjoint((id(value), *map(id, stored(value).values())))
-        for _, value in _around(loader)
-    )
+def shares(loader: Any, objects: Collection[int]) -> bool:
+    """Whether it reads one of these, which are given by their ids, or a module."""
+    for _, value in _around(loader, called=True):
+        for one in (value, *list(stored(value).values())):
+            if any(id(v) in objects or issubclass(type(v), torch.nn.Module) for v in _read_by(one)):
+                return True
+    return False
 
 
-def _put(loader: Any, data: bytes) -> None:
-    around = dict(_around(loader))
-    here = [value for value in around.values() if _counts(value)]
+def _read_by(value: Any) -> list[Any]:
+    """What it is, and what a function reads."""
+    found = [value]
+    while issubclass(type(value), functools.partial):
+        found += [*value.args, *value.keywords.values(), value.func]
+        value = value.func
+    if type(value) is types.MethodType:
+        found += [value.__self__, *stored(value.__self__).values()]
+        value = value.__func__
+    if type(value) is types.FunctionType:
+        for cell in value.__closure__ or ():
+            try:
+                found.append(cell.cell_contents)
+            except ValueError:  # not assigned yet
+                continue
+    return found
+
+
+def _put(loader: Any, data: bytes, without: Collection[int] | None) -> None:
+    here = [value for _, value in _around(loader) if _counts(value)]
     kept, own, held = plain.decode(data)[:3]
     if not isinstance(kept, list) or len(kept) != len(here):
         raise RuntimeError(
             f"the loader {type(loader).__name__} is built differently from that of the rank's"
             " previous process"
         )
+    for path, look in _looks(loader, bool(own)).items() if without is not None else ():
+        if without is not None and id(look.value) not in without:
+            look.put(held.get(path, {}), without)
     for value, atoms in zip(here, kept, strict=True):
         present = _atoms(value)
         for name, atom in atoms.items():
             if name not in present or present[name] != atom:
                 object.__setattr__(value, name, atom)
-    looks = _looks(around)
-    if own:
-        looks.pop(ROOT, None)
-    for path, look in looks.items():
-        if path in held or look.changed:  # by a first try to begin the loader
-            look.put(held.get(path, look.first))
 
 
 # -- the attributes of the script's own objects ----------------------------------------------------
 
 
 class _Look:
-    """The attributes of an object: the plain ones, and what the others are."""
+    """The attributes of an object: the plain ones, and which the others are."""
 
     def __init__(self, value: Any) -> None:
-        self.value = value
-        self.plain: Values = {}
-        self.others: dict[str, int] = {}
-        for name, attribute in stored(value).items():
-            data = _encoded(attribute)
-            if data:
+        self.value, self.plain = value, Values()
+        others: dict[str, int] = {}
+        live = False
+        for name, attribute in list(stored(value).items()):
+            if data := _encoded(attribute):
                 self.plain[name] = data
             elif not is_generator(attribute):
-                self.others[name] = id(attribute)
+                others[name] = id(attribute)
+                live = live or _module(attribute) in LIVE
         known = _first.get(id(value))
         if known is None or known[0]() is not value:
-            known = weakref.ref(value), self.plain, self.others
+            known = weakref.ref(value), self.plain, others
             _first[id(value)] = known
-        self.first, others = known[1:]
-        self.changed = self.plain != self.first and self.others == others
+        self.first = known[1]
+        self.tainted = live or known[2] != others
+        changed = {n: data for n, data in self.plain.items() if self.first.get(n) != data}
+        self.changed = {} if self.tainted else changed
 
-    def put(self, values: Values) -> None:
-        for name in self.plain.keys() - values.keys():
-            del stored(self.value)[name]
-        for name, data in values.items():
-            if self.plain.get(name) != data:
-                present = stored(self.value).get(name)
+    def put(self, values: Values, without: Collection[int]) -> None:
+        """Restore what was changed; a first try to begin the loader may have changed others."""
+        for name, data in (values if self.tainted else {**self.first, **values}).items():
+            present = stored(self.value).get(name)
+            if self.plain.get(name) != data and id(present) not in without:
                 put_attribute(self.value, name, into(present, plain.decode(data)))
 
 
@@ -158,41 +188,67 @@ class _Look:
 _first: dict[int, tuple[weakref.ref[Any], Values, dict[str, int]]] = {}
 
 
-def _looks(around: dict[str, Any]) -> dict[str, _Look]:
+def _looks(loader: Any, stateful: bool) -> dict[str, _Look]:
+    """By the way to the object. `stateful`: the loader records itself."""
     for gone in [number for number, (there, *_) in _first.items() if there() is None]:
         del _first[gone]
-    return {path: _Look(value) for path, value in around.items() if _is_own(value)}
+    around = dict(_around(loader, called=True))
+    if stateful:
+        around.pop(ROOT, None)
+    return {path: _Look(value) for path, value in around.items() if _is_own(type(value))}
 
 
-def _is_own(value: Any) -> bool:
-    """Whether it is of a class of the script, or of a library for data."""
-    kind = type(value)
-    first = kind.__module__.partition(".")[0]
+def _is_own(kind: type) -> bool:
+    """Whether it is a class of the script, or of a library for data."""
+    first = str(kind.__module__).partition(".")[0]
     known = first in ("torch", "taskd", "numpy") or first in sys.stdlib_module_names
     return (not known or first == "__main__") and kind.__weakrefoffset__ != 0
 
 
+def _module(value: Any) -> str:
+    return str(type(value).__module__).partition(".")[0]
+
+
 def _encoded(value: Any) -> bytes:
     """A plain value that is not too large; b"" for others."""
-    if not _is_small(value):
-        return b""
     try:
-        data = plain.encode(value)
-    except plain.Unrecordable:
+        data = plain.encode(value) if _is_plain(value) else b""
+    except Exception as error:  # another thread of the script changes it
+        raised.heed(error)
         return b""
     return data if len(data) <= LARGEST else b""
 
 
-def _is_small(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return type(value) is torch.Tensor and value.nbytes <= LARGEST
-    if isinstance(value, (*CONTAINERS, str, bytes)):
-        return len(value) <= LONGEST
-    return isinstance(value, ATOMS) or type(value).__module__ == "numpy"
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is torch.Tensor:
+        known = value.device.type == "cpu" and not value.requires_grad and plain.is_dense(value)
+        return known and value.nbytes <= LARGEST
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
+        return value.dtype.kind in "biuf" and value.nbytes <= LARGEST
+    return _items(value, 0) <= ITEMS
+
+
+def _items(value: Any, depth: int) -> int:
+    """How many values there are in a container of plain ones; more than ITEMS for others."""
+    kind = type(value)
+    if kind in (str, bytes):
+        return 1 + len(value) // 8
+    if kind in ATOMS:
+        return 1
+    if kind not in CONTAINERS or depth == NESTED or len(value) > ITEMS:
+        return ITEMS + 1
+    found = 1
+    for item in (*value.keys(), *value.values()) if kind is dict else tuple(value):
+        found += _items(item, depth + 1)
+        if found > ITEMS:
+            break
+    return found
 
 
 def _counts(value: Any) -> bool:
-    return isinstance(value, (DataLoader, Sampler)) or fabric.is_loader(value)
+    return issubclass(type(value), (DataLoader, Sampler)) or fabric.is_loader(value)
 
 
 def _atoms(value: Any) -> dict[str, Any]:
@@ -204,9 +260,9 @@ def _atoms(value: Any) -> dict[str, Any]:
     }
 
 
-def _around(loader: Any) -> Iterator[tuple[str, Any]]:
-    """The loader and the objects reachable through its attributes and their containers, each once,
-    with the way to it."""
+def _around(loader: Any, called: bool = False) -> Iterator[tuple[str, Any]]:
+    """The loader and the objects reachable through its attributes, each once, with the way to it.
+    `called`: also objects that can be called, such as collators."""
     seen: set[int] = set()
     todo = [(ROOT, loader, 0)]
     while todo and len(seen) < OBJECTS:
@@ -215,28 +271,18 @@ def _around(loader: Any) -> Iterator[tuple[str, Any]]:
             continue
         seen.add(id(value))
         yield path, value
-        if depth < DEPTH and not isinstance(value, torch.Tensor):
-            for name, inside in list(stored(value).items()):
-                todo += [(f"{path}.{name}{key}", v, depth + 1) for key, v in _inside(inside)]
+        if depth < DEPTH and not issubclass(type(value), APART):
+            todo += [
+                (f"{path}.{name}", v, depth + 1)
+                for name, v in list(stored(value).items())
+                if is_generator(v) or _is_object(v, called)
+            ]
 
 
-def _inside(value: Any) -> Iterator[tuple[str, Any]]:
-    """An object that is to be looked at, or those in a short container."""
-    if is_generator(value) or _is_object(value):
-        yield "", value
-    elif type(value) in (list, tuple) and len(value) <= ITEMS:
-        for i, item in enumerate(value):
-            if is_generator(item) or _is_object(item):
-                yield f"[{i}]", item
-    elif type(value) is dict and len(value) <= ITEMS:
-        for key, item in value.items():
-            if type(key) in ATOMS and (is_generator(item) or _is_object(item)):
-                yield f"[{key!r}]", item
-
-
-def _is_object(value: Any) -> bool:
+def _is_object(value: Any, called: bool) -> bool:
+    kind = type(value)
     return (
-        hasattr(value, "__dict__")
-        and not isinstance(value, (*CODE, torch.nn.Module, torch.optim.Optimizer))
-        and type(value).__module__ != "builtins"
+        kind.__dictoffset__ != 0
+        and kind.__module__ != "builtins"
+        and (not callable(value) or (called and not issubclass(kind, APART)))
     )

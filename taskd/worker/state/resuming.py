@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,8 +34,6 @@ class Patience(Protocol):
 
 
 class Variables(Protocol):
-    def keep(self) -> Callable[[], None]: ...
-
     def objects(self) -> set[int]: ...
 
 
@@ -43,6 +41,9 @@ class Carrier(Protocol):
     """The process that reads a loader: a ProtectedRank."""
 
     random: RandomState
+
+    @property
+    def rank(self) -> int: ...
 
     @property
     def variables(self) -> Variables: ...
@@ -71,14 +72,17 @@ class Resuming:
         RuntimeError if it gives other batches."""
         failed: Exception | None = None
         # the fast ways first; if one fails or gives a different batch, the next one
-        for way in loading.ways(_place(entry)[0]):
+        tries = [(way, True) for way in loading.ways(_place(entry)[0])]
+        for way, attributes in tries:
             try:
-                iterator, exact = self._try(loader, step, kind, entry, present, way)
+                iterator, exact = self._try(loader, step, kind, entry, present, way, attributes)
                 if exact:
                     return iterator
                 failed, what = None, "gave a different batch than before"
             except Exception as error:  # the script's code
                 raised.heed(error)
+                if attributes:  # of which one may describe what is not here
+                    tries.append((way, False))
                 failed, what = error, f"raised {type(error).__name__}: {error}"
             log.warning("rank %d: %s (%s) %s", self.rank, type(loader).__name__, way, what)
         if failed is not None:
@@ -97,25 +101,27 @@ class Resuming:
         entry: Entry,
         present: bytes,
         way: str,
+        attributes: bool,
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
-        previous process got. `way`: see loading.begin."""
-        random, variables = self.carrier.random, self.carrier.variables
+        previous process got. `way`: see loading.begin. `attributes`: also of the script's own
+        samplers and data sets."""
+        random = self.carrier.random
         random.restore(entry.pass_random)
-        put_back = variables.keep()
-        places.put_place(loader, entry.loader)
-        put_back()
+        objects = self.carrier.variables.objects()
+        # an away rank's loader shares ours
+        without = objects if attributes and self.rank == self.carrier.rank else None
+        places.put_place(loader, entry.loader, without)
         before = entry.start
-        # a batch may depend on what was loaded before it, and where the loop changes what the
-        # loader reads, on the step
-        moved = way == loading.MOVED
+        # a batch may depend on what was loaded before it; without workers the step's own tells,
+        # where there is one. Where the loop changes what the loader reads, the one before cannot
         look_back = (
             entry.previous is not None
             and entry.index > 0
             and (
-                moved
+                way == loading.MOVED
                 or loading.has_workers(loader)
-                or not places.shares(loader, variables.objects())
+                or ((kind != FINAL or entry.batch is None) and not places.shares(loader, objects))
             )
         )
         state, then = _place(entry)
@@ -134,7 +140,7 @@ class Resuming:
             if kind == PASS_END:
                 if next(iterator, END) is not END:
                     return iterator, False
-                places.put_end(loader, entry.loader)
+                places.put_end(loader, entry.loader, without)
         return iterator, True
 
     @contextmanager

@@ -87,6 +87,12 @@ def into(present: Any, value: Any) -> Any:
             with torch.no_grad():
                 return present.copy_(value)
         return value.clone()
+    if type(value).__module__ == "numpy" and value.ndim:
+        alike = type(present) is type(value) and present.flags.writeable
+        if alike and (value.shape, value.dtype) == (present.shape, present.dtype):
+            present[...] = value
+            return present
+        return value.copy()
     if isinstance(value, (list, deque)) and type(present) is type(value):
         present.clear()
         present.extend(value)

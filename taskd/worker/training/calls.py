@@ -195,9 +195,7 @@ class Calls:
         if entry.committed:
             values, draws = plain.decode(entry.committed)
             session.state.parts.put({name: Content(data) for name, data in values.items()})
-        put_back = session.variables.keep()  # what a source shares with the loop
         self._loop.draws.begin_at(resumed.step, draws, entry.origins)
-        put_back()
 
     def _arrive(self, step: int, call: _Call) -> None:
         """Check what the script has done since the last call, or since this process came back."""

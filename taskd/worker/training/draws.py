@@ -10,15 +10,19 @@ it is one StopIteration, after which the next pass begins. A replacement begins 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from taskd import raised
 from taskd.worker.state import loading, places, plain
 from taskd.worker.state.content import fingerprint
 from taskd.worker.state.kept import Keeper, Kept
 from taskd.worker.state.random_state import RandomState
+
+log = logging.getLogger("taskd.worker")
 
 Section = tuple[int, bool]  # step, inside the attempt (else before it)
 LoaderOf = Callable[[int], Iterable[Any]]  # of the pass with that number
@@ -99,9 +103,11 @@ class Drawn(Passes):
         source: Iterable[Any] | LoaderOf,
         random: RandomState,
         leave: Callable[[Any], None],
+        restored: Callable[[], Collection[int]],
     ) -> None:
-        """`leave`: takes a loader whose state is left to this object."""
-        self._random, self._leave = random, leave
+        """`leave`: takes a loader whose state is left to this object. `restored`: the ids of
+        objects that others restore."""
+        self._random, self._leave, self._restored = random, leave, restored
         self._each_pass = source if not isinstance(source, Iterable) else None
         self._source: Any = source
         self.iterator: Iterator[Any] | None = None
@@ -255,16 +261,25 @@ class Drawn(Passes):
         assert self._each_pass is not None
         self.iterator, number = None, self.place.number
         if all(self._each_pass(n) is self._source for n in (number, number - 1)):
-            places.put_place(self._source, self.place.state)
+            places.put_place(self._source, self.place.state, self._restored())
 
     def _goes_on(self, way: str) -> bool:
+        try:
+            return self._begun(way)
+        except Exception as error:  # the script's code
+            raised.heed(error)
+            name = type(self._source).__name__
+            log.warning("%s (%s) raised %s: %s", name, way, type(error).__name__, error)
+            return False
+
+    def _begun(self, way: str) -> bool:
         """Begin at the place; return whether the batch before it is the same."""
         source = self._source
         if way == loading.WHOLE and self.iterator is source:
             return False  # it cannot begin anew
         origin, counters = self.origin
         self._random.restore(origin)
-        places.put_place(source, counters)
+        places.put_place(source, counters, self._restored())
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
         if not loading.has_workers(source):
             self._random.restore(self.place.before)
@@ -275,10 +290,14 @@ class Draws:
     """The iterators of one rank, in the order in which its script has made them."""
 
     def __init__(
-        self, random: RandomState, apart: Callable[[], AbstractContextManager[None]]
+        self,
+        random: RandomState,
+        apart: Callable[[], AbstractContextManager[None]],
+        restored: Callable[[], Collection[int]] = frozenset,
     ) -> None:
-        """`apart`: a context in which a loader is read without the other ranks."""
-        self._random, self._apart = random, apart
+        """`apart`: a context in which a loader is read without the other ranks. `restored`: see
+        Drawn."""
+        self._random, self._apart, self._restored = random, apart, restored
         self._all: list[Drawn] = []
         # of iterators that a replacement has not made yet
         self._missing: list[tuple[Place, tuple[bytes, bytes]]] = []
@@ -295,7 +314,7 @@ class Draws:
                 "job.iterate() was called after the first attempt: call it before the loop, with an"
                 " iterator that goes on over all epochs"
             )
-        drawn = Drawn(source, self._random, leave)
+        drawn = Drawn(source, self._random, leave, self._restored)
         self._all.append(drawn)
         if self._missing:
             with self._apart():

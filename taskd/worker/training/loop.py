@@ -43,7 +43,7 @@ class Loop:
         self.session = session
         self.batches = Batches()
         self.cursor = Cursor()
-        self.draws = Draws(session.random, session.communicators.aside)
+        self.draws = Draws(session.random, session.communicators.aside, session.variables.objects)
         self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
         self.rejoin = Rejoin(session, self.cursor, self.batches)
         self._suspicion = Suspicion(session)

@@ -95,7 +95,6 @@ class Rejoin:
         session, entry, iterator = self._session, resumed.entry, None
         assert entry is not None
         self._cursor.begin_pass(entry.pass_random, entry.loader, entry.index)
-        put_back = session.variables.keep()  # what a loader shares with the loop
         if loader is not None:
             present = session.random.snapshot()
             resuming = Resuming(session.rank, session, self._batches)
@@ -103,5 +102,4 @@ class Rejoin:
             session.random.restore(present)
         if not self._cursor.calls:
             draws.begin_at(resumed.step, entry.draws, entry.origins)
-        put_back()
         return iterator
