@@ -177,7 +177,10 @@ class _Look:
         self.changed = {} if self.tainted else changed
 
     def put(self, values: Values, without: Collection[int]) -> None:
-        """Restore what was changed; a first try to begin the loader may have changed others."""
+        """Restore what was changed. A first try to begin the loader may have changed others, and
+        made some."""
+        for name in () if self.tainted else self.plain.keys() - self.first.keys() - values.keys():
+            del stored(self.value)[name]
         for name, data in (values if self.tainted else {**self.first, **values}).items():
             present = stored(self.value).get(name)
             if self.plain.get(name) != data and id(present) not in without:
