@@ -88,6 +88,30 @@ def test_local_variables_and_what_they_hold(caplog):
     assert not warnings(caplog)
 
 
+def test_the_objects_that_are_restored_are_objects():
+    """Not None or a number, which others have as well."""
+
+    class Level:
+        def __init__(self):
+            self.value = None
+
+    given, level = Level(), Level()
+
+    def loop(steps):
+        last, seen = None, []
+        for attempt in steps:
+            with attempt:
+                level.value = (level.value or 0) + (last or 1)
+                seen.append(1)
+                last = 2
+                found.append(variables.objects())
+
+    variables, found = LoopVariables([given], False), []
+    loop(Steps(variables))
+    assert found and all({id(given), id(level)} <= ids for ids in found)
+    assert not any({id(None), id(1), id(2)} & ids for ids in found)
+
+
 def test_a_value_that_is_as_recorded_is_not_touched():
     def loop(steps):
         best, model = [1.0], object()

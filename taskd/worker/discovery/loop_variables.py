@@ -181,11 +181,12 @@ class LoopVariables:
     def objects(self) -> set[int]:
         """The ids of objects that are restored: given to protect(), or changed by the loop."""
         seen: dict[types.CodeType, dict[str, Any]] = {}
-        found = self._given | {id(_value(place, seen)) for place in self.places if place.inside}
+        found = [_value(place, seen) for place in self.places if place.inside]
         for place in self.places:
             if isinstance(place.get, partial) and place.get.func is value_of_attribute:
-                found.add(id(place.get.args[0]))
-        return found
+                found.append(place.get.args[0])
+        plain = (*SCALARS, type(None), type(MISSING))
+        return self._given | {id(value) for value in found if type(value) not in plain}
 
     def load_state_dict(self, values: dict[str, Any]) -> None:
         seen: dict[types.CodeType, dict[str, Any]] = {}

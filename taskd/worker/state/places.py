@@ -27,7 +27,8 @@ from taskd.worker.state import fabric, loading, plain
 from taskd.worker.state.stored_attributes import into, put_attribute, stored
 
 DEPTH, OBJECTS = 5, 200  # how far around a loader to search
-LARGEST = 1 << 20  # bytes of an attribute, and of all together; a larger one is data
+# bytes of an attribute, and of all together, which are in each record; a larger one is data
+LARGEST = 1 << 18
 ITEMS = 1 << 16  # of a container
 NESTED = 3  # containers in each other
 ROOT = ""  # the way to the loader itself
