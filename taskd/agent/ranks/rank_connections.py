@@ -109,12 +109,8 @@ class RankConnections:
     def greet(self, fd: int) -> None:
         """Let a caller in that has said who it is."""
         connection, pid, _ = self._silent[fd]
-        try:
-            data = connection.recv(codec.MAX_BYTES)
-        except BlockingIOError:
+        if (data := received(connection)) is None:
             return
-        except OSError:
-            data = b""
         del self._silent[fd]
         try:
             self._admit(Caller(connection, pid, codec.HELLO.decode(data)))
@@ -195,12 +191,8 @@ class RankConnections:
         )
         if connection is None:
             return
-        try:
-            data = connection.recv(codec.MAX_BYTES)
-        except BlockingIOError:
+        if (data := received(connection)) is None:
             return
-        except OSError:
-            data = b""
         if not data:
             if connection is rank.channel:
                 rank.channel = None
@@ -266,6 +258,16 @@ def identify(connection: socket.socket) -> int:
         raise Stranger(f"a process of user {uid}")
     connection.setblocking(False)
     return int(pid)
+
+
+def received(connection: socket.socket) -> bytes | None:
+    """The next message; b"" where the other end is closed, None where none has come."""
+    try:
+        return connection.recv(codec.MAX_BYTES)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
 
 
 def belongs(pid: int, ancestor: int) -> bool:

@@ -142,9 +142,10 @@ def _put(loader: Any, data: bytes, without: Collection[int] | None) -> None:
             f"the loader {type(loader).__name__} is built differently from that of the rank's"
             " previous process"
         )
-    for path, look in _looks(loader, bool(own)).items() if without is not None else ():
-        if without is not None and id(look.value) not in without:
-            look.put(held.get(path, {}), without)
+    if without is not None:
+        for path, look in _looks(loader, bool(own)).items():
+            if id(look.value) not in without:
+                look.put(held.get(path, {}), without)
     for value, atoms in zip(here, kept, strict=True):
         present = _atoms(value)
         for name, atom in atoms.items():
