@@ -19,6 +19,8 @@ def may_read(coordinator: Coordinator, command: c.Command) -> None:
     topology = coordinator.job.topology
     if isinstance(command, to_agent.TakeRecords):
         agent, sources = topology.nodes[command.node].agent, command.sources
+        if command.interruption < coordinator.job.interruption:
+            return  # the same event has begun another round, in which its node may be given up
     elif isinstance(command, to_agent.Prepare | to_agent.TakeOver):
         agent, sources = command.agent, command.nested
     else:

@@ -110,8 +110,10 @@ class FaultCenter:
             and signal.uuid
             and goes_on
         ):
-            ordered = recovery.incident is not None and "ClusterD" in recovery.incident.faults[-1]
-            ends = ordered and recovery.incident.strategy in ENDING
+            # or it ends by itself, without a strategy that is left
+            after = recovery.incident
+            ordered = after is not None and "ClusterD orders " in after.faults[-1]
+            ends = ordered and after.strategy in ENDING
             assert signal.uuid in self.naming or not ends, "it ends a job for nobody's fault"
 
     def fault(self) -> None:

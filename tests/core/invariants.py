@@ -280,9 +280,9 @@ class Invariants:
         ):
             self.world.counts["stuck found"] += 1
             # or it waits for a replacement that only the previous manager knew of, or for a rank
-            # that one has paused at a boundary that this one does not know
+            # that one has paused at another boundary than this one's, if it has any
             waited_for = any(
-                not r.alive or r.stateless or (r.mode == PAUSED and k.pause.step is None)
+                not r.alive or r.stateless or (r.mode == PAUSED and r.step != k.pause.step)
                 for r in self.world.ranks
                 if r.number in job.ranks
             )

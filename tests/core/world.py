@@ -325,7 +325,12 @@ class World:
                 self.after(delay, lambda n=number, f=former: self.handover.announce(n, f))
         if agent in self.standbys:
             self.after(
-                delay, lambda: self.cluster.standby(agent) if manager == self.manager else None
+                delay,
+                lambda: (
+                    self.cluster.standby(agent)  # unless it has a node or is lost by now
+                    if manager == self.manager and agent in self.standbys
+                    else None
+                ),
             )
 
     def connecting(self, agent: str) -> Callable[[], None]:
