@@ -16,12 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define TASKD_ABI 6u
+#define TASKD_ABI 7u
 #define TASKD_MAGIC 0x444b5354u /* "TSKD" */
 #define TASKD_RECORDS 4
 #define TASKD_DAMAGES 4         /* in a slot; the process keeps more: taskd_damage_list */
 #define TASKD_DAMAGES_LISTED 64 /* by taskd_damage_list */
 #define TASKD_TIMES 192 /* kinds of durations, see taskd_times */
+#define TASKD_GROUPS 32 /* of a rank, see taskd_counted */
 #define TASKD_ALL_DONE UINT64_MAX /* to taskd_started: this rank will not start another step */
 #define TASKD_NO_RANK UINT32_MAX  /* `rank` of a process without RANK */
 #define TASKD_NO_PAUSE UINT64_MAX  /* to taskd_page_pause, from taskd_pause_step: no pause */
@@ -82,7 +83,19 @@ struct taskd_damage {
     uint64_t number;  /* 1, 2, ... since attach; written last */
 };
 
-/* One local rank. 1600 bytes; the lines that different processes write are 64 bytes apart. */
+/* How many collectives a rank has begun in one of its groups; both modulo 2^32. */
+struct taskd_count {
+    uint32_t group;
+    uint32_t begun;
+};
+
+struct taskd_counts {
+    uint64_t key; /* of the step; written last */
+    uint32_t n;
+    struct taskd_count of[TASKD_GROUPS];
+};
+
+/* One local rank. 2176 bytes; the lines that different processes write are 64 bytes apart. */
 struct taskd_slot {
     /* line 0: identity, by the rank at attach */
     _Alignas(64) uint32_t rank; /* global rank, from RANK */
@@ -113,6 +126,8 @@ struct taskd_slot {
     _Alignas(64) struct taskd_damage damages[TASKD_DAMAGES]; /* the newest */
     /* lines 13 to 24: how many attempts took how long, by the rank */
     _Alignas(64) uint32_t times[TASKD_TIMES];
+    /* lines 25 to 33: of even and of odd steps, by the rank, see taskd_counted */
+    _Alignas(64) struct taskd_counts counts[2];
 };
 
 struct taskd_page {
@@ -247,6 +262,18 @@ int taskd_started(uint64_t step);
 /* Wait until every slot has started >= step: 0. 1 at once on an interruption newer than `built_at`;
  * -ETIMEDOUT after timeout_ms. The usual case, all started already, makes no system call. */
 int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms);
+/* Give how many collectives this rank has begun in each of up to TASKD_GROUPS groups, before it
+ * publishes that it has started `step`. -EINVAL for more. Ranks compare them once all have started:
+ * none can be further than the step after. `built_at`: number of the interruption in which the
+ * groups were built. */
+int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n);
+/* Whether another rank has given another number than this one for the same group, step and
+ * interruption: 1, and the first such group of this rank; 0. */
+int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group);
+/* What the rank in `slot` has given for the group: 1, and the number; 0 if it has given none;
+ * -EINVAL for a slot that the page does not have. */
+int taskd_count_of(uint32_t slot, uint64_t step, uint32_t built_at, uint32_t group,
+                   uint32_t *begun);
 /* Wait until every slot's rank has called this for `step` and `built_at`: 0. 1 if an interruption
  * newer than `built_at` comes before the last of them: then all ranks get 1, also those that come
  * later. A rank that has come counts even if it dies. -ETIMEDOUT after timeout_ms: the others may

@@ -179,6 +179,7 @@ int taskd_slot_reset(struct taskd_page *page, uint32_t index)
     slot->damaged = 0;
     memset(slot->damages, 0, sizeof slot->damages);
     memset(slot->times, 0, sizeof slot->times);
+    memset(slot->counts, 0, sizeof slot->counts);
     __atomic_store_n(&slot->seq, 0, __ATOMIC_RELEASE);
     if (locked)
         pthread_mutex_unlock(&slot->alive);

@@ -18,6 +18,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
         TASKD_TIMES
+        TASKD_GROUPS
         TASKD_DAMAGE_REGISTERED
         TASKD_DAMAGE_ALLOCATED
         TASKD_MEMORY_TENSORS
@@ -56,6 +57,9 @@ cdef extern from "libtaskd.h" nogil:
         uint32_t handles
 
 
+    struct taskd_count:
+        uint32_t group, begun
+
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
     int taskd_page_unmap(taskd_page *page)
     int taskd_slot_reset(taskd_page *page, uint32_t slot)
@@ -77,6 +81,10 @@ cdef extern from "libtaskd.h" nogil:
     int taskd_patience(uint64_t seconds)
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)
+    int taskd_counted(uint64_t step, uint32_t built_at, const taskd_count *counts, uint32_t n)
+    int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group)
+    int taskd_count_of(
+        uint32_t slot, uint64_t step, uint32_t built_at, uint32_t group, uint32_t *begun)
     int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)

@@ -8,12 +8,13 @@ from libc.errno cimport ETIMEDOUT
 from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
-    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_LEFT,
-    TASKD_PAUSED,
+    TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_GROUPS,
+    TASKD_LEFT, TASKD_PAUSED,
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_leave_on, taskd_together, taskd_damaged, taskd_torn, taskd_wait_started, taskd_waited,
+    taskd_count, taskd_count_of, taskd_counted, taskd_leave_on, taskd_together, taskd_damaged,
+    taskd_torn, taskd_uneven, taskd_wait_started, taskd_waited,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -35,6 +36,7 @@ PHASES = (
 
 ALL_DONE = TASKD_ALL_DONE
 BEGUN, LOST, TORN, STOPPED = range(4)
+GROUPS = TASKD_GROUPS
 
 
 def attach(path, slot):
@@ -103,11 +105,59 @@ def started(uint64_t step):
         raise failure(rc, f"start of step {step}")
 
 
+def begun(uint64_t step, uint32_t built_at, counts):
+    """Publish that the entry state of `step` is recorded, and that this rank computes it. `counts`:
+    group, collectives begun in it, next group, … of up to GROUPS groups, as 32 bits; `built_at`:
+    number of the interruption in which they were built. Raises Uneven, all being published, if a
+    rank that has begun this step too gave other numbers."""
+    cdef taskd_count given[TASKD_GROUPS]
+    cdef uint32_t n = len(counts) // 2, i, group = 0
+    cdef int rc
+    for i in range(min(n, <uint32_t>TASKD_GROUPS)):
+        given[i].group, given[i].begun = counts[2 * i], counts[2 * i + 1]
+    rc = taskd_progress(step, TASKD_COMPUTING)
+    if rc == 0:
+        rc = taskd_counted(step + 1, built_at, given, n)
+    if rc == 0:
+        rc = taskd_started(step + 1)
+    if rc == 0:
+        rc = taskd_uneven(step + 1, built_at, &group)
+    if rc < 0:
+        raise failure(rc, f"start of step {step}")
+    if rc == 1:
+        raise uneven(step + 1, built_at, group)
+
+
+class Uneven(Exception):
+    """The ranks of this node have begun different numbers of collectives in `group`. `ranks`: local
+    rank -> (before the last step, None: it did not say; by now), of those that said."""
+
+    def __init__(self, group, ranks):
+        super().__init__(group, ranks)
+        self.group, self.ranks = group, ranks
+
+
+cdef uneven(uint64_t step, uint32_t built_at, uint32_t group):
+    cdef uint32_t before = 0, now = 0, slot = 0
+    cdef int rc
+    ranks = {}
+    while True:
+        rc = taskd_count_of(slot, step, built_at, group, &now)
+        if rc < 0:
+            return Uneven(group, ranks)
+        if rc == 1:
+            rc = taskd_count_of(slot, step - 1, built_at, group, &before)
+            ranks[slot] = (before if rc == 1 else None, now)
+        slot += 1
+
+
 def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
     """Wait until every slot has started `step`: True. False on an interruption newer than
-    `built_at`. Raises OSError ETIMEDOUT after `timeout_ms`."""
+    `built_at`. Raises OSError ETIMEDOUT after `timeout_ms`; Uneven if the ranks have begun
+    different numbers of collectives before it."""
     cdef int rc = taskd_wait_started(step, built_at, 0)
     cdef int part
+    cdef uint32_t group = 0
     if rc == -ETIMEDOUT:
         deadline = deadline_after(timeout_ms)
         while True:
@@ -119,6 +169,8 @@ def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
             PyErr_CheckSignals()
     if rc < 0:
         raise failure(rc, f"start of step {step} by all ranks of this node, {timeout_ms} ms")
+    if rc == 0 and taskd_uneven(step, built_at, &group) == 1:
+        raise uneven(step, built_at, group)
     return rc == 0
 
 

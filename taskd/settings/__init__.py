@@ -81,6 +81,7 @@ from taskd.settings.reading import (
     preload,
     refuses_carried,
     refuses_uncompared,
+    refuses_uneven,
     reschedule_timeout,
     retry_times,
     set_up_limit,

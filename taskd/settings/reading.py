@@ -164,6 +164,11 @@ def refuses_uncompared(environ: Mapping[str, str]) -> bool:
     return v.TASKD_UNCOMPARED.read(environ) == "refuse"
 
 
+def refuses_uneven(environ: Mapping[str, str]) -> bool:
+    """Whether a job ends whose ranks begin different numbers of collectives."""
+    return v.TASKD_UNEVEN.read(environ) == "refuse"
+
+
 def elastic(environ: Mapping[str, str]) -> bool:
     """Whether elastic-training is a strategy of the job, as far as variables say."""
     return "elastic-training" in injected.ladder_from(environ)

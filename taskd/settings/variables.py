@@ -272,6 +272,17 @@ TASKD_UNCOMPARED = Parameter(
     " known. refuse: that ends the job instead, before its first update.",
     remedy="unset it for warn",
 )
+TASKD_UNEVEN = Parameter(
+    "TASKD_UNEVEN",
+    kinds.choice("refuse", "warn"),
+    "refuse",
+    "refuse",
+    "Where ranks have begun different numbers of collectives in a group that they share (one has"
+    " skipped a backward, or accumulates over fewer batches), the job ends before its next update:"
+    " the next ones would be taken for each other. warn: that is logged, and the group is not"
+    " compared any longer.",
+    remedy="unset it for refuse",
+)
 TASKD_VERIFY = Parameter(
     "TASKD_VERIFY",
     kinds.switch(),
@@ -346,6 +357,7 @@ SECTIONS = (
             TASKD_SNAPSHOT_STEPS,
             TASKD_CARRIED,
             TASKD_UNCOMPARED,
+            TASKD_UNEVEN,
             TASKD_VERIFY,
             TASKD_FORK,
             TASKD_PRELOAD,

@@ -93,7 +93,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         agent.channel.close()
         return Job(None)
     accelerator.synchronize(state.generators.values(), replacement.active())
-    communicators, pipelines = Communicators(), Pipelines()
+    communicators, pipelines = Communicators(settings.verify(os.environ)), Pipelines()
     for name, hook in comm_hooks.states(state.ddps).items():
         state.add(name, hook)
     numbers = holders.Numbers()
@@ -126,7 +126,7 @@ def _protect(objects: dict[str, Any]) -> Job:
             settings.refuses_carried(os.environ),
         ),
         node=agent.rank - local_rank,
-        verifies=settings.verify(os.environ),
+        verifies=communicators.counts.verifies,
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])
     sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))

@@ -12,10 +12,11 @@ import torch.distributed as dist
 
 from taskd.records import sealed
 from taskd.records.start import SETUP, Start
+from taskd.worker.communication.methods import FILLING
 from taskd.worker.set_up import interception
 from taskd.worker.set_up.calls import SetUp
 from taskd.worker.set_up.results import NotTheSame, Result, Results
-from taskd.worker.set_up.values import FILLING, check_object
+from taskd.worker.set_up.values import check_object
 from tests.lab import warm
 
 START = """

@@ -100,6 +100,10 @@ def present() -> list[Group]:
     return sorted(found, key=lambda g: (not g.default, g.name))
 
 
+def name(handle: dist.ProcessGroup) -> str:
+    return c10d._world.pg_names[handle]
+
+
 def obstacle() -> str | None:
     """Why this rank's groups cannot be renewed, or None."""
     if missing := lacking():
@@ -139,19 +143,20 @@ class Renewals:
         """The highest type in use, at most LIMIT."""
         return max(self._types.values(), default=self.FIRST - 1)
 
-    def begun(self) -> int:
-        """How many collectives this rank has begun on all its groups, where backends count them."""
-        total = 0
-        present = list(c10d._world.pg_map)  # at once: the control thread asks too
-        if len(self._current) > len(present):  # some have been destroyed
-            self._current = {h: b for h, b in self._current.items() if h in present}
-        for handle in present:
-            backends = self._current.get(handle)
-            if backends is None:  # made since the last renewal
-                backends = self._current[handle] = _distinct(handle)
+    def counts(self) -> dict[dist.ProcessGroup, int]:
+        """How many collectives this rank has begun in each group, where backends count them."""
+        current, found = self._current, {}
+        if current.keys() != c10d._world.pg_map.keys():
+            present = list(c10d._world.pg_map)  # at once: the control thread asks too
+            # some have been destroyed, or made since the last renewal
+            made = {h: current[h] if h in current else _distinct(h) for h in present}
+            current = self._current = made
+        for handle, backends in current.items():
+            total = 0
             for backend in backends:
                 total += backend._get_sequence_number_for_group()
-        return total
+            found[handle] = total
+        return found
 
     def renew(self, group: Group, store: dist.Store, away: frozenset[int] = frozenset()) -> None:
         """Connect to the group's other members through `store`, but for those that are `away`, and

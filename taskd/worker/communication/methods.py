@@ -10,6 +10,32 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+# methods of ProcessGroup that fill the tensors of their first argument
+FILLING = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "broadcast",
+    "gather",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+)
+
 Make = Callable[[Any], Any]  # what is called by now -> what is called instead
 
 
@@ -64,3 +90,4 @@ def _show(holder: Any, name: str, method: _Method) -> None:
 # what runs nearest to torch comes first
 IN_SHRUNK_GROUPS = Layer(0)  # shrunk.py
 IN_SET_UP = Layer(1)  # set_up/interception.py
+COUNTED = Layer(2)  # counts.py

@@ -8,10 +8,12 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import damage
+from taskd.worker.communication.counts import own
 
 CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
 
 
+@own()
 def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> None:
     """Send `rows`, which are on `device`, to rank `destination`."""
     damaged = damage.damaged()
@@ -23,6 +25,7 @@ def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> No
     dist.send(lost, destination)
 
 
+@own()
 def receive(rows: list[torch.Tensor], source: int, device: torch.device) -> None:
     """Receive into `rows` what rank `source` sends. Raises RuntimeError if it is incomplete."""
     for pieces in _chunks(rows):

@@ -23,11 +23,10 @@ import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.communication import methods
-from taskd.worker.set_up.values import FILLING
 from taskd.worker.state.training_state import TrainingState
 
 LEVEL = 2  # of communication/methods.py: nearest to the script
-CALLS = (*FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
+CALLS = (*methods.FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
 # those that give what all ranks have, whoever makes them
 ALIKE = ("barrier", "monitored_barrier", "broadcast", "recv", "recv_anysource")
 # torch's own functions between the caller and the group

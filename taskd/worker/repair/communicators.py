@@ -19,6 +19,7 @@ import torch.distributed as dist
 
 from taskd.cython_api import sockets
 from taskd.worker.communication import groups, leftovers, shrunk_operators
+from taskd.worker.communication.counts import Counts
 from taskd.worker.communication.groups import Group
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.interception import suspended
@@ -33,9 +34,10 @@ class Mismatch(RuntimeError):
 
 
 class Communicators:
-    """The groups of this rank. Raises ValueError where there is no default group."""
+    """The groups of this rank. `verifies`: see Counts. Raises ValueError where there is no default
+    group."""
 
-    def __init__(self) -> None:
+    def __init__(self, verifies: bool = False) -> None:
         if not dist.is_initialized():
             raise ValueError(
                 "torch.distributed is not initialized: call init_process_group() before protect()"
@@ -44,6 +46,7 @@ class Communicators:
         self.generation = 0
         self.away: frozenset[int] = frozenset()  # the ranks that are, in this generation
         self._renewals = groups.Renewals()
+        self.counts = Counts(self._renewals, verifies)
         self._before = groups.mark()  # the present attempt
 
     @property
@@ -60,17 +63,17 @@ class Communicators:
     def begun(self) -> int:
         """How many collectives this process has begun on its groups; those whose backend does not
         count are left out."""
-        return self._renewals.begun()
+        return sum(self._renewals.counts().values())
 
     @property
     def present(self) -> tuple[int, ...]:
         """The ranks that are not away."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.away)
 
-    def attempt_begins(self) -> int:
-        """Returns `begun`."""
+    def attempt_begins(self, compared: bool) -> tuple[int, list[int]]:
+        """Returns `begun`, and what is compared of it: see Counts.begin."""
         self._before = groups.mark()
-        return self._renewals.begun()
+        return self.counts.begin(compared and not self.away)
 
     def attempt_failed(self) -> None:
         """Drop the groups that the attempt has made: they will be made again."""
@@ -138,7 +141,12 @@ class Communicators:
         self._renewals.dropped.let_go()
         set_up.real()
         groups.watch(sockets.extended)
+        self.resumed(generation)
+
+    def resumed(self, generation: int) -> None:
+        """The groups take part in `generation`, with new backends or as they are."""
         self.generation = generation
+        self.counts.built()
 
     def _renew_others(
         self, others: list[Group], connect: Callable[[], dist.Store], generation: int

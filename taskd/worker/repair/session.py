@@ -164,7 +164,7 @@ class RepairSession(ProtectedRank):
         self.device.restart()
         self.built_at, self.stand_ins = order.interruption, stand_ins
         if resumed:
-            self.communicators.generation = order.generation
+            self.communicators.resumed(order.generation)
             return
         self.device.leave_collectives()
         comm_hooks.leave()

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.messages.values import Plan
+from taskd.worker.communication.counts import own
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
 from taskd.worker.state.entry import Entry
@@ -149,12 +150,14 @@ def digest(value: Any) -> bytes:
     return made.digest()
 
 
+@own()
 def _send(data: bytes, rank: int) -> None:
     dist.send(torch.tensor([len(data)]), rank)
     if data:
         dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank)
 
 
+@own()
 def _receive(rank: int) -> bytes:
     length = torch.zeros(1, dtype=torch.int64)
     dist.recv(length, rank)

@@ -1,7 +1,7 @@
 """The calls of a rank's set-up: recorded with their results in the rank's first process, and
 answered from that record in a replacement. `interception.py` routes them here.
 
-Private names of torch are those of communication/groups.py, and the methods in values.FILLING.
+Private names of torch are those of communication/groups.py, and methods.FILLING.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch.distributed.distributed_c10d as c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from taskd.records.start import SETUP, Start, others
+from taskd.worker.communication import methods
 from taskd.worker.set_up.imports import us
 from taskd.worker.set_up.results import LOOPS, PENDING, SMALL, NotTheSame, Result, Results
 from taskd.worker.set_up.values import (
-    FILLING,
     Over,
     channel_of,
     check_object,
@@ -96,7 +96,7 @@ class SetUp:
     def collective(
         self, original: Callable[..., Any], name: str, handle: Any, args: Any, more: Any
     ) -> Any:
-        outputs = list(tensors(args[0])) if name in FILLING and args else []
+        outputs = list(tensors(args[0])) if name in methods.FILLING and args else []
         wanted = Result(
             channel_of(handle), name.strip("_"), detail(name, args), [shape(t) for t in outputs]
         )

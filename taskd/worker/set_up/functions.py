@@ -43,7 +43,7 @@ def record() -> None:
     if now.mode != OFF or "TASKD_SHARED_DIR" not in os.environ:
         return
     if dist.is_available() and dist.is_initialized():
-        now.results.missed = groups.Renewals().begun()
+        now.results.missed = sum(groups.Renewals().counts().values())
     now.mode = RECORD
     install()
 

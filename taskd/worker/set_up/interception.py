@@ -25,7 +25,6 @@ from taskd.worker.communication import groups, methods
 from taskd.worker.communication.groups import FAKE
 from taskd.worker.discovery import project
 from taskd.worker.set_up.calls import OFF, SetUp
-from taskd.worker.set_up.values import FILLING
 
 OTHER = ("barrier", "monitored_barrier", "send", "_start_coalescing", "_end_coalescing")
 WORK = ("wait", "is_completed", "synchronize")
@@ -115,7 +114,7 @@ def install() -> None:
 
         return make
 
-    for name in (*FILLING, *OTHER):
+    for name in (*methods.FILLING, *OTHER):
         put(dist.ProcessGroup, name, group_method(name))
     for name in WORK:
         put(dist.Work, name, work_method)

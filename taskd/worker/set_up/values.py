@@ -14,32 +14,6 @@ import torch.distributed.distributed_c10d as c10d
 from taskd.worker.discovery import frames
 from taskd.worker.set_up.results import NotTheSame, Result
 
-# methods of ProcessGroup that fill the tensors of their first argument
-FILLING = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "broadcast",
-    "gather",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-)
-
 
 class Over(dist.Work):
     """The work of a call whose result is there."""

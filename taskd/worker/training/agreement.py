@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 
+from taskd import settings
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import replicas
@@ -74,6 +76,16 @@ class Agreement:
         state.set_apart(found.apart, found.replicas)
         # stripes of earlier steps stay: they fit the structure in the records of these steps
         self._recorder.lay_out()
+
+    def uneven(self, found: slot.Uneven, step: int) -> None:
+        """Ranks have begun different numbers of collectives before `step`. Raises WouldDiverge,
+        unless they train on."""
+        session, counts = self._session, self._session.communicators.counts
+        text = counts.says(found, session.node, step - 1)
+        if settings.refuses_uneven(os.environ):
+            raise WouldDiverge(f"{text}. TASKD_UNEVEN=warn trains on") from None
+        log.warning("rank %d: %s", session.rank, text)
+        counts.leave_out(found.group)
 
     def _agree_on_pace(self) -> None:
         """Agree on how many steps apart the whole state is recorded from now on."""

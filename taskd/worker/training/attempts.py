@@ -101,7 +101,7 @@ class Attempts:
             self.refuse(str(error))
         self._stamp += 1
         allocations.attempt(self._stamp)
-        self._collectives = session.communicators.attempt_begins()
+        self._collectives, compared = session.communicators.attempt_begins(not self.alone)
         self._waiting.begin()
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
@@ -111,8 +111,14 @@ class Attempts:
             self.watch.begin(self.loads)
         else:
             self.watch.begun = True
-        slot.progress(step, slot.COMPUTING)
-        slot.started(step + 1)
+        try:
+            slot.begun(step, session.built_at, compared)
+        except slot.Uneven as uneven:
+            try:
+                self._agreement.uneven(uneven, step)
+            except WouldDiverge as refused:
+                self.refused(refused)
+                raise
         session.agent.begun(step)
         # with ranks away, what a forward computes may be another rank's share
         if self._plan is not None and not session.stand_ins:
@@ -325,7 +331,12 @@ class Attempts:
 
     def _gate(self, raising: bool) -> None:
         # an interruption ends the wait; the agent raises one when a rank dies
-        if slot.wait_started(self.step + 1, self._session.built_at) and not damage.spoiled():
+        try:
+            started = slot.wait_started(self.step + 1, self._session.built_at)
+        except slot.Uneven as uneven:
+            self._agreement.uneven(uneven, self.step)
+            started = True
+        if started and not damage.spoiled():
             self._gated = True
         elif raising:
             raise Interrupted
