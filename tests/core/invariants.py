@@ -37,6 +37,7 @@ class Invariants:
         self._standing = False  # all ranks are paused, and the coordinator knows it
         self._incident: object = None
         self._returns: from_agent.AgentJoined | None = None  # of a lost node
+        self._last = 0  # number of the last Interrupt of this event, 0 for none
 
     def new_manager(self) -> None:
         """Forget what the previous manager knew; replacements it ordered that have not started are
@@ -70,6 +71,11 @@ class Invariants:
         ordered = incident is not None and event.rank in incident.killed
         if isinstance(event, from_agent.RankDied) and job.protected and known.alive and not ordered:
             self._tellings.append(event.cause)
+
+    def ordered(self, commands: list[c.Command]) -> None:
+        """The orders that follow from the event, each of which is checked next."""
+        numbers = [x.interruption for x in commands if isinstance(x, to_rank.Interrupt)]
+        self._last = max(numbers, default=0)
 
     def after(self, commands: list[c.Command]) -> None:
         k = self.world.coordinator
@@ -199,10 +205,12 @@ class Invariants:
                 else command.interruption > self._interrupted
             )
             self._interrupted = command.interruption
+        # the same event may have begun another round, whose Interrupt follows
+        superseded = self._interrupted < self._last
         if isinstance(command, to_rank.Rebuild | to_rank.Restore | to_rank.Resume):
-            assert command.interruption == job.interruption
+            assert command.interruption == job.interruption or superseded
             assert command.generation == job.generation
-            assert incident is None or not incident.evicted, (
+            assert incident is None or not incident.evicted or superseded, (
                 "an evicted rank takes part in the rebuild"
             )
         self._away.check(command)
@@ -252,7 +260,7 @@ class Invariants:
             alone = {r.number for r in present if of[r.replica_set] == 1 and self.world.elastic}
             wrong = {n for n in told if told[n] != right[n]} - alone
             assert not wrong, f"resumed on different states {told}"
-            assert all(r.alive for r in job.ranks.values())
+            assert all(r.alive for r in job.ranks.values()) or superseded
         elif isinstance(command, c.Closed):
             self._floor, self._tellings = max(self._floor, command.step), []
             assert command.seconds >= 0

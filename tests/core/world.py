@@ -248,6 +248,7 @@ class World:
         assert not was_over or all(
             isinstance(x, to_operator.Answer | c.Refuse) for x in commands
         ), "a command after the end"
+        self.invariants.ordered(commands)
         for command in commands:
             self.trace.append(f"{self.now:9.3f}     {command}")
             if isinstance(command, c.Note) and "moves, as ordered by the previous" in command.text:
