@@ -2,22 +2,23 @@
  * begun in each of its groups. */
 #include "internal.h"
 
-#include <string.h>
+#define STEPS 40 /* bits of a key that a step takes; those above it are the interruption's */
+#define MARKED 2
 
-/* A step counts modulo 2^40, an interruption modulo 2^23; `+ 1`: 0 is none. */
+/* `+ 1`: 0 is none. */
 static uint64_t key_of(uint64_t step, uint32_t built_at)
 {
-    return ((step & 0xFFFFFFFFFFu) | (uint64_t)(built_at & 0x7FFFFFu) << 40) + 1;
+    return ((step & ((1ull << STEPS) - 1)) | (uint64_t)(built_at & 0x7FFFFFu) << STEPS) + 1;
 }
 
-int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n)
+static int put(uint32_t which, uint64_t key, const struct taskd_count *counts, uint32_t n)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
         return -ENOTCONN;
     if (n > TASKD_GROUPS)
         return -EINVAL;
-    struct taskd_counts *into = &slot->counts[step % 2];
+    struct taskd_counts *into = &slot->counts[which];
     __atomic_store_n(&into->key, 0, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     for (uint32_t i = 0; i < n; i++) {
@@ -25,8 +26,18 @@ int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *co
         __atomic_store_n(&into->of[i].begun, counts[i].begun, __ATOMIC_RELAXED);
     }
     __atomic_store_n(&into->n, n, __ATOMIC_RELAXED);
-    __atomic_store_n(&into->key, key_of(step, built_at), __ATOMIC_RELEASE);
+    __atomic_store_n(&into->key, key, __ATOMIC_RELEASE);
     return 0;
+}
+
+int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n)
+{
+    return put(step % 2, key_of(step, built_at), counts, n);
+}
+
+int taskd_marked(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n)
+{
+    return put(MARKED, key_of(step, built_at), counts, n);
 }
 
 /* A consistent copy; false: the rank has not given its counts for that step, or none any longer. */
@@ -96,4 +107,21 @@ int taskd_count_of(uint32_t index, uint64_t step, uint32_t built_at, uint32_t gr
         return 0;
     *begun = found->begun;
     return 1;
+}
+
+int taskd_marks(const struct taskd_page *page, uint32_t index, uint64_t *step, uint32_t *built_at,
+                struct taskd_count *out)
+{
+    if (index >= page->nslots)
+        return -EINVAL;
+    const struct taskd_counts *from = &page->slots[index].counts[MARKED];
+    uint64_t key = __atomic_load_n(&from->key, __ATOMIC_ACQUIRE);
+    struct taskd_counts counts;
+    if (key == 0 || !copy(from, key, &counts))
+        return 0;
+    *step = (key - 1) & ((1ull << STEPS) - 1);
+    *built_at = (uint32_t)((key - 1) >> STEPS);
+    for (uint32_t i = 0; i < counts.n; i++)
+        out[i] = counts.of[i];
+    return (int)counts.n;
 }

@@ -22,12 +22,13 @@ from taskd.agent.leaving import Leaving
 from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
 from taskd.agent.orders import Orders
+from taskd.agent.ranks.beats import node_progress
 from taskd.agent.ranks.children import Children
 from taskd.agent.ranks.connecting import Connecting
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch
 from taskd.agent.ranks.rank_connections import RankConnections
-from taskd.agent.ranks.rank_monitor import RankMonitor, node_progress
+from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import HangLimits, Watchdog

@@ -82,6 +82,10 @@ cdef extern from "libtaskd.h" nogil:
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)
     int taskd_counted(uint64_t step, uint32_t built_at, const taskd_count *counts, uint32_t n)
+    int taskd_marked(uint64_t step, uint32_t built_at, const taskd_count *counts, uint32_t n)
+    int taskd_marks(
+        const taskd_page *page, uint32_t slot, uint64_t *step, uint32_t *built_at,
+        taskd_count *out)
     int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group)
     int taskd_count_of(
         uint32_t slot, uint64_t step, uint32_t built_at, uint32_t group, uint32_t *begun)

@@ -10,8 +10,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_DAMAGES, TASKD_NO_PAUSE, TASKD_NO_RANK, TASKD_RECORDS,
-    TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, TASKD_TIMES, taskd_damage,
-    taskd_damages,
+    TASKD_RECORD_ABORT, TASKD_RECORD_EXIT, TASKD_RECORD_SIGNAL, TASKD_GROUPS, TASKD_TIMES,
+    taskd_count, taskd_damage, taskd_damages, taskd_marks,
     taskd_page, taskd_page_away, taskd_page_bell, taskd_page_copied, taskd_page_copying,
     taskd_page_create,
     taskd_page_ending,
@@ -165,6 +165,22 @@ cdef class Page:
         if rc < 0:
             raise failure(rc, f"times of slot {slot} of state page {self.path}")
         return [out[i] for i in range(TASKD_TIMES)]
+
+    def marks(self, slot):
+        """What a slot's rank has given to slot.marked: (interruption, step), [group, begun, …];
+        ((0, 0), []) for nothing."""
+        cdef taskd_count out[TASKD_GROUPS]
+        cdef uint64_t step = 0
+        cdef uint32_t built_at = 0
+        cdef int i
+        self.use(slot)
+        cdef int n = taskd_marks(self.page, slot, &step, &built_at, out)
+        if n < 0:
+            raise failure(n, f"counts of slot {slot} of state page {self.path}")
+        counts = []
+        for i in range(n):
+            counts += (out[i].group, out[i].begun)
+        return (built_at, step), counts
 
     def records(self, slot):
         """The newest death records of a slot (up to 4), oldest first."""

@@ -13,8 +13,8 @@ from taskd.cython_api.libtaskd cimport (
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
-    taskd_count, taskd_count_of, taskd_counted, taskd_leave_on, taskd_together, taskd_damaged,
-    taskd_torn, taskd_uneven, taskd_wait_started, taskd_waited,
+    taskd_count, taskd_count_of, taskd_counted, taskd_leave_on, taskd_marked, taskd_together,
+    taskd_damaged, taskd_torn, taskd_uneven, taskd_wait_started, taskd_waited,
 )
 from taskd.cython_api.waiting cimport SLICE_MS, deadline_after, now, slice_before
 
@@ -105,17 +105,21 @@ def started(uint64_t step):
         raise failure(rc, f"start of step {step}")
 
 
+cdef uint32_t _counts(list counts, taskd_count *into):
+    cdef uint32_t n = len(counts) // 2, i
+    for i in range(min(n, <uint32_t>TASKD_GROUPS)):
+        into[i].group, into[i].begun = counts[2 * i], counts[2 * i + 1]
+    return n
+
+
 def begun(uint64_t step, uint32_t built_at, counts):
     """Publish that the entry state of `step` is recorded, and that this rank computes it. `counts`:
     group, collectives begun in it, next group, … of up to GROUPS groups, as 32 bits; `built_at`:
     number of the interruption in which they were built. Raises Uneven, all being published, if a
     rank that has begun this step too gave other numbers."""
     cdef taskd_count given[TASKD_GROUPS]
-    cdef uint32_t n = len(counts) // 2, i, group = 0
-    cdef int rc
-    for i in range(min(n, <uint32_t>TASKD_GROUPS)):
-        given[i].group, given[i].begun = counts[2 * i], counts[2 * i + 1]
-    rc = taskd_progress(step, TASKD_COMPUTING)
+    cdef uint32_t n = _counts(counts, given), group = 0
+    cdef int rc = taskd_progress(step, TASKD_COMPUTING)
     if rc == 0:
         rc = taskd_counted(step + 1, built_at, given, n)
     if rc == 0:
@@ -126,6 +130,16 @@ def begun(uint64_t step, uint32_t built_at, counts):
         raise failure(rc, f"start of step {step}")
     if rc == 1:
         raise uneven(step + 1, built_at, group)
+
+
+def marked(uint64_t step, uint32_t built_at, counts):
+    """The same counts for the ranks of other nodes, which compare those of steps that all
+    choose."""
+    cdef taskd_count given[TASKD_GROUPS]
+    cdef uint32_t n = _counts(counts, given)
+    cdef int rc = taskd_marked(step, built_at, given, n)
+    if rc < 0:
+        raise failure(rc, f"counts before step {step}")
 
 
 class Uneven(Exception):

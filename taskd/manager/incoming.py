@@ -8,6 +8,7 @@ from typing import Any
 import zmq
 
 from taskd.core.coordinator import Coordinator
+from taskd.core.evenness import Evenness
 from taskd.manager import peers
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.limits import ManagerLimits
@@ -47,6 +48,7 @@ class Incoming:
             starting,
             clock,
         )
+        self._evenness = Evenness()
         # agents whose messages were dropped while this manager was not in charge
         self._overheard: set[str] = set()
         self._rendezvous = ""  # where the job's launchers meet, by the first that named one
@@ -125,6 +127,9 @@ class Incoming:
             said = self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
             if said is not None:
                 self._feed(said, now)
+            uneven = self._evenness.heard(message.progress, self._coordinator.job.ranks)
+            if uneven is not None:
+                self._feed(uneven, now)
         # `now` is that of the turn, and so too early for a message read late in it
         if message.asked:
             if peer.clock.answered(message.asked, origin.envelope.at, self._clock()):

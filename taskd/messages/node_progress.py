@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from taskd.messages.values import ROOM, Count, Name, Numbers, Seconds, Step, Times
+from taskd.messages.values import ROOM, Count, Name, Number, Numbers, Seconds, Step, Times
 
 # a rank's phases by number, those of the state page and, last, that it has no process, or that a
 # signal has stopped it
@@ -25,7 +25,9 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     the node's first rank have taken how long. `age`: seconds since its ranks have come to `lowest`.
     `waited`: microseconds that each has waited for others since its process began. `pids`,
     `incarnations`: of their processes; 0 for none. `devices`: as torch names them; () on CPUs.
-    `memory`: bytes that the node's records and stripes take."""
+    `memory`: bytes that the node's records and stripes take. `counts`: group, collectives that a
+    rank has begun in it before the step of `counted`, which is (interruption in which its groups
+    were built, step), the rank, next group, …; see core/evenness.py."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]
@@ -38,6 +40,8 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     incarnations: Numbers = ()
     devices: Annotated[tuple[Name, ...], Meta(max_length=ROOM)] = ()
     memory: Count = 0
+    counted: tuple[Number, Step] = (0, 0)
+    counts: Numbers = ()
 
     @property
     def lowest(self) -> int:

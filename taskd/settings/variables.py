@@ -279,8 +279,8 @@ TASKD_UNEVEN = Parameter(
     "refuse",
     "Where ranks have begun different numbers of collectives in a group that they share (one has"
     " skipped a backward, or accumulates over fewer batches), the job ends before its next update:"
-    " the next ones would be taken for each other. warn: that is logged, and the group is not"
-    " compared any longer.",
+    " the next ones would be taken for each other. warn: ranks of one node log that and"
+    " compare the group no longer, those of different nodes do not compare.",
     remedy="unset it for refuse",
 )
 TASKD_VERIFY = Parameter(

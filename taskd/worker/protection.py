@@ -93,7 +93,11 @@ def _protect(objects: dict[str, Any]) -> Job:
         agent.channel.close()
         return Job(None)
     accelerator.synchronize(state.generators.values(), replacement.active())
-    communicators, pipelines = Communicators(settings.verify(os.environ)), Pipelines()
+    local_rank = int(os.environ["TASKD_LOCAL_RANK"])
+    local_size, first = int(os.environ["LOCAL_WORLD_SIZE"]), agent.rank - local_rank
+    node = range(first, first + local_size)
+    communicators, pipelines = Communicators(node, settings.verify(os.environ)), Pipelines()
+    communicators.counts.watch()
     for name, hook in comm_hooks.states(state.ddps).items():
         state.add(name, hook)
     numbers = holders.Numbers()
@@ -105,10 +109,6 @@ def _protect(objects: dict[str, Any]) -> Job:
     if pipelines:
         state.add("(pipeline schedules)", pipelines)
     shared = Path(os.environ["TASKD_SHARED_DIR"])
-    local_rank, local_size = (
-        int(os.environ["TASKD_LOCAL_RANK"]),
-        int(os.environ["LOCAL_WORLD_SIZE"]),
-    )
     session = RepairSession(
         rank=agent.rank,
         agent=agent,
@@ -125,7 +125,7 @@ def _protect(objects: dict[str, Any]) -> Job:
             [*objects.values(), *found.objects.values(), *found.generators.values()],
             settings.refuses_carried(os.environ),
         ),
-        node=agent.rank - local_rank,
+        node=first,
         verifies=communicators.counts.verifies,
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])

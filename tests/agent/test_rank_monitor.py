@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from taskd.agent.ranks.beats import node_progress
 from taskd.agent.ranks.model import Epoch, Rank
-from taskd.agent.ranks.rank_monitor import node_progress, spent
+from taskd.agent.ranks.rank_monitor import spent
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages.node_progress import GONE, PHASES, STOPPED

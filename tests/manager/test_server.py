@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+from msgspec import structs
 
 from taskd.core.coordinator import Coordinator
 from taskd.history.reading import repaired
@@ -13,6 +14,7 @@ from taskd.manager import gathering, peers
 from taskd.manager.limits import ManagerLimits
 from taskd.messages import codec, from_agent, from_operator, from_rank, to_agent, to_rank
 from taskd.messages.envelope import unseal
+from taskd.messages.node_progress import NodeProgress
 from taskd.messages.values import About, Position
 from taskd.protocol.keys import derive
 from taskd.protocol.link import Link
@@ -65,6 +67,25 @@ def test_the_reason_of_giving_up_reaches_every_agent_before_the_manager_leaves(s
     a.send(from_agent.RankDied(0, 0, "SIGSEGV"))
     for agent in (a, b):
         assert "SIGSEGV" in agent.expect(to_agent.GiveUp).reason
+    assert manager.outcome().ok is False
+
+
+def test_nodes_that_have_begun_different_numbers_of_collectives_end_the_job(start):
+    def beat(step, *counts):
+        progress = NodeProgress((9, 9), bytes((1, 1)), (20_000, 20_000))
+        progress = structs.replace(progress, counted=(0, step), counts=counts)
+        return from_agent.Heartbeat(2, progress=progress)
+
+    manager = start(2)
+    a, b = manager.protected(2)
+    a.send(beat(512, 7, 30, 0))
+    b.send(beat(512, 7, 30, 2))
+    a.send(beat(1024, 7, 60, 0))
+    b.send(beat(1024, 7, 59, 2))
+    for agent in (a, b):
+        reason = agent.expect(to_agent.GiveUp).reason
+        said = "rank 2: by step 1024 it has begun fewer collectives than rank 0 (1 less)"
+        assert said in reason, reason
     assert manager.outcome().ok is False
 
 

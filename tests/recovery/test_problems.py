@@ -21,6 +21,8 @@ from training import BIN, Running, environment
 from tests.lab.troubleshooting import lines, told
 
 CAUSED_ELSEWHERE = {  # row -> the test that causes it
+    "ranks began different numbers of collectives in step N": "tests/recovery/test_uneven.py",
+    "it has begun fewer collectives than rank N": "tests/core/test_evenness.py",
     "nodes run different versions: torch": "tests/manager/test_server.py",
     "nothing answers at 10.0.0.1:29500, where the launchers meet": (
         "tests/adaptor/test_arrival.py"

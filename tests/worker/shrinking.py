@@ -102,7 +102,7 @@ class Rank:
         from taskd.worker.repair.communicators import Communicators
 
         self.rank, self.port = rank, port
-        self.communicators = Communicators()
+        self.communicators = Communicators(range(4))
         self.away: frozenset[int] = frozenset()
 
     def rebuild(self, *away: int) -> bool:

@@ -46,10 +46,13 @@ def test_a_group_stays_the_object_and_uses_its_newest_backend(world):
 
 def test_collectives_are_counted_over_all_groups(world):
     other, renewals = dist.new_group([0]), groups.Renewals()
-    before = renewals.begun()
+    before = renewals.counts()
     for handle in (world, other, other):
         dist.all_reduce(torch.ones(1), group=handle)
-    assert renewals.begun() - before == 3
+    assert [count - before[handle] for handle, count in renewals.counts().items()] == [1, 2]
+    dist.destroy_process_group(other)
+    made = dist.new_group([0])
+    assert renewals.counts().keys() == {world, made}
 
 
 def test_backends_of_former_generations_are_released(world):

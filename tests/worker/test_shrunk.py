@@ -65,6 +65,7 @@ def test_ranks_that_begin_to_differ_while_others_are_away_end_the_job(monkeypatc
     """What is then kept per rank would be missing for those that are away."""
     state = SimpleNamespace(replicated=[1, 2, 3], shards=[])
     communicators = SimpleNamespace(present=(0, 2), away=frozenset({3, 1}), world_size=4)
+    communicators.counts = SimpleNamespace(agree=lambda step, most: None)
     session = SimpleNamespace(
         rank=0, node=0, state=state, communicators=communicators, built_at=slot.interruption()
     )

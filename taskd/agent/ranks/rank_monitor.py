@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from msgspec import structs
-
 from taskd import raised, settings, stacks
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
@@ -23,7 +21,6 @@ from taskd.agent.ranks.watchdog import Watchdog
 from taskd.cython_api import slot
 from taskd.cython_api.page import View
 from taskd.messages import codec, from_agent, from_rank, to_rank
-from taskd.messages.node_progress import GONE, STOPPED, NodeProgress
 
 log = logging.getLogger("taskd.agent")
 
@@ -320,48 +317,6 @@ class RankMonitor:
 def _first_not_begun(view: View) -> int:
     # a rank that fetches its batch enters the step without another check
     return int(view.step) + (view.phase in (slot.COMPUTING, slot.UPDATING, slot.FETCHING))
-
-
-def node_progress(epoch: Epoch, stopped: Collection[int], now: float) -> NodeProgress:
-    """The progress of the node's ranks, from the state page, for the manager. `stopped`: the local
-    ranks that a signal has stopped."""
-    steps, phases, came, pids = [], bytearray(), [], []
-    ranks = list(epoch.ranks.values())
-    views = [epoch.page.read(rank.local) for rank in ranks]
-    for rank, view in zip(ranks, views, strict=True):
-        # its predecessor's entries in the page do not count
-        present = bool(view.attached) and view.incarnation == rank.incarnation
-        steps.append(view.step if rank.over is None else max(view.step, rank.step))
-        if rank.over is not None:
-            phases.append(slot.DONE if rank.over == "ended well" else GONE)
-        elif rank.local in stopped:
-            phases.append(STOPPED)
-        else:
-            phases.append(view.phase if present else slot.SETUP)
-        came.append(view.came_ns / 1e9)
-        pids.append(0 if rank.over is not None else view.pid if present else rank.pid)
-    devices = tuple(rank.device for rank in ranks)
-    said = NodeProgress(
-        tuple(steps),
-        bytes(phases),
-        tuple(view.usual_ns // 1000 for view in views),
-        max((rank.total for rank in ranks), default=0),
-        _times(epoch),
-        waited=tuple(view.waited_ns // 1000 for view in views),
-        pids=tuple(pids),
-        incarnations=tuple(rank.incarnation for rank in ranks),
-        devices=devices if any(devices) else (),
-        memory=epoch.memory,
-    )
-    last = max(c for c, s in zip(came, steps, strict=True) if s == said.lowest)
-    return structs.replace(said, age=max(now - last, 0.0) if last else 0.0)
-
-
-def _times(epoch: Epoch) -> tuple[tuple[int, int], ...]:
-    """Of the first rank: the ranks of a job wait for each other in every step."""
-    first = next((r for r in epoch.ranks.values() if r.over is None), None)
-    counts = epoch.page.times(first.local) if first is not None else ()
-    return tuple((kind, count) for kind, count in enumerate(counts) if count)
 
 
 def spent(pid: int) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """How many collectives this rank has begun in each of its groups, which the ranks of a node compare
-before each update (csrc/counts.c): one that skips a backward, or takes another branch, would have
+before each update (csrc/counts.c), and those of different nodes with their agents' heartbeats
+(core/evenness.py): one that skips a backward, or takes another branch, would have
 its next collectives taken for those that it left out.
 
 Backends count what they begin. A group is left out from where its members may differ for other
@@ -10,7 +11,10 @@ theirs, and nothing is compared.
 
 from __future__ import annotations
 
+import math
+import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +22,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from taskd import settings
 from taskd.core.abbreviate import abbreviate, named
 from taskd.cython_api import slot
 from taskd.worker.communication import groups, methods
@@ -40,26 +45,30 @@ def own() -> Iterator[None]:
 
 
 class Counts:
-    """`verifies`: in the first attempt after a repair some ranks compare forwards (verify.py). Made
-    by the thread that trains."""
+    """`node`: the ranks of this node. `verifies`: in the first attempt after a repair some ranks
+    compare forwards (verify.py). Made by the thread that trains."""
 
-    def __init__(self, renewals: Renewals, verifies: bool = False) -> None:
-        self._renewals, self.verifies = renewals, verifies
+    def __init__(self, renewals: Renewals, node: range, verifies: bool = False) -> None:
+        self._renewals, self._node, self.verifies = renewals, node, verifies
+        self._nodes = max(dist.get_world_size() // len(node), 1)
+        self._marks = settings.refuses_uneven(os.environ)
+        # every so many steps counts are given to other nodes; 0: the ranks have not agreed yet
+        self._every, self._agreed = 0, (-1, time.monotonic())
         self._thread = threading.get_ident()
         self._base: dict[dist.ProcessGroup, int] | None = None
         self._skips = 0  # attempts until the base is taken
         self._numbers: dict[dist.ProcessGroup, int] = {}
         self._apart: set[dist.ProcessGroup] = set()
+        self._far: set[dist.ProcessGroup] = set()  # with ranks of other nodes
         self.built()
+
+    def watch(self) -> None:
+        """Look at the calls that begin collectives, from now on."""
         for name in POINT_TO_POINT:
             methods.COUNTED.put(dist.ProcessGroup, name, self._between_ranks)
         for name in (*methods.FILLING, *BARRIERS):
             if name not in POINT_TO_POINT:
                 methods.COUNTED.put(dist.ProcessGroup, name, self._by_thread)
-
-    def close(self) -> None:
-        """Count no more; for tests."""
-        methods.COUNTED.remove()
 
     def _between_ranks(self, original: Any) -> Callable[..., Any]:
         def method(handle: Any, *args: Any, **more: Any) -> Any:
@@ -81,9 +90,9 @@ class Counts:
         """The groups have new backends: counts begin anew, on all ranks in the same attempt."""
         self._base, self._skips = None, int(self.verifies)
 
-    def begin(self, compared: bool) -> tuple[int, list[int]]:
-        """An attempt begins. Returns the number of collectives so far, and what `slot.begun` takes.
-        `compared`: false while ranks are away."""
+    def begin(self, step: int, built_at: int, compared: bool) -> tuple[int, list[int]]:
+        """The attempt of `step` begins. Returns the number of collectives so far, and what
+        `slot.begun` takes. `built_at`: see there; `compared`: false while ranks are away."""
         counts, base = self._renewals.counts(), self._base
         total = sum(counts.values())
         if self._skips or not compared:
@@ -91,18 +100,40 @@ class Counts:
             return total, []
         if base is None:
             self._base = counts
-            self._numbers = {handle: _number(handle) for handle in counts}
+            for handle in counts:
+                self._know(handle)
             return total, []
         given: list[int] = []
-        room = slot.GROUPS
+        far: list[int] = []
         for handle, count in counts.items():
-            if handle in self._apart or not room:
+            if handle in self._apart:
                 continue
             if handle not in base:
-                base[handle], self._numbers[handle] = count, _number(handle)
+                base[handle] = count
+                self._know(handle)
             given += self._numbers[handle], (count - base[handle]) & 0xFFFFFFFF
-            room -= 1
-        return total, given
+            if handle in self._far:
+                far += given[-2:]
+        # in the middle between two of the steps after which ranks compare their state
+        if far and self._every and step % self._every == self._every // 2 and self._marks:
+            slot.marked(step, built_at, far[: 2 * slot.GROUPS])
+        return total, given[: 2 * slot.GROUPS]
+
+    def _know(self, handle: dist.ProcessGroup) -> None:
+        ranks = dist.get_process_group_ranks(handle)
+        self._numbers[handle] = zlib.crc32(f"{groups.name(handle)} {ranks}".encode())
+        if any(rank not in self._node for rank in ranks):
+            self._far.add(handle)
+
+    def agree(self, step: int, most: Callable[[int], int]) -> None:
+        """Agree on how many steps apart counts are given to other nodes: a power of two. `step`:
+        the last one; `most`: the highest of all ranks' numbers, a collective."""
+        if self._nodes == 1:
+            return
+        before, since = self._agreed
+        self._agreed = step, time.monotonic()
+        took = max(self._agreed[1] - since, 1e-6) / max(step - before, 1)
+        self._every = 1 << most(min(max(math.ceil(math.log2(apart(self._nodes) / took)), 0), 20))
 
     def leave_out(self, number: int) -> None:
         """Compare this group no longer."""
@@ -126,9 +157,10 @@ class Counts:
         )
 
 
-def _number(handle: dist.ProcessGroup) -> int:
-    """A group's number, the same on all its ranks."""
-    return zlib.crc32(f"{groups.name(handle)} {dist.get_process_group_ranks(handle)}".encode())
+def apart(nodes: int) -> float:
+    """Seconds, longer than between two heartbeats of an agent in a job of `nodes`
+    (protocol/pings.py): each gives its node's counts of the last step that all have chosen."""
+    return max(4.0, nodes / 800)
 
 
 def _words(found: list[Group]) -> str:

@@ -34,10 +34,10 @@ class Mismatch(RuntimeError):
 
 
 class Communicators:
-    """The groups of this rank. `verifies`: see Counts. Raises ValueError where there is no default
-    group."""
+    """The groups of this rank. `node`: the ranks of its node; `verifies`: see Counts. Raises
+    ValueError where there is no default group."""
 
-    def __init__(self, verifies: bool = False) -> None:
+    def __init__(self, node: range, verifies: bool = False) -> None:
         if not dist.is_initialized():
             raise ValueError(
                 "torch.distributed is not initialized: call init_process_group() before protect()"
@@ -46,7 +46,7 @@ class Communicators:
         self.generation = 0
         self.away: frozenset[int] = frozenset()  # the ranks that are, in this generation
         self._renewals = groups.Renewals()
-        self.counts = Counts(self._renewals, verifies)
+        self.counts = Counts(self._renewals, node, verifies)
         self._before = groups.mark()  # the present attempt
 
     @property
@@ -70,10 +70,10 @@ class Communicators:
         """The ranks that are not away."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.away)
 
-    def attempt_begins(self, compared: bool) -> tuple[int, list[int]]:
+    def attempt_begins(self, step: int, built_at: int, compared: bool) -> tuple[int, list[int]]:
         """Returns `begun`, and what is compared of it: see Counts.begin."""
         self._before = groups.mark()
-        return self.counts.begin(compared and not self.away)
+        return self.counts.begin(step, built_at, compared and not self.away)
 
     def attempt_failed(self) -> None:
         """Drop the groups that the attempt has made: they will be made again."""

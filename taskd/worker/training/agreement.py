@@ -53,6 +53,7 @@ class Agreement:
         if replicas.most(len(why), present):
             raise NotProtectable(why or OF_OTHERS)
         self._agree_on_pace()
+        session.communicators.counts.agree(step, lambda value: replicas.most(value, present))
         found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:
             return

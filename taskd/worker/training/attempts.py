@@ -101,7 +101,8 @@ class Attempts:
             self.refuse(str(error))
         self._stamp += 1
         allocations.attempt(self._stamp)
-        self._collectives, compared = session.communicators.attempt_begins(not self.alone)
+        groups, protected = session.communicators, not self.alone
+        self._collectives, compared = groups.attempt_begins(step, session.built_at, protected)
         self._waiting.begin()
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
