@@ -41,16 +41,13 @@ def play(ranks, line, mine, theirs, built_at=0):
         f"say(begin(0, [7, 0, 9, 0])); say(begin(1, {theirs}, {built_at})); print(gate(1, {built_at}))",
         slot=1,
     )
-    said = [[], []]
-    for _ in range(2):
-        for at, process in enumerate((first, second)):
-            said[at].append(line(process))
-            if at == 1:
-                for other in (first, second):
-                    other.stdin.write("\n")
-                    other.stdin.flush()
+    said = [[line(process)] for process in (first, second)]
+    for at, process in enumerate((first, second)):  # the second begins once the first has
+        process.stdin.write("\n")
+        process.stdin.flush()
+        said[at].append(line(process))
     for at, process in enumerate((first, second)):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate("\n", timeout=60)
         said[at].append(out.strip())
         assert process.returncode == 0, err
     return said
