@@ -282,7 +282,11 @@ class Orders:
         if rank.over is not None:
             self._deaths.report_end(rank)  # the manager knows it, or should
             return
-        log.warning("rank %d is killed: %s", rank.number, order.reason)
+        # what it does is no hang to it, and is done again: a report of its device that says so is
+        # contradicted
+        asked = epoch.page.read(rank.local).until_ns / 1e9 - time.monotonic()
+        busy = f" (in a long operation, or compiling, with {asked:.0f} s left)" if asked > 0 else ""
+        log.warning("rank %d is killed%s: %s", rank.number, busy, order.reason)
         rank.killed = order.reason
 
         def end() -> None:

@@ -370,7 +370,7 @@ class Job:
             raise ValueError(
                 f"long_operation({name!r}, seconds={seconds!r}): seconds must be above 0"
             )
-        return self._patience.extended(seconds if self.protected else 0.0)
+        return self._patience.extended(seconds if self.protected else 0.0, name)
 
     def check(self, result: torch.Tensor | float) -> bool:
         """Return whether `result`, a loss, is finite. Call it inside an attempt, before the update.

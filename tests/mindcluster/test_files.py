@@ -312,6 +312,36 @@ def test_a_directory_with_only_some_of_the_files(tmp_path):
     assert load(tmp_path).poll == 300 and "30 to 3600" in str(load(tmp_path).findings[0])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  faultCode.json: |\n    {}\n",
+        '{"apiVersion": "v1", "kind": "ConfigMap", "data": {"faultCode.json": "{}"}}',
+        '{\n "kind" : "ConfigMap"\n}',
+    ],
+    ids=["yaml", "json", "json in lines"],
+)
+def test_a_whole_config_map_is_not_taken_for_nothing(tmp_path, text):
+    """Sites have it as kubectl prints it."""
+    (tmp_path / "fault-config.yaml").write_text(text)
+    (finding,) = load(tmp_path).findings
+    assert finding.severity == "warning" and "is a whole ConfigMap, and not read" in str(finding)
+    (tmp_path / "faultCode.json").write_text(json.dumps(ONE))
+    assert len(load(tmp_path).findings) == 1, "beside files that are read as well"
+    (alone,) = configuration.check(tmp_path / "fault-config.yaml")
+    assert alone.severity == "error" and "> faultCode.json" in str(alone)
+
+
+def test_a_directory_without_a_file_that_is_read_is_named(tmp_path):
+    assert load(tmp_path).findings == ()  # a ConfigMap that may be absent
+    (tmp_path / "faultcode.json").write_text("{}")
+    (tmp_path / "..data").mkdir()
+    (finding,) = load(tmp_path).findings
+    assert "['faultcode.json']: none of them is read" in str(finding)
+    (tmp_path / "PollInterval").write_text("60")
+    assert load(tmp_path).findings == ()
+
+
 def test_a_directory_is_refused_as_a_whole(tmp_path):
     (tmp_path / codes.NAME).write_text(json.dumps(ONE))
     (tmp_path / customization.NAME).write_text("{")

@@ -12,6 +12,7 @@ newer versions of the device plugin have them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,16 +25,25 @@ from taskd.mindcluster.faults.customization import Customization
 from taskd.mindcluster.faults.findings import (
     ERROR,
     MAX_BYTES,
+    WARNING,
     Broken,
     Finding,
     Report,
     read_regular,
+    shown,
 )
 from taskd.mindcluster.faults.limits import GUIDE, NEWER
 
 SHIPPED = Path(__file__).parent / "defaults"
 POLL_INTERVAL = "PollInterval"
 POLL = 300.0  # seconds
+READ = {codes.NAME, customization.NAME, codes.SWITCHES, POLL_INTERVAL}
+CONFIG_MAP = re.compile(rb"""(^|[\s{,])["']?kind["']?\s*:\s*["']?ConfigMap\b""")
+CUT = (
+    "is a whole ConfigMap, and not read: put what each key of its `data` has into a file of that"
+    " name, as a mounted one does (kubectl -n kube-system get configmap mindx-dl-fault-config -o"
+    " jsonpath='{.data.faultCode\\.json}' > faultCode.json)"
+)
 
 Parsed = TypeVar("Parsed")
 
@@ -65,6 +75,7 @@ def load(directory: str | os.PathLike[str] | None = None, dialect: str = GUIDE) 
         raise ConfigurationRefused(
             (Finding(ERROR, str(place), "", "is not a directory", allowed=wanted),)
         )
+    findings += _unread(place)
     table = _read(place / codes.NAME, codes.parse, findings)
     if table is None:
         table, _ = codes.parse((SHIPPED / codes.NAME).read_bytes())
@@ -93,12 +104,31 @@ def check(path: Path, dialect: str = GUIDE) -> tuple[Finding, ...]:
         codes.SWITCHES: codes.parse_switches,
     }
     if path.name not in parsers:
-        text = "its name does not tell what it is"
+        text = CUT if _is_config_map(path) else "its name does not tell what it is"
         return (Finding(ERROR, str(path), "", text, allowed=", ".join(parsers)),)
     if not path.exists():
         return (Finding(ERROR, str(path), "", "does not exist"),)
     _read(path, parsers[path.name], findings, str(path))
     return tuple(findings)
+
+
+def _unread(place: Path) -> list[Finding]:
+    """Files that somebody may have meant to be read."""
+    names = [path.name for path in sorted(place.iterdir()) if not path.name.startswith(".")]
+    whole = [name for name in names if name not in READ and _is_config_map(place / name)]
+    if whole:
+        return [Finding(WARNING, name, "", CUT) for name in whole]
+    if names and not READ & set(names):
+        text = "none of them is read; the tables shipped with taskd are used"
+        return [Finding(WARNING, str(place), "", text, shown(names), ", ".join(sorted(READ)))]
+    return []
+
+
+def _is_config_map(path: Path) -> bool:
+    try:
+        return CONFIG_MAP.search(read_regular(path, MAX_BYTES)) is not None
+    except OSError:
+        return False
 
 
 def _read(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from taskd.cython_api import slot
+
+log = logging.getLogger("taskd.worker")
 
 COMPILATION = 3600.0  # seconds; a large model's first graph takes minutes
 
@@ -19,18 +22,23 @@ class Patience:
         self._compiling = False
 
     @contextmanager
-    def extended(self, seconds: float) -> Iterator[None]:
-        """Extend the limit by `seconds` inside the context; 0 changes nothing."""
+    def extended(self, seconds: float, name: str = "") -> Iterator[None]:
+        """Extend the limit by `seconds` inside the context; 0 changes nothing. `name`: what it is
+        for; a repair that comes meanwhile is named."""
         if seconds <= 0:
             yield
             return
         self._asked.append(seconds)
+        before = slot.interruption()
         self._publish()
         try:
             yield
         finally:
             self._asked.remove(seconds)
             self._publish()
+            if name and slot.interruption() > before:
+                text = "a repair began in the long operation %r, which was no hang"
+                log.warning(text + ": if its step is repeated, it is done again", name)
 
     def while_compiling(self) -> None:
         """Extend the limit during compilation by torch._dynamo, which optimizers have imported by
