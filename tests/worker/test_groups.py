@@ -3,9 +3,11 @@ for that is there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,21 @@ def world():
 
 def test_this_torch_has_what_renewing_a_group_needs():
     assert groups.lacking() == []
+
+
+def test_gloos_threads_have_the_names_that_libtaskd_looks_for(world):
+    """By these it completes torn messages (streams.c), and contains lost pages of gloo's buffers
+    (allocations.c); by the library's name those of tensors (callers.c)."""
+    dist.all_reduce(torch.ones(1))
+    names = set()
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has just ended
+            names.add(Path(f"/proc/self/task/{task}/comm").read_text().strip())
+    source = {name: Path(f"csrc/{name}.c").read_text() for name in ("streams", "allocations")}
+    wanted = {name for name in names if f'strcmp(name, "{name}")' in source["streams"]}
+    assert wanted == {"gloo_tcp_loop"}
+    assert any(f'strcmp(name, "{name}")' in source["allocations"] for name in names), names
+    assert "/libc10.so" in Path("/proc/self/maps").read_text()
 
 
 def test_a_group_stays_the_object_and_uses_its_newest_backend(world):

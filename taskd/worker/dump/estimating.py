@@ -1,8 +1,9 @@
-"""Estimates in the first steps of a job how long saving its state will take, and says so if that is
-longer than the job will have when it has to leave."""
+"""Estimates in the first steps of a job that may be asked to leave how long saving its state will
+take, and says so if that is longer than the job will have then."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -16,6 +17,7 @@ from taskd import settings
 from taskd.messages import from_rank
 from taskd.records import dumps
 from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.communication.channel import AgentGone
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
@@ -26,8 +28,10 @@ BESIDES = 2.0
 
 
 def begin(state: TrainingState, ranks: int, agent: AgentClient) -> None:
-    """Measure, in a thread of its own. The optimizer has its state. `ranks`: of the job, with
-    private state as large as this one's."""
+    """Measure, in a thread of its own, if a signal asks the job to leave. The optimizer has its
+    state. `ranks`: of the job, with private state as large as this one's."""
+    if settings.preemption_signal(os.environ) is None:
+        return
     private = sum(len(row) for row in (*state.buffers, *state.shards))
     size = sum(len(row) for row in state.replicated) + private * ranks
     threading.Thread(
@@ -46,7 +50,8 @@ def _estimate(size: int, agent: AgentClient) -> None:
         why = f"the job's state cannot be saved in {place}: {error}: name another --dump-dir"
     else:
         seconds, why = size / speed + BESIDES, ""
-        agent.report(from_rank.SaveEstimate, seconds)
+        with contextlib.suppress(AgentGone):  # then the process ends
+            agent.report(from_rank.SaveEstimate, seconds)
         log.info("saving %.1f MB takes about %.1f s in %s", size / 1e6, seconds, place)
         if seconds > grace:
             why = (
@@ -59,7 +64,7 @@ def _estimate(size: int, agent: AgentClient) -> None:
 
 
 def _say(why: str) -> None:
-    if why and settings.preemption_signal(os.environ) is not None:
+    if why:
         log.warning("%s", why)
         print(f"taskd: {why}", file=sys.stderr, flush=True)
 
