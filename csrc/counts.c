@@ -2,13 +2,14 @@
  * begun in each of its groups. */
 #include "internal.h"
 
-#define STEPS 40 /* bits of a key that a step takes; those above it are the interruption's */
+#define STEPS 40 /* bits of a key that a step takes; those above it are an interruption's, or a
+                  * generation's */
 #define MARKED 2
 
 /* `+ 1`: 0 is none. */
-static uint64_t key_of(uint64_t step, uint32_t built_at)
+static uint64_t key_of(uint64_t step, uint32_t era)
 {
-    return ((step & ((1ull << STEPS) - 1)) | (uint64_t)(built_at & 0x7FFFFFu) << STEPS) + 1;
+    return ((step & ((1ull << STEPS) - 1)) | (uint64_t)(era & 0x7FFFFFu) << STEPS) + 1;
 }
 
 static int put(uint32_t which, uint64_t key, const struct taskd_count *counts, uint32_t n)
@@ -35,9 +36,9 @@ int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *co
     return put(step % 2, key_of(step, built_at), counts, n);
 }
 
-int taskd_marked(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n)
+int taskd_marked(uint64_t step, uint32_t generation, const struct taskd_count *counts, uint32_t n)
 {
-    return put(MARKED, key_of(step, built_at), counts, n);
+    return put(MARKED, key_of(step, generation), counts, n);
 }
 
 /* A consistent copy; false: the rank has not given its counts for that step, or none any longer. */
@@ -56,7 +57,7 @@ static bool copy(const struct taskd_counts *from, uint64_t key, struct taskd_cou
 }
 
 /* Ranks mostly have the same groups in the same places: `place` is looked at first. */
-static const struct taskd_count *find(const struct taskd_counts *counts, uint32_t group,
+static const struct taskd_count *find(const struct taskd_counts *counts, uint64_t group,
                                       uint32_t place)
 {
     if (place < counts->n && counts->of[place].group == group)
@@ -67,7 +68,7 @@ static const struct taskd_count *find(const struct taskd_counts *counts, uint32_
     return NULL;
 }
 
-int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group)
+int taskd_uneven(uint64_t step, uint32_t built_at, uint64_t *group)
 {
     struct taskd_slot *slot = taskd_my_slot();
     if (slot == NULL)
@@ -91,8 +92,8 @@ int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group)
     return 0;
 }
 
-int taskd_count_of(uint32_t index, uint64_t step, uint32_t built_at, uint32_t group,
-                   uint32_t *begun)
+int taskd_count_of(uint32_t index, uint64_t step, uint32_t built_at, uint64_t group,
+                   uint64_t *begun)
 {
     if (taskd_my_slot() == NULL)
         return -ENOTCONN;
@@ -109,8 +110,8 @@ int taskd_count_of(uint32_t index, uint64_t step, uint32_t built_at, uint32_t gr
     return 1;
 }
 
-int taskd_marks(const struct taskd_page *page, uint32_t index, uint64_t *step, uint32_t *built_at,
-                struct taskd_count *out)
+int taskd_marks(const struct taskd_page *page, uint32_t index, uint64_t *step,
+                uint32_t *generation, struct taskd_count *out)
 {
     if (index >= page->nslots)
         return -EINVAL;
@@ -120,7 +121,7 @@ int taskd_marks(const struct taskd_page *page, uint32_t index, uint64_t *step, u
     if (key == 0 || !copy(from, key, &counts))
         return 0;
     *step = (key - 1) & ((1ull << STEPS) - 1);
-    *built_at = (uint32_t)((key - 1) >> STEPS);
+    *generation = (uint32_t)((key - 1) >> STEPS);
     for (uint32_t i = 0; i < counts.n; i++)
         out[i] = counts.of[i];
     return (int)counts.n;

@@ -21,7 +21,7 @@
 
 _Static_assert(sizeof(struct taskd_record) == 64, "a record is one line");
 _Static_assert(sizeof(struct taskd_damage) == 64, "a damage is one line");
-_Static_assert(sizeof(struct taskd_slot) == 2432, "a slot is thirty-eight lines");
+_Static_assert(sizeof(struct taskd_slot) == 3200, "a slot is fifty lines");
 _Static_assert(offsetof(struct taskd_page, slots) == 256, "four lines precede the slots");
 
 /* This process's claim. The other fields are valid while `slot` is not NULL. */

@@ -83,19 +83,19 @@ struct taskd_damage {
     uint64_t number;  /* 1, 2, ... since attach; written last */
 };
 
-/* How many collectives a rank has begun in one of its groups; both modulo 2^32. */
+/* How many collectives a rank has begun in one of its groups. */
 struct taskd_count {
-    uint32_t group;
-    uint32_t begun;
+    uint64_t group;
+    uint64_t begun;
 };
 
 struct taskd_counts {
-    uint64_t key; /* of step and interruption, 0: none; written last */
+    uint64_t key; /* of step and era, 0: none; written last */
     uint32_t n;
     struct taskd_count of[TASKD_GROUPS];
 };
 
-/* One local rank. 2432 bytes; the lines that different processes write are 64 bytes apart. */
+/* One local rank. 3200 bytes; the lines that different processes write are 64 bytes apart. */
 struct taskd_slot {
     /* line 0: identity, by the rank at attach */
     _Alignas(64) uint32_t rank; /* global rank, from RANK */
@@ -126,7 +126,7 @@ struct taskd_slot {
     _Alignas(64) struct taskd_damage damages[TASKD_DAMAGES]; /* the newest */
     /* lines 13 to 24: how many attempts took how long, by the rank */
     _Alignas(64) uint32_t times[TASKD_TIMES];
-    /* lines 25 to 37: of even and of odd steps, and of a step for other nodes, by the rank: see
+    /* lines 25 to 49: of even and of odd steps, and of a step for other nodes, by the rank: see
      * taskd_counted, taskd_marked */
     _Alignas(64) struct taskd_counts counts[3];
 };
@@ -205,8 +205,8 @@ int taskd_damages(const struct taskd_page *page, uint32_t slot, struct taskd_dam
 int taskd_times(const struct taskd_page *page, uint32_t slot, uint32_t *out);
 /* Copy what the rank in `slot` has given to taskd_marked, up to TASKD_GROUPS counts; returns their
  * number, 0 also for none or if it is just being written. */
-int taskd_marks(const struct taskd_page *page, uint32_t slot, uint64_t *step, uint32_t *built_at,
-                struct taskd_count *out);
+int taskd_marks(const struct taskd_page *page, uint32_t slot, uint64_t *step,
+                uint32_t *generation, struct taskd_count *out);
 /* The bell's value; read it before the state that it announces. Never fails. */
 uint32_t taskd_page_bell(const struct taskd_page *page);
 /* Wait until the bell's value differs from `seen`: 1; 0 after timeout_ms (< 0: no limit). One bell
@@ -272,16 +272,16 @@ int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms);
  * none can be further than the step after. `built_at`: number of the interruption in which the
  * groups were built. */
 int taskd_counted(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n);
-/* The same for other nodes' ranks, which the agent compares: of a step that all ranks choose, in
- * groups with such ranks. It stays until the next one. */
-int taskd_marked(uint64_t step, uint32_t built_at, const struct taskd_count *counts, uint32_t n);
+/* The same for the ranks of other nodes, which the manager compares: of a step that all ranks
+ * choose, in groups with such ranks. It stays until the next one. */
+int taskd_marked(uint64_t step, uint32_t generation, const struct taskd_count *counts, uint32_t n);
 /* Whether another rank has given another number than this one for the same group, step and
  * interruption: 1, and the first such group of this rank; 0. */
-int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group);
+int taskd_uneven(uint64_t step, uint32_t built_at, uint64_t *group);
 /* What the rank in `slot` has given for the group: 1, and the number; 0 if it has given none;
  * -EINVAL for a slot that the page does not have. */
-int taskd_count_of(uint32_t slot, uint64_t step, uint32_t built_at, uint32_t group,
-                   uint32_t *begun);
+int taskd_count_of(uint32_t slot, uint64_t step, uint32_t built_at, uint64_t group,
+                   uint64_t *begun);
 /* Wait until every slot's rank has called this for `step` and `built_at`: 0. 1 if an interruption
  * newer than `built_at` comes before the last of them: then all ranks get 1, also those that come
  * later. A rank that has come counts even if it dies. -ETIMEDOUT after timeout_ms: the others may

@@ -10,6 +10,8 @@ from typing import Protocol
 from taskd.messages.from_rank import RankRaised
 from taskd.messages.node_progress import NodeProgress
 
+KEPT = 2  # steps: nodes say the newest one, and their heartbeats do not come at once
+
 
 class Process(Protocol):
     @property
@@ -18,23 +20,31 @@ class Process(Protocol):
 
 class Evenness:
     def __init__(self) -> None:
-        # group -> (interruption in which it was built, step), collectives begun before it, by whom
-        self._last: dict[int, tuple[tuple[int, int], int, int]] = {}
+        # generation and step -> group -> collectives begun before it, by whom
+        self._steps: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
+        self._said: dict[int, tuple[int, int]] = {}  # by each node, last
 
-    def heard(self, said: NodeProgress, ranks: Mapping[int, Process]) -> RankRaised | None:
+    def heard(
+        self, node: int, said: NodeProgress, ranks: Mapping[int, Process]
+    ) -> RankRaised | None:
         """A heartbeat. A difference is told of the rank that has begun fewer collectives, which
         would go on with other numbers. `ranks`: those of the job that are not away."""
+        at = said.counted
+        if not said.counts or self._said.get(node) == at:
+            return None
+        self._said[node] = at
+        known = self._steps.setdefault(at, {})
+        if len(self._steps) > KEPT:
+            del self._steps[min(self._steps)]
         for place in range(0, len(said.counts) - 2, 3):
             group, begun, rank = said.counts[place : place + 3]
-            last = self._last.get(group)
-            if last is None or last[0] < said.counted:
-                self._last[group] = said.counted, begun, rank
-            elif last[0] == said.counted and last[1] != begun:
-                (few, fewer), (many, more) = sorted([(begun, rank), last[1:]])
+            other = known.setdefault(group, (begun, rank))
+            if other[0] != begun:
+                (few, fewer), (many, more) = sorted([(begun, rank), other])
                 if fewer in ranks and more in ranks:
-                    text = _text(many - few, more, said.counted[1])
+                    text = _text(many - few, more, at[1])
                     incarnation = ranks[fewer].incarnation
-                    return RankRaised(fewer, incarnation, said.counted[1], text, refused=True)
+                    return RankRaised(fewer, incarnation, at[1], text, refused=True)
         return None
 
 

@@ -58,7 +58,7 @@ cdef extern from "libtaskd.h" nogil:
 
 
     struct taskd_count:
-        uint32_t group, begun
+        uint64_t group, begun
 
     int taskd_page_create(const char *path, uint32_t nslots, taskd_page **page)
     int taskd_page_unmap(taskd_page *page)
@@ -82,13 +82,13 @@ cdef extern from "libtaskd.h" nogil:
     uint64_t taskd_pause_step()
     int taskd_started(uint64_t step)
     int taskd_counted(uint64_t step, uint32_t built_at, const taskd_count *counts, uint32_t n)
-    int taskd_marked(uint64_t step, uint32_t built_at, const taskd_count *counts, uint32_t n)
+    int taskd_marked(uint64_t step, uint32_t generation, const taskd_count *counts, uint32_t n)
     int taskd_marks(
-        const taskd_page *page, uint32_t slot, uint64_t *step, uint32_t *built_at,
+        const taskd_page *page, uint32_t slot, uint64_t *step, uint32_t *generation,
         taskd_count *out)
-    int taskd_uneven(uint64_t step, uint32_t built_at, uint32_t *group)
+    int taskd_uneven(uint64_t step, uint32_t built_at, uint64_t *group)
     int taskd_count_of(
-        uint32_t slot, uint64_t step, uint32_t built_at, uint32_t group, uint32_t *begun)
+        uint32_t slot, uint64_t step, uint32_t built_at, uint64_t group, uint64_t *begun)
     int taskd_together(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_started(uint64_t step, uint32_t built_at, int timeout_ms)
     int taskd_wait_copied(uint64_t number, uint32_t built_at, int timeout_ms)

@@ -167,20 +167,20 @@ cdef class Page:
         return [out[i] for i in range(TASKD_TIMES)]
 
     def marks(self, slot):
-        """What a slot's rank has given to slot.marked: (interruption, step), [group, begun, …];
+        """What a slot's rank has given to slot.marked: (generation, step), [group, begun, …];
         ((0, 0), []) for nothing."""
         cdef taskd_count out[TASKD_GROUPS]
         cdef uint64_t step = 0
-        cdef uint32_t built_at = 0
+        cdef uint32_t generation = 0
         cdef int i
         self.use(slot)
-        cdef int n = taskd_marks(self.page, slot, &step, &built_at, out)
+        cdef int n = taskd_marks(self.page, slot, &step, &generation, out)
         if n < 0:
             raise failure(n, f"counts of slot {slot} of state page {self.path}")
         counts = []
         for i in range(n):
             counts += (out[i].group, out[i].begun)
-        return (built_at, step), counts
+        return (generation, step), counts
 
     def records(self, slot):
         """The newest death records of a slot (up to 4), oldest first."""

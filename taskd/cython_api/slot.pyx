@@ -114,11 +114,12 @@ cdef uint32_t _counts(list counts, taskd_count *into):
 
 def begun(uint64_t step, uint32_t built_at, counts):
     """Publish that the entry state of `step` is recorded, and that this rank computes it. `counts`:
-    group, collectives begun in it, next group, … of up to GROUPS groups, as 32 bits; `built_at`:
-    number of the interruption in which they were built. Raises Uneven, all being published, if a
+    group, collectives begun in it, next group, … of up to GROUPS groups; `built_at`: number of the
+    interruption in which they were built. Raises Uneven, all being published, if a
     rank that has begun this step too gave other numbers."""
     cdef taskd_count given[TASKD_GROUPS]
-    cdef uint32_t n = _counts(counts, given), group = 0
+    cdef uint32_t n = _counts(counts, given)
+    cdef uint64_t group = 0
     cdef int rc = taskd_progress(step, TASKD_COMPUTING)
     if rc == 0:
         rc = taskd_counted(step + 1, built_at, given, n)
@@ -132,12 +133,11 @@ def begun(uint64_t step, uint32_t built_at, counts):
         raise uneven(step + 1, built_at, group)
 
 
-def marked(uint64_t step, uint32_t built_at, counts):
-    """The same counts for the ranks of other nodes, which compare those of steps that all
-    choose."""
+def marked(uint64_t step, uint32_t generation, counts):
+    """The same counts for the ranks of other nodes: of a step that all choose."""
     cdef taskd_count given[TASKD_GROUPS]
     cdef uint32_t n = _counts(counts, given)
-    cdef int rc = taskd_marked(step, built_at, given, n)
+    cdef int rc = taskd_marked(step, generation, given, n)
     if rc < 0:
         raise failure(rc, f"counts before step {step}")
 
@@ -151,8 +151,9 @@ class Uneven(Exception):
         self.group, self.ranks = group, ranks
 
 
-cdef uneven(uint64_t step, uint32_t built_at, uint32_t group):
-    cdef uint32_t before = 0, now = 0, slot = 0
+cdef uneven(uint64_t step, uint32_t built_at, uint64_t group):
+    cdef uint64_t before = 0, now = 0
+    cdef uint32_t slot = 0
     cdef int rc
     ranks = {}
     while True:
@@ -171,7 +172,7 @@ def wait_started(uint64_t step, uint32_t built_at, timeout_ms=-1):
     different numbers of collectives before it."""
     cdef int rc = taskd_wait_started(step, built_at, 0)
     cdef int part
-    cdef uint32_t group = 0
+    cdef uint64_t group = 0
     if rc == -ETIMEDOUT:
         deadline = deadline_after(timeout_ms)
         while True:

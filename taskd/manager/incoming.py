@@ -127,7 +127,8 @@ class Incoming:
             said = self._journal_writer.heard(peer.node, peer.ranks, message.progress, now)
             if said is not None:
                 self._feed(said, now)
-            uneven = self._evenness.heard(message.progress, self._coordinator.job.ranks)
+            ranks = self._coordinator.job.ranks
+            uneven = self._evenness.heard(peer.node, message.progress, ranks)
             if uneven is not None:
                 self._feed(uneven, now)
         # `now` is that of the turn, and so too early for a message read late in it

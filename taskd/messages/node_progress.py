@@ -26,8 +26,8 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     `waited`: microseconds that each has waited for others since its process began. `pids`,
     `incarnations`: of their processes; 0 for none. `devices`: as torch names them; () on CPUs.
     `memory`: bytes that the node's records and stripes take. `counts`: group, collectives that a
-    rank has begun in it before the step of `counted`, which is (interruption in which its groups
-    were built, step), the rank, next group, …; see core/evenness.py."""
+    rank has begun in it before the step of `counted`, which is (generation of the groups, step),
+    the rank, next group, …; see core/evenness.py."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]

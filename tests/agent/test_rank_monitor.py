@@ -16,6 +16,7 @@ from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.rank_monitor import spent
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
+from taskd.messages import codec, from_agent
 from taskd.messages.node_progress import GONE, PHASES, STOPPED
 
 # a rank that has begun step 5, took its time for it, and ends
@@ -48,6 +49,44 @@ def test_ranks_that_have_not_come_yet(epoch):
     said = node_progress(epoch, (), time.monotonic())
     assert (said.steps, said.usual, said.total) == ((0, 0, 0), (0, 0, 0), 0)
     assert list(said.phases) == [slot.SETUP] * 3
+
+
+MARKED = """
+import sys
+from taskd.cython_api import slot
+
+slot.attach(sys.argv[1], int(sys.argv[2]))
+step, generation, *counts = map(int, sys.argv[3:])
+slot.marked(step, generation, counts)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_counts_for_other_nodes_are_those_of_the_newest_step(epoch):
+    """Of each group, those of one rank: the ranks of a node compare theirs themselves."""
+    large = (1 << 62) - 1
+    given = ((64, 1, 5, 30, large, 7), (64, 1, large, 7), (32, 1, 9, 9))
+    ranks = []
+    try:
+        assert node_progress(epoch, (), time.monotonic()).counts == ()
+        for local, values in enumerate(given):
+            command = [sys.executable, "-c", MARKED, epoch.page.path, str(local)]
+            command += [str(value) for value in values]
+            ranks.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            assert ranks[-1].stdout.readline() == "there\n"
+        assert epoch.page.marks(0) == ((1, 64), [5, 30, large, 7])
+        said = node_progress(epoch, (), time.monotonic())
+        assert (said.counted, said.counts) == ((1, 64), (5, 30, 10, large, 7, 10))
+        sent = from_agent.Heartbeat(3, progress=said)
+        assert codec.FROM_AGENT.decode(codec.encode(sent)) == sent
+        epoch.ranks[0].away = True
+        assert node_progress(epoch, (), time.monotonic()).counts == (large, 7, 11)
+    finally:
+        for rank in ranks:
+            rank.communicate("")
 
 
 def test_a_rank_in_its_loop_one_that_is_gone_and_one_that_has_ended_well(epoch):

@@ -50,7 +50,7 @@ def test_full_file_system(tmp_path):
             Page.create(tmp_path / "page", 100)
         assert error.value.errno == errno.ENOSPC
         assert os.listdir(tmp_path) == [], "nothing half made is left"
-        Page.create(tmp_path / "page", 3).close()
+        Page.create(tmp_path / "page", 2).close()
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
 

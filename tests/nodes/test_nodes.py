@@ -4,6 +4,7 @@ an undisturbed run."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -219,3 +220,17 @@ def test_half_of_the_agents_is_lost_until_the_pod_is_started_again(hosts, tmp_pa
         assert "the job is under way" in job.result().output
         result = job.end()
     training.assert_equal(result, reference, 4)
+
+
+@pytest.mark.long
+def test_ranks_of_different_nodes_that_begin_different_collectives(hosts, tmp_path):
+    """One rank on each: nobody on a node to compare with."""
+    more = ("3000", "skips", "300", "0.05")
+    with Cluster(
+        hosts(2), tmp_path / "job", 2, 1, "uneven.py", *more, strategy="retry,recover-in-place"
+    ) as job:
+        job.until("it had ended", lambda: "The job ends" in job.result().output)
+        said = job.result().output
+        assert "rank 1: by step " in said and "fewer collectives than rank 0 (1 less)" in said
+        printed = [int(step) for step in re.findall(r"rank \d step (\d+) loss", said)]
+        assert 300 < max(printed) < 600, max(printed)

@@ -70,7 +70,7 @@ class Alone(Communicators):
     """A job of which this process is the only rank that is left."""
 
     def __init__(self, rank: int, world: int) -> None:
-        super().__init__()
+        super().__init__(range(1))
         self.rank, self.world_size = rank, world
         self.were_away: list[frozenset[int]] = []
 

@@ -3,7 +3,8 @@ before each update (csrc/counts.c), and those of different nodes with their agen
 (core/evenness.py): one that skips a backward, or takes another branch, would have
 its next collectives taken for those that it left out.
 
-Backends count what they begin. A group is left out from where its members may differ for other
+Backends count what they begin; of which that is known, see Renewals.counted. A group is left out
+from where its members may differ for other
 reasons: it sends from rank to rank (some backends count that too), or another thread of the script
 begins collectives in it, as an asynchronous checkpoint does. While ranks are away, others begin
 theirs, and nothing is compared.
@@ -11,12 +12,12 @@ theirs, and nothing is compared.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,9 +91,9 @@ class Counts:
         """The groups have new backends: counts begin anew, on all ranks in the same attempt."""
         self._base, self._skips = None, int(self.verifies)
 
-    def begin(self, step: int, built_at: int, compared: bool) -> tuple[int, list[int]]:
+    def begin(self, step: int, generation: int, compared: bool) -> tuple[int, list[int]]:
         """The attempt of `step` begins. Returns the number of collectives so far, and what
-        `slot.begun` takes. `built_at`: see there; `compared`: false while ranks are away."""
+        `slot.begun` takes. `generation`: of the groups; `compared`: false while ranks are away."""
         counts, base = self._renewals.counts(), self._base
         total = sum(counts.values())
         if self._skips or not compared:
@@ -100,30 +101,36 @@ class Counts:
             return total, []
         if base is None:
             self._base = counts
-            for handle in counts:
-                self._know(handle)
+            self._know(counts)
             return total, []
+        if base.keys() != counts.keys():  # some are new, or have been destroyed
+            self._base = base = {handle: base.get(handle, counts[handle]) for handle in counts}
+            self._know(counts)
         given: list[int] = []
         far: list[int] = []
         for handle, count in counts.items():
             if handle in self._apart:
                 continue
-            if handle not in base:
-                base[handle] = count
-                self._know(handle)
-            given += self._numbers[handle], (count - base[handle]) & 0xFFFFFFFF
+            given += self._numbers[handle], count - base[handle]
             if handle in self._far:
                 far += given[-2:]
         # in the middle between two of the steps after which ranks compare their state
         if far and self._every and step % self._every == self._every // 2 and self._marks:
-            slot.marked(step, built_at, far[: 2 * slot.GROUPS])
+            slot.marked(step, generation, far[: 2 * slot.GROUPS])
         return total, given[: 2 * slot.GROUPS]
 
-    def _know(self, handle: dist.ProcessGroup) -> None:
-        ranks = dist.get_process_group_ranks(handle)
-        self._numbers[handle] = zlib.crc32(f"{groups.name(handle)} {ranks}".encode())
-        if any(rank not in self._node for rank in ranks):
-            self._far.add(handle)
+    def _know(self, handles: Iterable[dist.ProcessGroup]) -> None:
+        """Number these groups, the same on all their ranks; forget all others: who holds a group
+        that the script has destroyed keeps its threads and connections."""
+        known, self._numbers, self._far = self._numbers, {}, set()
+        self._apart.intersection_update(handles)
+        for handle in handles:
+            ranks = dist.get_process_group_ranks(handle)
+            self._numbers[handle] = known.get(handle) or number(groups.name(handle), ranks)
+            if not self._renewals.counted(handle):
+                self._apart.add(handle)
+            if any(rank not in self._node for rank in ranks):
+                self._far.add(handle)
 
     def agree(self, step: int, most: Callable[[int], int]) -> None:
         """Agree on how many steps apart counts are given to other nodes: a power of two. `step`:
@@ -135,14 +142,19 @@ class Counts:
         took = max(self._agreed[1] - since, 1e-6) / max(step - before, 1)
         self._every = 1 << most(min(max(math.ceil(math.log2(apart(self._nodes) / took)), 0), 20))
 
-    def leave_out(self, number: int) -> None:
-        """Compare this group no longer."""
-        self._apart |= {handle for handle, found in self._numbers.items() if found == number}
+    def leave_out(self, group: int) -> bool:
+        """Compare this group no longer; False if it is not."""
+        found = {h for h, n in self._numbers.items() if n == group} - self._apart
+        self._apart |= found
+        return bool(found)
 
     def says(self, uneven: slot.Uneven, first: int, step: int) -> str:
         """What is uneven. `first`: the lowest rank of this node; `step`: the last one before."""
         by_count: dict[int, list[int]] = {}
+        known = any(before is not None for before, _ in uneven.ranks.values())
         for local, (before, now) in sorted(uneven.ranks.items()):
+            if known and before is None:
+                continue  # it has begun the next step already
             by_count.setdefault(now - (before or 0), []).append(first + local)
         begun = "; ".join(
             f"{named('rank', ranks)} began {count or 'none'}"
@@ -157,10 +169,16 @@ class Counts:
         )
 
 
+def number(name: str, ranks: list[int]) -> int:
+    """Of a group. A message has room for 62 bits."""
+    digest = hashlib.blake2b(f"{name} {ranks}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2
+
+
 def apart(nodes: int) -> float:
-    """Seconds, longer than between two heartbeats of an agent in a job of `nodes`
-    (protocol/pings.py): each gives its node's counts of the last step that all have chosen."""
-    return max(4.0, nodes / 800)
+    """Seconds for two heartbeats of an agent in a job of `nodes` (protocol/pings.py): each gives
+    its node's counts of the last step that all have chosen."""
+    return max(6.0, nodes / 500)
 
 
 def _words(found: list[Group]) -> str:

@@ -29,6 +29,7 @@ from taskd.worker.communication import group_tables, shrunk
 from taskd.worker.communication.group_tables import Dropped
 
 FAKE = "fake"
+COUNTED = ("ProcessGroupGloo", "ProcessGroupNCCL")  # backends, see Renewals.counted
 # what `lacking` looks for
 WORLD = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
 GROUP = (
@@ -143,20 +144,33 @@ class Renewals:
         """The highest type in use, at most LIMIT."""
         return max(self._types.values(), default=self.FIRST - 1)
 
+    def begun(self) -> int:
+        """How many collectives this rank has begun on all its groups, but for new ones. From any
+        thread."""
+        current = list(self._current.values())  # at once: the training thread changes it
+        return sum(b._get_sequence_number_for_group() for backends in current for b in backends)
+
     def counts(self) -> dict[dist.ProcessGroup, int]:
-        """How many collectives this rank has begun in each group, where backends count them."""
+        """How many collectives this rank has begun in each group, where backends count them. From
+        the thread that makes and destroys them."""
         current, found = self._current, {}
         if current.keys() != c10d._world.pg_map.keys():
-            present = list(c10d._world.pg_map)  # at once: the control thread asks too
             # some have been destroyed, or made since the last renewal
-            made = {h: current[h] if h in current else _distinct(h) for h in present}
-            current = self._current = made
+            current = {h: current.get(h) or _distinct(h) for h in c10d._world.pg_map}
+            self._current = current
         for handle, backends in current.items():
             total = 0
             for backend in backends:
                 total += backend._get_sequence_number_for_group()
             found[handle] = total
         return found
+
+    def counted(self, handle: dist.ProcessGroup) -> bool:
+        """Whether members of the group count the same: the backends' counts are known to be of
+        collectives alone. HCCL's are not: torch_npu gives a batch of sends to the backend itself,
+        which counts it."""
+        backends = self._current.get(handle, ())
+        return bool(backends) and all(type(b).__name__ in COUNTED for b in backends)
 
     def renew(self, group: Group, store: dist.Store, away: frozenset[int] = frozenset()) -> None:
         """Connect to the group's other members through `store`, but for those that are `away`, and

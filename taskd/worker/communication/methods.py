@@ -90,4 +90,4 @@ def _show(holder: Any, name: str, method: _Method) -> None:
 # what runs nearest to torch comes first
 IN_SHRUNK_GROUPS = Layer(0)  # shrunk.py
 IN_SET_UP = Layer(1)  # set_up/interception.py
-COUNTED = Layer(2)  # counts.py
+COUNTED = Layer(2)  # counts.py; those of elastic/ are nearer to the script

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from taskd.worker.communication import methods
 from taskd.worker.state.training_state import TrainingState
 
-LEVEL = 2  # of communication/methods.py: nearest to the script
+LEVEL = 3  # of communication/methods.py: nearest to the script
 CALLS = (*methods.FILLING, "barrier", "monitored_barrier")  # methods of ProcessGroup
 # those that give what all ranks have, whoever makes them
 ALIKE = ("barrier", "monitored_barrier", "broadcast", "recv", "recv_anysource")

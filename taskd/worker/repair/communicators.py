@@ -62,18 +62,18 @@ class Communicators:
 
     def begun(self) -> int:
         """How many collectives this process has begun on its groups; those whose backend does not
-        count are left out."""
-        return sum(self._renewals.counts().values())
+        count are left out, and those that are new. From any thread."""
+        return self._renewals.begun()
 
     @property
     def present(self) -> tuple[int, ...]:
         """The ranks that are not away."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.away)
 
-    def attempt_begins(self, step: int, built_at: int, compared: bool) -> tuple[int, list[int]]:
+    def attempt_begins(self, step: int, compared: bool) -> tuple[int, list[int]]:
         """Returns `begun`, and what is compared of it: see Counts.begin."""
         self._before = groups.mark()
-        return self.counts.begin(step, built_at, compared and not self.away)
+        return self.counts.begin(step, self.generation, compared and not self.away)
 
     def attempt_failed(self) -> None:
         """Drop the groups that the attempt has made: they will be made again."""

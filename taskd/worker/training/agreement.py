@@ -85,8 +85,8 @@ class Agreement:
         text = counts.says(found, session.node, step - 1)
         if settings.refuses_uneven(os.environ):
             raise WouldDiverge(f"{text}. TASKD_UNEVEN=warn trains on") from None
-        log.warning("rank %d: %s", session.rank, text)
-        counts.leave_out(found.group)
+        if counts.leave_out(found.group):  # else it was found where the attempt began
+            log.warning("rank %d: %s", session.rank, text)
 
     def _agree_on_pace(self) -> None:
         """Agree on how many steps apart the whole state is recorded from now on."""

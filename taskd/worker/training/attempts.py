@@ -79,8 +79,9 @@ class Attempts:
     def collectives(self) -> int:
         """The number of collectives begun in this attempt, less if it has destroyed a group; 0
         between attempts."""
-        begun = self._session.communicators.begun() - self._collectives
-        return max(begun, 0) if self.open else 0
+        if not self.open:
+            return 0
+        return max(self._session.communicators.begun() - self._collectives, 0)
 
     # -- one attempt -------------------------------------------------------------------------------
 
@@ -101,8 +102,8 @@ class Attempts:
             self.refuse(str(error))
         self._stamp += 1
         allocations.attempt(self._stamp)
-        groups, protected = session.communicators, not self.alone
-        self._collectives, compared = groups.attempt_begins(step, session.built_at, protected)
+        protected = not self.alone
+        self._collectives, compared = session.communicators.attempt_begins(step, protected)
         self._waiting.begin()
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False

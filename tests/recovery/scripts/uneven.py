@@ -1,6 +1,6 @@
 """A rank begins other collectives than the others, or ranks do so for good reasons.
 
-uneven.py OUT STEPS KIND
+uneven.py OUT STEPS KIND [AT NAP]: the step, and seconds for each step
 """
 
 import contextlib
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import faults
 
 out, steps, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-AT = 9
+odd_step, nap = (int(sys.argv[4]), float(sys.argv[5])) if len(sys.argv) > 4 else (9, 0.0)
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -44,7 +44,7 @@ def checkpoint():
 for attempt in job.steps(steps):
     with attempt as step:
         fault.at("begin", step)
-        odd = rank == 1 and step == AT
+        odd = rank == 1 and step == odd_step
         inside = odd and kind == "accumulates"
         with model.no_sync() if inside else contextlib.nullcontext():
             loss = model(torch.randn(8, 8)).square().mean()
@@ -60,6 +60,7 @@ for attempt in job.steps(steps):
             thread.start()
         if kind == "sends" and rank < 2:
             (dist.send if rank == 0 else dist.recv)(torch.ones(1), 1 - rank)
+        time.sleep(nap)
         optimizer.step()
     print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
 if thread is not None:
