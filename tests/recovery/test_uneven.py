@@ -26,7 +26,7 @@ def test_a_rank_that_begins_others_ends_the_job_before_the_next_update(tmp_path,
     assert "replaced in" not in result.output
 
 
-@pytest.mark.parametrize("kind", ["threads", "sends"])
+@pytest.mark.parametrize("kind", ["threads", "sends", "monitors"])
 def test_ranks_that_may_differ_train_on(tmp_path, kind):
     result = training.taskd(tmp_path / "job", 3, "uneven.py", STEPS, kind)
     assert result.status == 0, result.output[-3000:]

@@ -29,8 +29,8 @@ from taskd.cython_api import slot
 from taskd.worker.communication import groups, methods
 from taskd.worker.communication.groups import Group, Renewals
 
-POINT_TO_POINT = ("send", "recv", "recv_anysource")
-BARRIERS = ("barrier", "monitored_barrier")
+# gloo's monitored_barrier is made of sends and receptions: of N ranks, rank 0 counts 2(N-1)
+POINT_TO_POINT = ("send", "recv", "recv_anysource", "monitored_barrier")
 _own = False  # taskd sends from rank to rank
 
 
@@ -67,7 +67,7 @@ class Counts:
         """Look at the calls that begin collectives, from now on."""
         for name in POINT_TO_POINT:
             methods.COUNTED.put(dist.ProcessGroup, name, self._between_ranks)
-        for name in (*methods.FILLING, *BARRIERS):
+        for name in (*methods.FILLING, "barrier"):
             if name not in POINT_TO_POINT:
                 methods.COUNTED.put(dist.ProcessGroup, name, self._by_thread)
 

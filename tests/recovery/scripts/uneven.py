@@ -58,6 +58,8 @@ for attempt in job.steps(steps):
                 thread.join()
             thread = threading.Thread(target=checkpoint)
             thread.start()
+        if kind == "monitors":
+            dist.monitored_barrier()
         if kind == "sends" and rank < 2:
             (dist.send if rank == 0 else dist.recv)(torch.ones(1), 1 - rank)
         time.sleep(nap)
