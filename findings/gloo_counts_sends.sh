@@ -8,8 +8,8 @@
 #   - grows by 4 on rank 0 and by 2 on the others in one monitored_barrier: 2 (N - 1) and 2 for N
 #     ranks, as it is made of sends to and from rank 0,
 #   - grows by 3 in one reduce_scatter of a list, by 1 in reduce_scatter_tensor,
-# while barrier, all_reduce, broadcast, gather and the like count 1 on every rank. The guess was that
-# it counts each collective once, and no sends: NCCL has a number of its own for these.
+# while barrier, all_reduce, broadcast, gather and the like count 1 on every rank. The guess was
+# that it counts each collective once, and no sends: NCCL has a number of its own for these.
 set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -143,7 +143,7 @@ def test_how_a_rank_has_ended(start, tmp_path):
     (agent,) = manager.protected(1)
     text = "x" * 16_000
     agent.send(from_agent.RankDied(1, 0, "exited with status 1", None, "ValueError: x", 4711, text))
-    manager.serves(agent)
+    manager.wait(lambda: records(tmp_path, "fault"))
     kinds = [r.kind for r in records(tmp_path) if r.kind in ("death", "fault")]
     assert kinds == ["death", "fault"]
     (death,) = records(tmp_path, "death")

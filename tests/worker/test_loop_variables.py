@@ -623,3 +623,26 @@ def test_numbers_of_what_holds_the_model():
     numbers.search([model], [("trainer", fresh)])
     numbers.load_state_dict(recorded)
     assert (fresh.step, fresh.state.synchronized, fresh.descriptor) == (3, False, 6)
+
+
+@pytest.mark.parametrize(
+    ("present", "recorded"),
+    [
+        (torch.zeros(2), torch.tensor([1.0, 1 / 3], dtype=torch.float64)),
+        (torch.zeros(2, dtype=torch.int64), torch.tensor([0.5, 1.5])),
+        (numpy.zeros(2, "f4"), numpy.array([1.0, 1 / 3])),
+        (numpy.zeros(2, int), numpy.array([0.5, 1.5])),
+    ],
+    ids=lambda value: str(getattr(value, "dtype", value)),
+)
+def test_a_value_is_not_rounded_to_the_type_that_the_variable_has_by_now(present, recorded):
+    found = values.into(present, recorded)
+    assert found.dtype == recorded.dtype and found.tolist() == recorded.tolist()
+
+
+def test_an_array_that_may_not_be_written_is_replaced():
+    present, recorded = numpy.zeros(2), numpy.ones(2)
+    present.flags.writeable = False
+    assert values.into(present, recorded).tolist() == [1, 1] and present.tolist() == [0, 0]
+    present.flags.writeable = True
+    assert values.into(present, recorded) is present and present.tolist() == [1, 1]

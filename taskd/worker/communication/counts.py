@@ -1,13 +1,12 @@
 """How many collectives this rank has begun in each of its groups, which the ranks of a node compare
 before each update (csrc/counts.c), and those of different nodes with their agents' heartbeats
-(core/evenness.py): one that skips a backward, or takes another branch, would have
-its next collectives taken for those that it left out.
+(core/evenness.py): one that skips a backward, or takes another branch, would have its next
+collectives taken for those that it left out.
 
-Backends count what they begin; of which that is known, see Renewals.counted. A group is left out
-from where its members may differ for other
-reasons: it sends from rank to rank (some backends count that too), or another thread of the script
-begins collectives in it, as an asynchronous checkpoint does. While ranks are away, others begin
-theirs, and nothing is compared.
+Backends count what they begin; for which of them that is known, see Renewals.counted. A group is
+left out from where on its members may differ for other reasons: it sends from rank to rank (some
+backends count that too), or another thread of the script begins collectives in it, as an
+asynchronous checkpoint does. While ranks are away, others begin theirs, and nothing is compared.
 """
 
 from __future__ import annotations

@@ -131,12 +131,17 @@ def into(present: Any, recorded: Any) -> Any:
     returns the object to use from now on."""
     kind = type(present)
     if isinstance(recorded, torch.Tensor):
-        if kind is torch.Tensor and present.shape == recorded.shape and not present.requires_grad:
+        fits = kind is torch.Tensor and not present.requires_grad
+        if fits and (present.shape, present.dtype) == (recorded.shape, recorded.dtype):
             with torch.no_grad():
                 return present.copy_(recorded)
         return like(present, recorded)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and kind is numpy.ndarray and present.shape == recorded.shape:
+    if numpy is not None and kind is numpy.ndarray and isinstance(recorded, kind):
+        # assigned, a value of another type would be rounded to the present one's
+        alike = (present.shape, present.dtype) == (recorded.shape, recorded.dtype)
+        if not alike or not present.flags.writeable:
+            return recorded
         present[...] = recorded
     elif isinstance(recorded, dict) and kind in _MAPPINGS:
         rows = {k: into(present.get(k), v) for k, v in recorded.items()}
