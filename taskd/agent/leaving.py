@@ -9,7 +9,7 @@ import signal
 import time
 
 from taskd.agent.member import Member
-from taskd.agent.ranks.model import Epoch
+from taskd.agent.ranks.model import Epoch, Rank
 from taskd.messages import from_agent
 
 log = logging.getLogger("taskd.agent")
@@ -49,7 +49,17 @@ class Leaving:
             view = epoch.page.read(rank.local)
             if rank.over is None and rank.pid and view.handles and not view.asked:
                 with contextlib.suppress(OSError):
-                    os.kill(view.pid, self.signal or 0)
+                    self._signal(epoch, rank, view.pid)
+
+    def _signal(self, epoch: Epoch, rank: Rank, pid: int) -> None:
+        """Signal the rank's process, which may be a child of a wrapper. Raises OSError."""
+        process = os.pidfd_open(pid)
+        try:
+            # it lives now, so it has not been another one's number when that was opened
+            if not epoch.page.wait_death(rank.local, 0):
+                signal.pidfd_send_signal(process, self.signal or 0)
+        finally:
+            os.close(process)
 
     def by_ranks(self, epoch: Epoch) -> None:
         """See whether a rank has got the signal."""
