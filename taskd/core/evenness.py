@@ -10,6 +10,11 @@ from typing import Protocol
 from taskd.messages.from_rank import RankRaised
 from taskd.messages.node_progress import NodeProgress
 
+REMEDY = (
+    "all ranks of a group have to begin the same ones in each step (a backward that one rank skips,"
+    " gradients accumulated over fewer batches, a branch of the model that one rank takes)."
+    " TASKD_UNEVEN=warn trains on"
+)
 KEPT = 2  # steps: nodes say the newest one, and their heartbeats do not come at once
 
 
@@ -48,11 +53,8 @@ class Evenness:
         return None
 
 
-def _text(less: int, than: int, step: int) -> str:
+def _text(fewer: int, than: int, step: int) -> str:
     return (
-        f"by step {step} it has begun fewer collectives than rank {than} ({less} less), in a"
-        " process group that both are in: its next ones would be taken for these. All ranks of a"
-        " group have to begin the same ones in each step (a backward that one rank skips, gradients"
-        " accumulated over fewer batches, a branch of the model that one rank takes)."
-        " TASKD_UNEVEN=warn trains on"
+        f"by step {step} it has begun fewer collectives than rank {than} ({fewer} fewer), in a"
+        f" process group that both are in: its next ones would be taken for these; {REMEDY}"
     )

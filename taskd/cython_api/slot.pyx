@@ -115,8 +115,8 @@ cdef uint32_t _counts(list counts, taskd_count *into):
 def begun(uint64_t step, uint32_t built_at, counts):
     """Publish that the entry state of `step` is recorded, and that this rank computes it. `counts`:
     group, collectives begun in it, next group, … of up to GROUPS groups; `built_at`: number of the
-    interruption in which they were built. Raises Uneven, all being published, if a
-    rank that has begun this step too gave other numbers."""
+    interruption in which they were built. Raises Uneven, all being published, if a rank that has
+    begun this step too gave other numbers."""
     cdef taskd_count given[TASKD_GROUPS]
     cdef uint32_t n = _counts(counts, given)
     cdef uint64_t group = 0

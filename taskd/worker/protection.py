@@ -96,7 +96,8 @@ def _protect(objects: dict[str, Any]) -> Job:
     local_rank = int(os.environ["TASKD_LOCAL_RANK"])
     local_size, first = int(os.environ["LOCAL_WORLD_SIZE"]), agent.rank - local_rank
     node = range(first, first + local_size)
-    communicators, pipelines = Communicators(node, settings.verify(os.environ)), Pipelines()
+    verifies = settings.verify(os.environ)
+    communicators, pipelines = Communicators(node, verifies), Pipelines()
     communicators.counts.watch()
     for name, hook in comm_hooks.states(state.ddps).items():
         state.add(name, hook)
@@ -126,7 +127,7 @@ def _protect(objects: dict[str, Any]) -> Job:
             settings.refuses_carried(os.environ),
         ),
         node=first,
-        verifies=communicators.counts.verifies,
+        verifies=verifies,
     )
     session.random.watch([*state.generators.values(), *found.generators.values()])
     sockets.limit(round((settings.link_limit(os.environ) or 0.0) * 1000))

@@ -39,7 +39,7 @@ def test_a_difference_is_told_of_the_rank_that_has_begun_fewer():
         assert found is not None and found.refused
         assert (found.rank, found.incarnation, found.step) == (5, 2, 64)
         assert told(found.text, "it has begun fewer collectives than rank N")
-        assert "(2 less)" in found.text
+        assert "(2 fewer)" in found.text
 
 
 def test_only_the_same_step_of_the_same_groups_is_compared():

@@ -38,7 +38,8 @@ def play(ranks, line, mine, theirs, built_at=0):
     """The answers of slot 0, which begins first, and of slot 1."""
     first = ranks.start(FIRST.format(mine=mine), slot=0)
     second = ranks.start(
-        f"say(begin(0, [7, 0, 9, 0])); say(begin(1, {theirs}, {built_at})); print(gate(1, {built_at}))",
+        f"say(begin(0, [7, 0, 9, 0])); say(begin(1, {theirs}, {built_at}))\n"
+        f"print(gate(1, {built_at}))",
         slot=1,
     )
     said = [[line(process)] for process in (first, second)]

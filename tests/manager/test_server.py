@@ -84,7 +84,7 @@ def test_nodes_that_have_begun_different_numbers_of_collectives_end_the_job(star
     b.send(beat(1024, 7, 59, 2))
     for agent in (a, b):
         reason = agent.expect(to_agent.GiveUp).reason
-        said = "rank 2: by step 1024 it has begun fewer collectives than rank 0 (1 less)"
+        said = "rank 2: by step 1024 it has begun fewer collectives than rank 0 (1 fewer)"
         assert said in reason, reason
     assert manager.outcome().ok is False
 

@@ -40,8 +40,8 @@ POLL = 300.0  # seconds
 READ = {codes.NAME, customization.NAME, codes.SWITCHES, POLL_INTERVAL}
 CONFIG_MAP = re.compile(rb"""(^|[\s{,])["']?kind["']?\s*:\s*["']?ConfigMap\b""")
 CUT = (
-    "is a whole ConfigMap, and not read: put what each key of its `data` has into a file of that"
-    " name, as a mounted one does (kubectl -n kube-system get configmap mindx-dl-fault-config -o"
+    "is a whole ConfigMap, and not read: put the value of each key of its `data` into a file of"
+    " that name, as in a mounted one (kubectl -n kube-system get configmap mindx-dl-fault-config -o"
     " jsonpath='{.data.faultCode\\.json}' > faultCode.json)"
 )
 

@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from taskd import settings
 from taskd.core.abbreviate import abbreviate, named
+from taskd.core.evenness import REMEDY
 from taskd.cython_api import slot
 from taskd.worker.communication import groups, methods
 from taskd.worker.communication.groups import Group, Renewals
@@ -46,12 +47,13 @@ def own() -> Iterator[None]:
 
 class Counts:
     """`node`: the ranks of this node. `verifies`: in the first attempt after a repair some ranks
-    compare forwards (verify.py). Made by the thread that trains."""
+    compare forwards (verify.py). `refuses`: a difference ends the job. Made by the thread that
+    trains."""
 
     def __init__(self, renewals: Renewals, node: range, verifies: bool = False) -> None:
-        self._renewals, self._node, self.verifies = renewals, node, verifies
+        self._renewals, self._node, self._verifies = renewals, node, verifies
         self._nodes = max(dist.get_world_size() // len(node), 1)
-        self._marks = settings.refuses_uneven(os.environ)
+        self.refuses = settings.refuses_uneven(os.environ)
         # every so many steps counts are given to other nodes; 0: the ranks have not agreed yet
         self._every, self._agreed = 0, (-1, time.monotonic())
         self._thread = threading.get_ident()
@@ -88,7 +90,7 @@ class Counts:
 
     def built(self) -> None:
         """The groups have new backends: counts begin anew, on all ranks in the same attempt."""
-        self._base, self._skips = None, int(self.verifies)
+        self._base, self._skips = None, int(self._verifies)
 
     def begin(self, step: int, generation: int, compared: bool) -> tuple[int, list[int]]:
         """The attempt of `step` begins. Returns the number of collectives so far, and what
@@ -114,7 +116,7 @@ class Counts:
             if handle in self._far:
                 far += given[-2:]
         # in the middle between two of the steps after which ranks compare their state
-        if far and self._every and step % self._every == self._every // 2 and self._marks:
+        if far and self._every and step % self._every == self._every // 2 and self.refuses:
             slot.marked(step, generation, far[: 2 * slot.GROUPS])
         return total, given[: 2 * slot.GROUPS]
 
@@ -162,9 +164,8 @@ class Counts:
         found = [g for g in groups.present() if self._numbers.get(g.handle) == uneven.group]
         return (
             f"ranks began different numbers of collectives in step {step}, or between it and the"
-            f" next one: in {_words(found)} {begun}. Their next ones would be taken for each other:"
-            " all ranks of a group have to begin the same ones (a backward that one rank skips,"
-            " gradients accumulated over fewer batches, a branch of the model that one rank takes)"
+            f" next one: in {_words(found)} {begun}. Their next ones would be taken for each other;"
+            f" {REMEDY}"
         )
 
 

@@ -37,8 +37,8 @@ class Patience:
             self._asked.remove(seconds)
             self._publish()
             if name and slot.interruption() > before:
-                text = "a repair began in the long operation %r, which was no hang"
-                log.warning(text + ": if its step is repeated, it is done again", name)
+                text = "a repair began during the long operation %r, which was no hang"
+                log.warning(text + "; if its step is repeated, so is the operation", name)
 
     def while_compiling(self) -> None:
         """Extend the limit during compilation by torch._dynamo, which optimizers have imported by

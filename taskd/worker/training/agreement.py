@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 
-from taskd import settings
 from taskd.cython_api import slot
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import replicas
@@ -83,8 +81,8 @@ class Agreement:
         unless they train on."""
         session, counts = self._session, self._session.communicators.counts
         text = counts.says(found, session.node, step - 1)
-        if settings.refuses_uneven(os.environ):
-            raise WouldDiverge(f"{text}. TASKD_UNEVEN=warn trains on") from None
+        if counts.refuses:
+            raise WouldDiverge(text) from None
         if counts.leave_out(found.group):  # else it was found where the attempt began
             log.warning("rank %d: %s", session.rank, text)
 
