@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
 """The digest of a rank's record; a section is hashed again only if it has changed."""
 
-import hmac
+from hashlib import blake2b
 
 from blake3 import blake3
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
@@ -9,12 +9,22 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    DIGEST = 32  # bytes, of SHA-256 and of BLAKE3
+    DIGEST = 32  # bytes
+    SMALL = 1 << 16  # bytes; see `digest_of`
+
+
+def digest_of(section):
+    """The hash of a section: BLAKE2b of a small one, BLAKE3, which has several times the code and
+    is four times as fast, of a larger one."""
+    made = blake2b(digest_size=DIGEST) if len(section) < SMALL else blake3()
+    for view in section.views() if hasattr(section, "views") else (section,):  # attempt.Rows
+        made.update(view)
+    return made.digest()
 
 
 cdef class Keyed:
-    """HMAC-SHA-256 under one key, of messages that all begin with `prefix`. Sections, which may
-    have gigabytes, are hashed with BLAKE3: as strong, and four times as fast."""
+    """Keyed BLAKE2b under one key of at most 64 bytes, of messages that all begin with `prefix`.
+    With cold caches it takes a quarter of the time of OpenSSL's HMAC."""
 
     cdef bytes key, prefix
     # of the previous record, by number; None for a section that may have changed since
@@ -25,7 +35,7 @@ cdef class Keyed:
 
     def digest(self, message):
         """The digest of the prefix and `message`."""
-        return hmac.digest(self.key, self.prefix + bytes(message), "sha256")
+        return blake2b(self.prefix + bytes(message), key=self.key, digest_size=DIGEST).digest()
 
     def front(self, bytes head not None, bytes fields not None, list sections not None):
         """The front of a record, before its sections: the digest, `head`, the sections' lengths and
@@ -53,7 +63,7 @@ cdef class Keyed:
         for i in range(n):
             memcpy(at, PyBytes_AsString(<bytes>self.hash_of(i, sections[i])), DIGEST)
             at += DIGEST
-        cdef bytes found = hmac.digest(self.key, message, "sha256")
+        cdef bytes found = blake2b(message, key=self.key, digest_size=DIGEST).digest()
         memcpy(PyBytes_AsString(out), PyBytes_AsString(found), DIGEST)
         memcpy(PyBytes_AsString(out) + DIGEST, begin + start, shown)
         return out
@@ -62,13 +72,7 @@ cdef class Keyed:
         cdef bytes found
         if i < len(self.sections) and self.sections[i] is section:
             return self.hashes[i]
-        if hasattr(section, "views"):  # attempt.Rows
-            made = blake3()
-            for view in section.views():
-                made.update(view)
-            found = made.digest()
-        else:
-            found = blake3(section).digest()
+        found = digest_of(section)
         while i >= len(self.sections):
             self.sections.append(None)
             self.hashes.append(None)

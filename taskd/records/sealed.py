@@ -7,8 +7,8 @@ last. `worker/state/entry.py` defines the fields; nothing here needs torch.
 
     digest (32) | head (40) | length of each section (8 each) | fields | sections
 
-The digest covers head, lengths, fields and the BLAKE3 hash of each section: most sections stay the
-same from step to step and are hashed once.
+The digest covers head, lengths, fields and a hash of each section: most sections stay the same from
+step to step and are hashed once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from blake3 import blake3
-
 from taskd.cython_api import digest
 from taskd.cython_api.attempt import Rows
 
-VERSION = 8
+VERSION = 9
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
 KEY = "record-key"  # file in the node's shared directory: the key, then the job's id
 KEY_BYTES = 32
@@ -100,7 +98,7 @@ class Seal:
         for size in lengths:
             sections.append(view[after : after + size])
             after += size
-        hashes = [blake3(section).digest() for section in sections]
+        hashes = [digest.digest_of(section) for section in sections]
         if not hmac.compare_digest(
             self._keyed.digest(b"".join((view[_DIGEST : at + length], *hashes))), view[:_DIGEST]
         ):
