@@ -315,7 +315,9 @@ def _signature(node: Definition, heading: str) -> str:
     if isinstance(node, ast.ClassDef):
         made = any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body)
         public = made and node.name not in MADE_BY_TASKD
-        inside = _parameters(node) if public else [ast.unparse(base) for base in node.bases]
+        # an attribute of a module: compiled code of taskd
+        bases = [ast.unparse(base) for base in node.bases if isinstance(base, ast.Name)]
+        inside = _parameters(node) if public else bases
         return f"class {node.name}" + (f"({', '.join(inside)})" if inside else "")
     result = ast.unparse(node.returns) if node.returns else ""
     if any(ast.unparse(d) == "property" for d in node.decorator_list):

@@ -38,33 +38,31 @@ class Snapshots:
     stripes: list[int | None] = field(default_factory=lambda: [None] * STRIPES)
     resumed: int | None = None  # the step to which all ranks went back last
 
-    def slot(self, step: int, most: int = SLOTS) -> int:
-        """Return the slot for the next record, which is of `step`: a free one if fewer than `most`
-        are in use, or that of the oldest record. Of few, that of the same step's record is taken,
-        where no rank goes back to it without the step before: that one has to stay. What the ranks
-        may go back to is kept even if the rank is killed while it writes."""
+    def begin(self, step: int, most: int = SLOTS) -> int:
+        """Start writing a record of `step`, which clears its slot; return the slot: a free one if
+        fewer than `most` are in use, or that of the oldest record. Of few, that of the same step's
+        record is taken, where no rank goes back to it without the step before: that one has to
+        stay. What the ranks may go back to is kept even if the rank is killed while it writes."""
         records = self.records
         used = len(records) - records.count(None)
         if used < most:
             return records.index(None)
+        oldest: Record | None = None
         if most == FEW and step != self.resumed:
-            for kind in (PROVISIONAL, PAUSED):
-                if (step, kind) in records:
-                    return records.index((step, kind))
-        there = records if used == len(records) else [r for r in records if r is not None]
-        return records.index(min(there))  # type: ignore[type-var]
-
-    def begin(self, step: int, most: int = SLOTS) -> int:
-        """Start writing a record of `step`, which clears its slot; return the slot."""
-        index = self.slot(step, most)
-        self.records[index] = None
+            known = (step, PROVISIONAL), (step, PAUSED)
+            oldest = next((record for record in known if record in records), None)
+        if oldest is None:
+            there = records if used == len(records) else [r for r in records if r is not None]
+            oldest = min(there)  # type: ignore[type-var]
+        index = records.index(oldest)
+        records[index] = None
         return index
 
     def write(self, step: int, kind: int, index: int | None = None, most: int = SLOTS) -> list[int]:
-        """Complete the record in slot `index`, or in the one `slot` chooses. Returns the slots that
-        it makes free: of records of the same step that it replaces (a provisional one no longer
-        counts once the effect of user code is known), and of those beyond `most`."""
-        index = self.slot(step, most) if index is None else index
+        """Complete the record in slot `index`, or in the one `begin` chooses. Returns the slots
+        that it makes free: of records of the same step that it replaces (a provisional one no
+        longer counts once the effect of user code is known), and of those beyond `most`."""
+        index = self.begin(step, most) if index is None else index
         records = self.records
         records[index] = (step, kind)
         old, there = [], []

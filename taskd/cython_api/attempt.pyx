@@ -90,6 +90,12 @@ cdef int fill(room, part, size_t size) except -1:
     return 0
 
 
+def bytes_of(tensor):
+    """The memory of a contiguous tensor of bytes on the CPU; `numpy().tobytes()` goes a longer way,
+    which comes from memory after a step's work."""
+    return PyBytes_FromStringAndSize(<char *><uintptr_t>tensor.data_ptr(), tensor.numel())
+
+
 cdef class Memory:
     """Pieces of this process's memory, each (address, bytes), and their content at the last `take`.
     The caller guarantees that they stay mapped."""
@@ -188,9 +194,11 @@ cdef class Rows:
             for i in range(self.count)
         ]
 
-    def mark(self, size_t first, Py_ssize_t rows, size_t ends):
-        """A checksum of the first and last `ends` bytes of `rows` tensors, from number `first` on,
-        wrapping around."""
+    def mark(self, size_t step, Py_ssize_t rows=16, size_t ends=64):
+        """A checksum of the first and last `ends` bytes of `rows` tensors, others at the next
+        `step`: an update changes nearly every element. Those on other devices are skipped: reading
+        them would wait for the device."""
+        cdef size_t first = step * rows
         cdef uint64_t value = 0
         cdef Py_ssize_t i
         cdef uintptr_t address
@@ -260,6 +268,35 @@ cdef class Rows:
             else:
                 memcpy(<void *>address, <const void *>self.pieces[2 * i], size)
             address += size
+
+
+COMMITTED, AGAIN, REPEATED, SHARED, RAISED = range(1, 6)
+cdef enum:
+    _COMMITTED = 1
+    _AGAIN = 2
+    _RAISED = 5
+
+
+cdef class Handed:
+    """What is handed out for one try at a step; worker/training/attempt.py says what it is. `ended`
+    is called with the exception that the body raised, or None, and returns one of the five
+    above."""
+
+    cdef object value, ended
+    cdef readonly object step
+    cdef readonly bint committed, done
+
+    def __init__(self, step, value, ended):
+        self.step, self.value, self.ended = step, value, ended
+
+    def __enter__(self):
+        return self.value
+
+    def __exit__(self, kind, error, trace):
+        cdef int ending = self.ended(error)
+        self.committed = ending == _COMMITTED
+        self.done = self.committed or ending == _AGAIN
+        return error is not None and not self.done and ending != _RAISED
 
 
 cdef uint64_t OTHER = 1  # in place of an address: a value that is no tensor

@@ -61,11 +61,6 @@ class _Memory:
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
         self.capacity = size - _PAGE
 
-    def fits(self, length: int) -> bool:
-        """Whether there is room for `length` bytes, and not for much more."""
-        need = _PAGE + -(-length // _PAGE) * _PAGE
-        return 0 <= self.room - need <= max(_SPARE, self.room >> 4) and self.map is not None
-
     def reserve(self, length: int) -> None:
         """Have room for `length` bytes, and not for much more. Raises OSError."""
         need = _PAGE + -(-length // _PAGE) * _PAGE
@@ -187,7 +182,9 @@ class SlotFile:
         Raises OSError where there is no room; it is not valid then either. `announced`: see
         `Entries`."""
         at = self._at[index]
-        if not at.fits(length):
+        # there is room for as much, and not for much more
+        spare = at.room - length - _PAGE
+        if spare < 0 or spare > max(_SPARE, at.room >> 4) or at.map is None:
             self.begin(index)
             at.reserve(length)
             if index == 0:

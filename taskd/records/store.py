@@ -73,8 +73,7 @@ class Entries:
         it is never announced, rather than twice."""
         if step < self.announced:
             return False
-        self.announced = step + 1
-        self._file.announced = self.announced
+        self.announced = self._file.announced = step + 1
         return True
 
     def write(

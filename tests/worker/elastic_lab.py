@@ -40,6 +40,8 @@ from taskd.worker.state.training_state import TrainingState
 class Line:
     """What the agent sends, in order, and what it hears."""
 
+    attended = False
+
     def __init__(self) -> None:
         self.orders: list[Any] = []
         self.said: list[Any] = []

@@ -18,14 +18,14 @@ def rows(count):
 def test_what_a_rank_had_and_what_it_had_not():
     state = rows(40)
     for step in range(6):
-        mark = replicas.mark(Rows(state), step)
+        mark = Rows(state).mark(step)
         replicas.check(Rows([r.clone() for r in state]), mark, step)
         other = Rows([r ^ 1 for r in state])
         with pytest.raises(
             replicas.Differs, match=f"step {step} is not what this rank had.*LocalSGD"
         ):
             replicas.check(other, mark, step)
-    assert replicas.mark(Rows([]), 3) == 0
+    assert Rows([]).mark(3) == 0
 
 
 def test_every_tensor_has_its_turn():
@@ -33,10 +33,7 @@ def test_every_tensor_has_its_turn():
     for index in range(len(state)):
         other = [r.clone() for r in state]
         other[index][-1] ^= 1
-        assert any(
-            replicas.mark(Rows(other), step) != replicas.mark(Rows(state), step)
-            for step in range(3)
-        )
+        assert any(Rows(other).mark(step) != Rows(state).mark(step) for step in range(3))
 
 
 @pytest.mark.parametrize("lost_on", [None, 0, 1])

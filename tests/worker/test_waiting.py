@@ -26,7 +26,7 @@ def hooks(model):
 
 
 def step(model, waiting, wait=0.0):
-    waiting.begin()
+    waiting.clock.at = 0
     model(torch.ones(2, 3)).sum().backward()
     time.sleep(wait)
     waiting.updates()
@@ -45,13 +45,13 @@ def test_the_wait_is_from_the_last_gradient_to_the_update(page):
     assert page.read(0).waited_ns >= before + 50_000_000
     known = page.read(0).waited_ns
     waiting.updates()  # another optimizer: nothing new has been waited for
-    waiting.begin()
+    waiting.clock.at = 0
     waiting.updates()  # an update without a backward
     assert page.read(0).waited_ns == known
 
 
 def test_a_model_without_ddp_costs_nothing(page):
     waiting = Waiting([])
-    waiting.begin()
+    waiting.clock.at = 0
     waiting.updates()
     assert page.read(0).waited_ns == 0

@@ -336,8 +336,12 @@ class Mark:
     count: int
 
 
-def mark() -> Mark:
-    return Mark(frozenset(c10d._world.pg_map), c10d._world.group_count)
+def mark(known: Mark | None = None) -> Mark:
+    """`known`: the last one, returned if it still holds."""
+    present, count = c10d._world.pg_map, c10d._world.group_count
+    if known is not None and known.count == count and known.groups == present.keys():
+        return known
+    return Mark(frozenset(present), count)
 
 
 def go_back(to: Mark) -> None:

@@ -60,10 +60,10 @@ class Watch:
     """Called after each commit, as long as it is `due`; compares the ends of the second and third
     attempts, when one-time objects exist."""
 
-    def __init__(self, protected: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """`protected`: gives the tensors of `glance`."""
-        self._protected = protected
-        self._commits, self.due = 0, True
+    def __init__(self, protected: Callable[[], Iterable[torch.Tensor]], looks: bool = True) -> None:
+        """`protected`: gives the tensors of `glance`; without `looks` it is never due."""
+        self._protected, self._looks = protected, looks
+        self._commits, self.due = 0, looks
         self._before: Glance | None = None
 
     def committed(self, own: Iterable[Any] = ()) -> None:
@@ -79,7 +79,7 @@ class Watch:
 
     def repaired(self) -> None:
         """Start over after a repair: the two attempts compared must be consecutive."""
-        self._commits, self._before, self.due = min(self._commits, 1), None, True
+        self._commits, self._before, self.due = min(self._commits, 1), None, self._looks
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:

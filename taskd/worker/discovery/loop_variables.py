@@ -162,7 +162,10 @@ class LoopVariables:
         found: dict[str, Any] = {}
         seen: dict[types.CodeType, dict[str, Any]] = {}
         for place in self.places:
-            value = _value(place, seen)
+            try:
+                value = place.get() if place.code is None else _local(place, seen)
+            except ValueError:  # an empty cell
+                value = MISSING
             # without a value at first, it may be assigned in an inner loop: it is not named
             if type(value) in SCALARS and not place.unbound:
                 found[place.name] = value
@@ -350,11 +353,14 @@ def _is_drawn(value: Any) -> bool:
 
 
 def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
-    if place.code is None:
-        try:
-            return place.get()
-        except ValueError:  # an empty cell
-            return MISSING
+    try:
+        return place.get() if place.code is None else _local(place, seen)
+    except ValueError:  # an empty cell
+        return MISSING
+
+
+def _local(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
+    assert place.code is not None
     if place.code not in seen:
         frame = frames.running(place.code)
         seen[place.code] = frames.variables(frame) if frame is not None else {}

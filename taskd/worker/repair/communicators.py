@@ -72,7 +72,7 @@ class Communicators:
 
     def attempt_begins(self, step: int, compared: bool) -> tuple[int, list[int]]:
         """Returns `begun`, and what is compared of it: see Counts.begin."""
-        self._before = groups.mark()
+        self._before = groups.mark(self._before)
         return self.counts.begin(step, self.generation, compared and not self.away)
 
     def attempt_failed(self) -> None:

@@ -28,7 +28,7 @@ from taskd.worker.dump.assembling import Member, Source
 from taskd.worker.dump.checkpoints import Checkpoint
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import for_dump
-from taskd.worker.state import entry, pieces, plain, replicas
+from taskd.worker.state import entry, pieces, plain
 from taskd.worker.state.entry import SHARDS, Entry
 from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.part import Content
@@ -267,7 +267,7 @@ def compared(state: TrainingState, step: int, held: Entry) -> Entry:
     return replace(
         held,
         structure=state.structure(),
-        mark=replicas.mark(state.replicated_rows, step),
+        mark=state.replicated_rows.mark(step),
         parts={**held.parts, SHARDS: Content(memory=gather(state.shards))},
         replica_set=state.replicas.of,
     )

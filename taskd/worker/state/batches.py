@@ -23,6 +23,7 @@ class Batches:
 
     def __init__(self) -> None:
         self._steps: dict[int, _Fetched] = {}
+        self.newest = -1  # a later step has no batch here
         self._fresh = -1  # the step whose batch nobody has had yet
         self._keeper = Keeper("the batch")
 
@@ -33,19 +34,17 @@ class Batches:
         self, step: int, batch: Any, before: bytes, after: bytes, oldest: int, state: bytes = b""
     ) -> None:
         """Keep a step's batch, and drop those before step `oldest`. `state`: see loading.state."""
-        kept, self._fresh = self._keeper.keep(batch), step
+        kept, self._fresh, self.newest = self._keeper.keep(batch), step, step
         place = plain.encode((state, before)) if state or before != after else b""
-        self._put(step, _Fetched(kept, kept.print, (before, after), place), oldest)
-
-    def _put(self, step: int, found: _Fetched, oldest: int) -> None:
         for old in list(self._steps):
             if old < oldest:
                 del self._steps[old]
-        self._steps[step] = found
+        self._steps[step] = _Fetched(kept, kept.print, (before, after), place)
 
     def note(self, step: int, print: int, oldest: int) -> None:
         """Note the fingerprint of what a step is computed from; the batch is kept elsewhere."""
-        self._put(step, _Fetched(None, print), oldest)
+        self._steps = {s: found for s, found in self._steps.items() if s >= oldest}
+        self._steps[step] = _Fetched(None, print)
 
     def begin_at(self, step: int, print: int | None, place: bytes) -> None:
         """Begin with what a record for the start of `step` has of the batch before."""

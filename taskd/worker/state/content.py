@@ -116,7 +116,7 @@ BATCHES, ARGUMENTS = Kinds(whole=True), Kinds(whole=False)
 
 
 def look(value: Any, kinds: Kinds = BATCHES) -> Look:
-    return Look(value, kinds, _parts, kinds.whole)
+    return Look(value, kinds, parts, kinds.whole)
 
 
 def fingerprint(value: Any) -> int:
@@ -124,7 +124,7 @@ def fingerprint(value: Any) -> int:
     return look(value).print
 
 
-def _parts(value: Any) -> Any:
+def parts(value: Any) -> Any:
     """See batch.Look."""
     if isinstance(value, torch.Tensor):
         return _memory(value)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from taskd.cython_api.attempt import Rows
+from taskd.cython_api.part import end_to_end
 from taskd.records import sealed
 from taskd.records.sealed import BadRecord, Buffer, Seal
 from taskd.worker.state import plain
@@ -39,7 +39,7 @@ class Entry:
     index: int
     mark: int
     structure: bytes
-    parts: Mapping[str, Content]
+    parts: dict[str, Content]
     fetch: bytes | None = None
     pass_random: bytes = b""
     loader: bytes = b""
@@ -111,9 +111,10 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.previous or 0,
         there,
     )
-    described = []
+    described, of_parts = end_to_end(entry.parts)
+    layout = entry.orders, described
     sections: list[Buffer | Rows] = [
-        b"",
+        _known[1] if _known[0] == layout else _layout(layout),
         entry.nested,
         entry.fetch or b"",
         entry.pass_random,
@@ -124,14 +125,8 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.committed,
         _bytes(entry.plan),
         entry.place,
+        *of_parts,
     ]
-    for name, (data, memory, _) in entry.parts.items():
-        assert memory is not None, "a record without shards stays in its process"
-        sections.append(data)
-        if some := len(memory) > 0:
-            sections.append(memory)
-        described.append((name, some))
-    sections[0] = _layout((entry.orders, described))
     return seal.close(step, numbers, sections, entry.replica_set)
 
 
@@ -145,10 +140,9 @@ _known: tuple[Any, bytes] = ((), b"")
 
 
 def _layout(described: tuple[Any, ...]) -> bytes:
-    """Encode the layout; the same object if it equals the previous record's."""
+    """Encode the layout; `_known` until another one is."""
     global _known
-    if described != _known[0]:
-        _known = described, plain.encode(described)
+    _known = described, plain.encode(described)
     return _known[1]
 
 

@@ -26,7 +26,8 @@ from typing import Any
 import torch
 
 from taskd.cython_api.attempt import Rows
-from taskd.cython_api.gradients import Same, Used, used_by, waiting
+from taskd.cython_api.gradients import Used
+from taskd.cython_api.part import Grads
 from taskd.worker.state import plain, sharded
 from taskd.worker.state.given import UnsupportedState, parameters_of
 from taskd.worker.state.part import GRADIENTS, Content, Part
@@ -39,147 +40,76 @@ EMPTY = Content(version=[])
 Row = tuple[int, str, torch.Tensor]  # number of the parameter, attribute (see `_name`), gradient
 
 
-class Gradients(Part):
+class Gradients(Grads, Part):
     """Tracks a rank's gradients between attempts. Used by the training thread."""
 
     name, order = "gradients", GRADIENTS
     shared, late = False, True
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self._optimizers = list(optimizers)
-        self._parameters: list[torch.nn.Parameter] = []
-        self._main = False
-        self._goes_on: set[int] = set()  # optimizers that were seen to use gradients again
-        self._used: dict[int, Used] = {}  # optimizer -> what its last update left behind
-        # those whose gradients are not in the current step's record
-        self._unrecorded: set[int] = set()
-        self._stepped: set[int] = set()  # in this attempt
+        self.optimizers, self.early = list(optimizers), True
         self._met: list[weakref.ref[torch.Tensor]] = []
         self._updates = 0
-        self.fresh = True  # this process has committed no attempt
-        self.broken = False  # the current step uses gradients that its record lacks
-        # what `still` has found: gradients that wait, and parameters whose are left out
-        self._present: list[tuple[int, torch.Tensor]] = []
-        self._skipped: list[int] = []
-        self._grads = 0  # of those present, how many are in .grad
-        self._version: list[Any] = []
-        self._known: tuple[Any, Any] | None = None
         self._described: tuple[Any, Any] = (), ()
         self._data = b""
 
     def watch(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Watch all protected parameters, in the order common to all ranks."""
         self.let_go()  # the numbers of parameters are in what was taken
-        self._parameters = list(parameters)
-        self._main = any(hasattr(p, MAIN) for p in self._parameters)
+        self.parameters = list(parameters)
+        self.main = any(hasattr(p, MAIN) for p in self.parameters)
 
     # -- in an attempt -----------------------------------------------------------------------------
 
-    def updating(self, optimizer: torch.optim.Optimizer, closure: bool = False) -> None:
-        """Note that `optimizer` is about to use `.grad`. `closure`: it calls one that may clear
-        what is there; `updated` looks."""
-        if self._updates < EARLY:
-            self._updates += 1
-            grads = (p.grad for p in parameters_of(optimizer))
-            self._met += [weakref.ref(g) for g in grads if g is not None]
-        if not closure:
-            self._check(id(optimizer))
-        self._stepped.add(id(optimizer))
-
-    def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that `optimizer`, which has called a closure, has used `.grad`."""
-        self._check(id(optimizer))
+    def meet(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the gradients of an update, one of the first."""
+        self._updates += 1
+        self.early = self._updates < EARLY
+        grads = (p.grad for p in parameters_of(optimizer))
+        self._met += [weakref.ref(g) for g in grads if g is not None]
 
     def met(self) -> Iterator[torch.Tensor]:
         """Gradients of early updates that still exist, though no parameter may have them now: views
         of DDP's buckets."""
         yield from (sharded.local(g) for g in (ref() for ref in self._met) if g is not None)
 
-    def _check(self, owner: int) -> None:
-        """Check whether the gradients used by the last update of `owner` were replaced since. Once
-        per attempt and optimizer."""
-        used = self._used.pop(owner, None)
-        if not used:
-            return
-        if used.any_there():
-            self.broken = self.broken or owner in self._unrecorded
-            self._goes_on.add(owner)
-        self._unrecorded.discard(owner)
-
     def interrupted(self) -> bool:
         """Whether the interrupted attempt cannot be repeated from its record: it has written to a
         gradient left behind and not recorded."""
-        for owner in self._unrecorded & set(self._used):
-            if self._used[owner].any_touched():
+        for owner in self.unrecorded & set(self.used):
+            if self.used[owner].any_touched():
                 self.broken = True
-                self._goes_on.add(owner)
+                self.goes_on.add(owner)
         return self.broken
 
     # -- between attempts --------------------------------------------------------------------------
 
-    def committed(self) -> None:
-        """Note a commit, before what the attempt leaves behind is taken."""
-        self.broken = self.fresh = False
-        if not self._used and not self._stepped:
-            return
-        for owner in [o for o in self._used if o not in self._stepped]:
-            # not used in this attempt: it waits for a later one, or has been cleared
-            if not self._used[owner].any_there():
-                del self._used[owner]
-                self._unrecorded.discard(owner)
-        for optimizer in self._optimizers:
-            if id(optimizer) in self._stepped:
-                self._used[id(optimizer)] = used_by(optimizer)
-        self._stepped.clear()
-
-    def still(self, step: int) -> bool:
-        left_out: set[int] = set()  # parameters, by identity: their gradients are cleared, not used
-        self._unrecorded = set()
-        for owner, used in self._used.items():
-            if owner not in self._goes_on and (here := used.there()):
-                left_out |= here
-                self._unrecorded.add(owner)
-        self._present, self._skipped, self._version = waiting(self._parameters, left_out)
-        self._grads = len(self._present)
-        if self._main:
-            for index, parameter in enumerate(self._parameters):
-                if isinstance(main := getattr(parameter, MAIN, None), torch.Tensor):
-                    self._present.append((index, main))
-                    self._version.append(Same(main))
-        known, self._known = self._known, (self._version, self._skipped)
-        return known == self._known
-
-    def let_go(self) -> None:
-        """Hold no tensor: they are the script's, which may be about to replace them."""
-        self.content = self._known = None
-        self._present, self._version = [], []
-
     def renew(self, step: int, whole: bool) -> Content:
         if self.content is None:
             self.still(step)
-        if not self._present and not self._skipped:
+        if not self.waits and not self.skipped:
             return EMPTY
         described, rows = [], []
-        for number, (index, gradient) in enumerate(self._present):
+        for number, (index, gradient) in enumerate(self.waits):
             name = MAIN
-            if number < self._grads:
-                name = _name(index, gradient, self._parameters[index])
+            if number < self.grads:
+                name = _name(index, gradient, self.parameters[index])
                 gradient = sharded.local(gradient)
             shape, row = plain.flat(gradient)
             described.append((index, name, *shape))
             if row.numel():
                 rows.append(row)
         memory = Rows(rows) if rows else b""
-        known, self._described = self._described, (self._skipped, described)
+        known, self._described = self._described, (self.skipped, described)
         if known != self._described:
             self._data = plain.encode(self._described)
-        return Content(self._data, memory, self._version)
+        return Content(self._data, memory, self.version)
 
     # -- in a repair -------------------------------------------------------------------------------
 
     def abandon(self) -> None:
         """Forget an attempt that ended without a commit; a step begins again."""
-        self._stepped.clear()
+        self.stepped.clear()
         self.broken = False
 
     def put(self, content: Content) -> None:
@@ -188,9 +118,9 @@ class Gradients(Part):
         rows, skipped = read(content)
         if self.fresh:
             self._stand_in(skipped)
-        found = (self._used.get(owner) for owner in self._unrecorded)
+        found = (self.used.get(owner) for owner in self.unrecorded)
         untouched = {number for used in found if used is not None for number in used.untouched()}
-        parameters = self._parameters
+        parameters = self.parameters
         for parameter in parameters:
             if id(parameter) not in untouched:
                 parameter.grad = None
@@ -215,7 +145,7 @@ class Gradients(Part):
                 present.copy_(gradient)  # a view of the wrapper's buffer
             else:
                 setattr(parameter, name, gradient.to(parameter.device))
-        for used in self._used.values():
+        for used in self.used.values():
             used.renew(untouched)  # the same gradients, in other tensors
 
     def holds(self, content: Content) -> bool:
@@ -228,14 +158,14 @@ class Gradients(Part):
     def _stand_in(self, skipped: Iterable[int]) -> None:
         """Put zeros in place of gradients that a replacement lacks and the script is expected to
         clear."""
-        wanted = {id(self._parameters[i]) for i in skipped if 0 <= i < len(self._parameters)}
-        for optimizer in self._optimizers:
+        wanted = {id(self.parameters[i]) for i in skipped if 0 <= i < len(self.parameters)}
+        for optimizer in self.optimizers:
             lacking = [p for p in parameters_of(optimizer) if id(p) in wanted]
             for parameter in lacking:
                 parameter.grad = torch.zeros_like(parameter)
             if lacking:
-                self._used[id(optimizer)] = Used(lacking)
-                self._unrecorded.add(id(optimizer))
+                self.used[id(optimizer)] = Used(lacking)
+                self.unrecorded.add(id(optimizer))
 
 
 def read(content: Content) -> tuple[list[Row], list[int]]:

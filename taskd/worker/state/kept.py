@@ -34,17 +34,13 @@ class Kept:
 
     def __init__(self, value: Any, copied: bool, kinds: Kinds) -> None:
         self.value, self._kinds = value, kinds
-        seen = content.look(value, kinds)
+        seen = batch.Look(value, kinds, content.parts, kinds.whole)
         self.print, self.unknown = seen.print, seen.unknown
-        self._tensors, self._versions = seen.tensors, seen.versions
+        self.tensors, self.versions = seen.tensors, seen.versions
         self._copy = Copy.of(seen) if copied else None
 
-    def written(self) -> bool:
-        """Whether one of its tensors has been."""
-        return batch.written(self._tensors, self._versions)
-
     def changed(self) -> bool:
-        if self.written():
+        if batch.written(self.tensors, self.versions):
             return True
         return content.look(self.value, self._kinds).print != self.print
 
@@ -54,7 +50,7 @@ class Kept:
         if self.changed():
             if self._copy is not None:
                 self._copy.put()
-                self._versions = content.look(self.value, self._kinds).versions
+                self.versions = content.look(self.value, self._kinds).versions
             if self._copy is None or self.changed():
                 raise RuntimeError(
                     f"{what}, which must be repeated, was changed in place: this process is"
@@ -75,9 +71,9 @@ class Keeper:
 
     def keep(self, value: Any) -> Kept:
         """Raises WouldDiverge if it cannot be compared, and TASKD_UNCOMPARED is refuse."""
-        if not self._changes and self._last is not None:
+        if not self._changes and (last := self._last) is not None:
             looks = self._count <= EARLY or self._count % OFTEN == 0
-            self._changes = self._last.changed() if looks else self._last.written()
+            self._changes = last.changed() if looks else batch.written(last.tensors, last.versions)
         kept = Kept(value, self._changes or self._count < EARLY, self._kinds)
         self._count += 1
         self._last = kept

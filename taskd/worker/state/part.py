@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from taskd.cython_api import frozen
 from taskd.cython_api.attempt import Rows
-from taskd.cython_api.part import Taker, take_all
+from taskd.cython_api.part import Taker, Takers, Valuer
 from taskd.records.sealed import Buffer
 from taskd.worker.state import plain
 
@@ -91,45 +91,35 @@ class Part(Taker):
 _UNSEEN = object()
 
 
-class Values(Part):
+class Values(Valuer, Part):
     """A part that is one value, encoded."""
 
     def __init__(self) -> None:
-        self._frozen: frozen.Frozen | None = None
-        self._found: Any = _UNSEEN  # what `still` has seen, for `renew`
-
-    def value(self) -> Any:
-        """What it has now."""
-        raise NotImplementedError
+        self.found = _UNSEEN
 
     def refuse(self, value: Any) -> None:
         """Raise UnsupportedState, which names what in `value` cannot be recorded."""
 
-    def still(self, step: int) -> bool:
-        self._found = found = self.value()
-        return self._frozen is not None and self._frozen.same(found)
-
     def renew(self, step: int, whole: bool) -> Content:
-        found, self._found = self._found, _UNSEEN
+        found, self.found = self.found, _UNSEEN
         if found is _UNSEEN:
             found = self.value()
         try:
             # before encoding, so that a change in between shows the next time
-            self._frozen, data = frozen.Frozen(found), plain.encode(found)
+            self.frozen, data = frozen.Frozen(found), plain.encode(found)
         except plain.Unrecordable:
-            self._frozen = None
+            self.frozen = None
             self.refuse(found)
             raise
         return Content(data) if self.content is None or data != self.content.data else self.content
 
 
-class Parts:
+class Parts(Takers):
     """A rank's parts by name."""
 
     def __init__(self, parts: Iterable[Part]) -> None:
         self._all: dict[str, Part] = {}
-        self._present: list[Part] = []
-        self._late: list[Part] = []
+        self.nothing = NOTHING
         # recorded content of parts that this process does not have yet
         self._waiting: dict[str, Content] = {}
         self._left: set[str] = set()
@@ -139,7 +129,7 @@ class Parts:
         return self._all[name]
 
     def __iter__(self) -> Iterator[Part]:
-        return iter(self._present)
+        return iter(self.present)
 
     def shared(self) -> set[str]:
         """The names of those of which each rank has its own while its share is computed."""
@@ -160,30 +150,16 @@ class Parts:
 
     def arrange(self) -> None:
         """Look again which have anything."""
-        self._present = sorted(
+        self.present = sorted(
             [p for p in self._all.values() if p.present()], key=lambda part: part.order
         )
-        self._late = [p for p in self._present if p.late]
-
-    def take(self, step: int = 0, whole: bool = True, late: bool = True) -> dict[str, Content]:
-        """See `Part.take`. Without `late` ones: these have NOTHING."""
-        return take_all(self._present, step, whole, late, NOTHING)
-
-    def take_late(self, contents: dict[str, Content], step: int) -> None:
-        """Complete what `take` returned without them."""
-        for each in self._late:
-            contents[each.name] = each.take(step)
-
-    def let_go(self) -> None:
-        """A step goes on."""
-        for each in self._late:
-            each.let_go()
+        self.late = [p for p in self.present if p.late]
 
     def put(self, contents: Contents, only: Callable[[Part], bool] = lambda part: True) -> None:
         """Restore those that are `only`. What a record has of taskd's own objects that this process
         makes later is restored then; their names have parentheses, which no argument of protect()
         has. Raises RuntimeError."""
-        for part in self._present:
+        for part in self.present:
             content = contents.get(part.name)
             if content is not None and content.memory is not None and only(part):
                 part.put(content)
@@ -196,7 +172,7 @@ class Parts:
         """The names of those that do not have what was just put."""
         return [
             part.label or part.name
-            for part in self._present
+            for part in self.present
             if (content := contents.get(part.name)) is not None
             and content.memory is not None
             and not part.holds(content)

@@ -29,10 +29,22 @@ class Unreadable(ValueError):
     """These bytes are not what `encode` makes."""
 
 
+# idle ones, each with a buffer: to make one costs more than to pack a small value. One that has
+# failed is not used again
+_packers: collections.deque[msgpack.Packer] = collections.deque(maxlen=4)
+LARGE = 1 << 20  # bytes; a buffer of that many is not kept
+
+
 def encode(value: Any) -> bytes:
     """Encode `value`. Raises Unrecordable."""
     try:
-        packed: bytes = msgpack.packb(value, **_OPTIONS)
+        packer = _packers.pop()
+    except IndexError:
+        packer = msgpack.Packer(**_OPTIONS)
+    try:
+        packed: bytes = packer.pack(value)
+        if len(packed) < LARGE:
+            _packers.append(packer)
         return packed
     except Unrecordable:
         raise Unrecordable(_where(value)) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from taskd.worker.state import replicas
 from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.part import NOTHING, TENSORS, Content, Part
 
@@ -54,7 +53,7 @@ class Shards(Part):
 
     def version(self, step: int) -> bytes:
         rows = self._state.shard_rows
-        return rows.versions() + replicas.mark(rows, step).to_bytes(8, "little")
+        return rows.versions() + rows.mark(step).to_bytes(8, "little")
 
     def put(self, content: Content) -> None:
         scatter(content.flat(), self._state.shards)

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from taskd.cython_api import attempt
+from taskd.cython_api.part import Generators
 from taskd.worker.state import generator_memory, plain
 from taskd.worker.state.generator_memory import Pieces
 from taskd.worker.state.part import NUMBERS, Content, Part
 
 
-class RandomState(Part):
+class RandomState(Generators, Part):
     """The states of the process's generators. Their memory shows whether any has drawn; if none
     has, `snapshot` returns the same bytes."""
 
@@ -26,9 +27,7 @@ class RandomState(Part):
         self._device = device if device.type != "cpu" else None
         self._more: list[Any] = []
         self._early: list[bytes] = []  # restored states of generators that are not watched yet
-        self._taken = b""
-        self._gauss: Any = None  # the deviate that python's generator holds in advance
-        self._drawing: Any = None  # numpy's generator, once there is one
+        self.taken = b""
         self._python = _Source(lambda: plain.encode(random.getstate()), generator_memory.of_python)
         self._numpy = _nothing()
         self._arrange()
@@ -64,34 +63,23 @@ class RandomState(Part):
         """Collect the memory that shows changes, or none if any part lacks it: that part is then
         asked each time."""
         memories = [source.memory for source in self._sources]
-        self._memories = [m for m in memories if m is not None] if None not in memories else []
+        self.memories = [m for m in memories if m is not None] if None not in memories else []
 
-    def snapshot(self) -> bytes:
-        """The generators' states; the same object if nothing has changed."""
-        numpy = sys.modules.get("numpy")
-        drawing = numpy.random.mtrand._rand if numpy is not None else None
-        gauss = random._inst.gauss_next  # type: ignore[attr-defined]
-        if gauss is self._gauss and drawing is self._drawing and self._memories:
-            for memory in self._memories:
-                if not memory.same():
-                    break
-            else:
-                return self._taken
-        if drawing is not self._drawing:
-            self._drawing, self._numpy = drawing, _of_numpy(numpy, drawing)
+    def ask(self) -> bytes:
+        """`snapshot`, where something may have changed."""
+        drawing, gauss = self.numpys(), random._inst.gauss_next  # type: ignore[attr-defined]
+        if drawing is not self.drawing:
+            self.drawing, self._numpy = drawing, _of_numpy(sys.modules["numpy"], drawing)
             self._arrange()
-        if gauss is not self._gauss:
-            self._gauss = gauss
+        if gauss is not self.gauss:
+            self.gauss = gauss
             self._python.stale()
         parts = [source.snapshot() for source in self._sources]
         self._remember()
         taken = join(parts)
-        if taken != self._taken:
-            self._taken = taken
-        return self._taken
-
-    def still(self, step: int) -> bool:
-        return self.content is not None and self.snapshot() is self.content.data
+        if taken != self.taken:
+            self.taken = taken
+        return self.taken
 
     def renew(self, step: int, whole: bool) -> Content:
         return Content(self.snapshot())
@@ -202,7 +190,7 @@ def _of_generator(generator: Any) -> _Source:
     """The source of one generator object; `places.is_generator` lists the kinds."""
     if isinstance(generator, torch.Generator):
         return _Source(
-            lambda: generator.get_state().numpy().tobytes(),
+            lambda: attempt.bytes_of(generator.get_state()),
             lambda: generator_memory.of_torch(generator),
             lambda: getattr(generator, "_cdata", None),
         )

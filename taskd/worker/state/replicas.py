@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from taskd.worker.state.training_state import TrainingState
 
 TEXT = 200  # bytes compared of what ranks plan
-BYTES = 64  # at each end of a tensor: an update changes nearly every element
-ROWS = 16  # rows read at one step, others at the next: ~2 us
 
 
 @dataclass(frozen=True)
@@ -142,15 +140,9 @@ class Differs(RuntimeError):
     """The restored state is not the state that the rank had."""
 
 
-def mark(rows: attempt.Rows, step: int) -> int:
-    """A checksum of both ends of some rows. Rows on other devices are skipped: reading them would
-    wait for the device."""
-    return rows.mark(step * ROWS, ROWS, BYTES)
-
-
 def check(rows: attempt.Rows, recorded: int, step: int) -> None:
     """Raise Differs if the mark of `rows`, just restored, is not `recorded`."""
-    if mark(rows, step) != recorded:
+    if rows.mark(step) != recorded:
         raise Differs(
             f"the state restored for step {step} is not what this rank had: parameters or optimizer"
             " state differ between ranks (gradients that are not all-reduced, LocalSGD), so no"

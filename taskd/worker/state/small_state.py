@@ -10,7 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import attempt, frozen
-from taskd.cython_api.part import Looker, flags
+from taskd.cython_api.part import Looker, Stateful, Unasked, flags
 from taskd.worker.state import module_state, plain
 from taskd.worker.state.given import Given, UnsupportedState, parameters_of
 from taskd.worker.state.part import Content, Part, Values
@@ -19,7 +19,7 @@ OBJECT = "object "  # in a part's name, before that of the object
 FLAG = "require_forward_param_sync"  # of DDP
 
 
-class Groups(Values):
+class Groups(Unasked, Values):
     """The optimizers' param_groups, without the parameters."""
 
     name = "param_groups"
@@ -27,14 +27,12 @@ class Groups(Values):
     def __init__(self, optimizers: dict[str, torch.optim.Optimizer]) -> None:
         super().__init__()
         self._optimizers = optimizers
-        self._known: frozen.Groups | None = None
-
-    def still(self, step: int) -> bool:
-        return self._known is not None and self._known.same()
 
     def renew(self, step: int, whole: bool) -> Content:
-        self._known, self._frozen = frozen.Groups(self._optimizers.values()), None
-        return super().renew(step, whole)
+        known = frozen.Groups(self._optimizers.values())
+        content = super().renew(step, whole)
+        self.frozen = known
+        return content
 
     def value(self) -> Any:
         return {
@@ -43,7 +41,6 @@ class Groups(Values):
         }
 
     def refuse(self, value: Any) -> None:
-        self._known = None
         _refuse(value, "param_groups")
 
     def put(self, content: Content) -> None:
@@ -151,41 +148,26 @@ class Synced(Looker, Part):
         return now.data == content.data
 
 
-class Object(Values):
-    """An object with a state_dict(). One that has a `state_version` is asked again if that has
-    changed."""
+class Object(Stateful, Values):
+    """An object with a state_dict()."""
 
     def __init__(self, name: str, value: Any) -> None:
         super().__init__()
-        self.name, self.label, self._value = f"{OBJECT}{name}", name, value
-        self._version: Any = None
+        self.name, self.label, self.holder = f"{OBJECT}{name}", name, value
         # a scaler learns from averaged gradients
         self.shared = not isinstance(value, torch.amp.GradScaler)
 
-    def still(self, step: int) -> bool:
-        version = getattr(self._value, "state_version", None)
-        if version is not None and bool(version == self._version):
-            return True
-        self._found = found = self.value()
-        return self._frozen is not None and self._frozen.same(found)
-
-    def value(self) -> Any:
-        version, self._version = getattr(self._value, "state_version", None), None
-        found = self._value.state_dict()
-        self._version = version
-        return found
-
     def refuse(self, value: Any) -> None:
-        self._version = None
+        self.version = None
         say_unrecordable(self.label, "state_dict()", value)
 
     def put(self, content: Content) -> None:
-        self._version, self._frozen, value = None, None, plain.decode(content.data)
-        self._value.load_state_dict(value)
-        if isinstance(self._value, torch.amp.GradScaler) and value:
+        self.version, self.frozen, value = None, None, plain.decode(content.data)
+        self.holder.load_state_dict(value)
+        if isinstance(self.holder, torch.amp.GradScaler) and value:
             # not in its state_dict: what it did to each optimizer since the last update(), in the
             # cut attempt
-            self._value._per_optimizer_states.clear()
+            self.holder._per_optimizer_states.clear()
 
 
 def _refuse(values: dict[str, Any], kind: str) -> None:

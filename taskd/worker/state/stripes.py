@@ -133,7 +133,7 @@ class Stripes:
         elif not file.write_rows(slot, step, self._pieces, self._kind):
             return
         self._written[slot] = (step, self._length, self._part)
-        self._slots.striped(step, slot)
+        self._slots.stripes[slot] = step
         if self._others_left:
             self._others_left = False
             self._forget_parts()

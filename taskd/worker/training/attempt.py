@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from types import TracebackType
-from typing import Any
+
+from taskd.cython_api import attempt
 
 
 class Interrupted(BaseException):
@@ -13,15 +12,15 @@ class Interrupted(BaseException):
     Exception, so that user code does not catch it."""
 
 
-class Ending(enum.Enum):
-    COMMITTED = enum.auto()
-    AGAIN = enum.auto()  # committed, as it had been before a repair went back to it
-    REPEATED = enum.auto()  # after a fault: the loop enters the repair
-    SHARED = enum.auto()  # one share of several; the next one is handed out
-    RAISED = enum.auto()  # the script's own exception
+class Ending(enum.IntEnum):
+    COMMITTED = attempt.COMMITTED
+    AGAIN = attempt.AGAIN  # committed, as it had been before a repair went back to it
+    REPEATED = attempt.REPEATED  # after a fault: the loop enters the repair
+    SHARED = attempt.SHARED  # one share of several; the next one is handed out
+    RAISED = attempt.RAISED  # the script's own exception
 
 
-class Attempt:
+class Attempt(attempt.Handed):
     """One try at one step; a context manager. An exception that a fault causes is swallowed, and
     the loop hands the step out again. Any other exception leaves the loop.
 
@@ -39,25 +38,4 @@ class Attempt:
     - `step` (int): the number of the step.
     """
 
-    __slots__ = ("_ended", "_value", "committed", "done", "step")
-
-    def __init__(
-        self, step: int, value: Any, ended: Callable[[BaseException | None], Ending]
-    ) -> None:
-        """`ended` is called with the exception that the body raised, or None."""
-        self._value, self._ended, self.step = value, ended, step
-        self.committed = self.done = False
-
-    def __enter__(self) -> Any:
-        return self._value
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        ending = self._ended(error)
-        self.committed = ending is Ending.COMMITTED
-        self.done = self.committed or ending is Ending.AGAIN
-        return error is not None and ending in (Ending.REPEATED, Ending.SHARED)
+    __slots__ = ()

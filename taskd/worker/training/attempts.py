@@ -91,7 +91,8 @@ class Attempts:
         batch."""
         session, step = self._session, self.step
         # a replacement's parent is the zygote, so no signal reports that the launcher has ended
-        session.agent.channel.check()
+        if not session.agent.channel.attended:
+            session.agent.channel.check()
         try:
             if not self._recorder.begin(step, before, after):
                 return False
@@ -104,7 +105,7 @@ class Attempts:
         allocations.attempt(self._stamp)
         protected = not self.alone
         self._collectives, compared = session.communicators.attempt_begins(step, protected)
-        self._waiting.begin()
+        self._waiting.clock.at = 0
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
         if session.stand_ins:
@@ -121,7 +122,8 @@ class Attempts:
             except WouldDiverge as refused:
                 self.refused(refused)
                 raise
-        session.agent.begun(step)
+        if (until := slot.pause_step()) is not None and step >= until:  # too late from now on
+            session.agent.report(from_rank.RankPassed, step)
         # with ranks away, what a forward computes may be another rank's share
         if self._plan is not None and not session.stand_ins:
             self._forward = Forward(session, self._plan, self._end_for)
@@ -141,30 +143,31 @@ class Attempts:
                 # the shares that are left need not be computed
                 standing.abandon()
                 error = Interrupted()
-            ending = self._ended(error)
+            due = self.open and self._agreement.due(self.step)
+            if error is not None:
+                if not self._failed(error):
+                    return Ending.RAISED
+            elif (not due or self._compared()) and self._commit():
+                first = self._session.entries.announce(self.step - 1)
+                return Ending.COMMITTED if first else Ending.AGAIN
         except WouldDiverge as refused:
             self.refused(refused)
             raise
-        if ending is Ending.REPEATED:
-            self._session.attempt_failed()
-        return ending
+        self._session.attempt_failed()
+        return Ending.REPEATED
 
-    def _ended(self, error: BaseException | None) -> Ending:
-        if error is not None:
-            return Ending.REPEATED if self._failed(error) else Ending.RAISED
+    def _compared(self) -> bool:
+        """Compare with other ranks what is due; False after a fault."""
         try:
-            if self.open and self._agreement.due(self.step):
-                self._agreement.compare(self.step)
+            self._agreement.compare(self.step)
         except UNSUPPORTED as unsupported:
             why = self._recorder.refused or str(unsupported)
             self.give_up(why, report=not (self._recorder.refused or why == OF_OTHERS))
         except Exception as failed:
-            if self._failed(failed):
-                return Ending.REPEATED
-            raise
-        if not self._commit():
-            return Ending.REPEATED
-        return Ending.COMMITTED if self._session.entries.announce(self.step - 1) else Ending.AGAIN
+            if not self._failed(failed):
+                raise
+            return False
+        return True
 
     def _commit(self) -> bool:
         """Commit the step; return False if an interruption arrived in between. Then its collectives
@@ -180,7 +183,8 @@ class Attempts:
         own = None
         try:
             if not self.alone and not self._recorder.refused:
-                own = self._recorder.collect(self.step + 1)
+                whole = self._recorder.pace.every == 1
+                own = self._recorder.collect(self.step + 1, whole, late=False)
         except UNSUPPORTED as error:
             self.refuse(str(error))
         # the look above may have touched a lost page

@@ -32,7 +32,7 @@ from taskd.worker.training.draws import Draws
 from taskd.worker.training.finite import FiniteCheck
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.rejoin import NOWHERE, Rejoin
-from taskd.worker.training.sharing import Sharing
+from taskd.worker.training.sharing import NOT_LEFT, Sharing
 from taskd.worker.training.suspicion import Suspicion
 
 
@@ -50,8 +50,9 @@ class Loop:
         self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
         self.sharing = Sharing(session, self.attempts, self.batches)
-        self._carried = carried.Watch(partial(memory.tensors, session))
-        self._elastic, self._looked = settings.elastic(os.environ), False
+        first = session.agent.incarnation == 0  # a replacement's predecessor has looked
+        self._carried = carried.Watch(partial(memory.tensors, session), first)
+        self._elastic = self._tells = settings.elastic(os.environ)
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
         self._loads_from = -1  # the first step of the pass whose batch this process can load
@@ -64,7 +65,8 @@ class Loop:
     ) -> Generator[Attempt, None, bool]:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
-        session, cursor = self.session, self.cursor
+        session, cursor, attempts = self.session, self.cursor, self.attempts
+        suspicion = self._suspicion
         cursor.plan = self.plan(loader, total)
         try:
             set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)
@@ -107,40 +109,44 @@ class Loop:
         if self._elastic or session.standing.shrunk:
             watch.install()
         try:
-            return (yield from self._attempts())
+            while not attempts.alone:
+                step = attempts.step
+                if (
+                    slot.interruption() > session.built_at
+                    or suspicion.present
+                    or (damage.spoiled() and suspicion.spoiled(step))
+                ):
+                    self._repair()
+                    continue
+                if self._end is not None and step >= self._end:
+                    if self._leave_pass():
+                        return True
+                    continue
+                if (until := slot.pause_step()) is not None and step >= until:
+                    self._pause()
+                    continue
+                states = self._fetch(step)
+                if states is None or not attempts.begin(*states):
+                    continue
+                number, loads = step + self.start, self._iterator is not None
+                ended = self._ended if self._carried.due or self._tells else attempts.ended
+                try:
+                    if loads and session.standing.mine:
+                        yield from self.sharing.hand_out(number, ended)
+                    else:
+                        value = (number, self.batches.batch(step)) if loads else number
+                        yield Attempt(step, value, ended)
+                except GeneratorExit:  # break, return or an exception
+                    if not attempts.abandoned and not sys.is_finalizing():
+                        slot.progress(attempts.step, slot.LEFT)
+                    self._end_pass()
+                    raise
+                if attempts.open:
+                    raise RuntimeError(NOT_LEFT)
+            return False
         finally:
             watch.over()
             set_up.again()
-
-    def _attempts(self) -> Generator[Attempt, None, bool]:
-        session, attempts = self.session, self.attempts
-        while not attempts.alone:
-            if (
-                slot.interruption() > session.built_at
-                or self._suspicion.present
-                or (damage.spoiled() and self._suspicion.spoiled(attempts.step))
-            ):
-                self._repair()
-                continue
-            if self._end is not None and attempts.step >= self._end:
-                if self._leave_pass():
-                    return True
-                continue
-            if session.agent.pauses(attempts.step):
-                self._pause()
-                continue
-            states = self._fetch()
-            if states is None or not attempts.begin(*states):
-                continue
-            loads = self._iterator is not None
-            try:
-                yield from self.sharing.hand_out(attempts.step + self.start, loads, self._ended)
-            except GeneratorExit:  # break, return or an exception
-                if not attempts.abandoned and not sys.is_finalizing():
-                    slot.progress(attempts.step, slot.LEFT)
-                self._end_pass()
-                raise
-        return False
 
     def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
         """The pass that the script begins, as it is compared with other processes'."""
@@ -220,16 +226,17 @@ class Loop:
         self.attempts.loads = iterator is not None
         return True
 
-    def _fetch(self) -> tuple[bytes, bytes] | None:
+    def _fetch(self, step: int) -> tuple[bytes, bytes] | None:
         """The generators' states around the fetch of the step's batch, equal if there is no batch;
         None at the loader's end."""
-        random, step = self.session.random, self.attempts.step
-        passes, oldest = self.session.standing.passes, self.recorder.pace.oldest(step)
+        random, standing = self.session.random, self.session.standing
         before = random.snapshot()
         if self._iterator is None:
             return before, before
-        if step in self.batches:
-            random.restore(self.batches.fetched(step)[1])  # as if it had just been fetched
+        oldest = self.recorder.pace.oldest(step)
+        if step <= self.batches.newest and step in self.batches:
+            before, after = self.batches.fetched(step)
+            random.restore(after)  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
             state = loading.state(self._loader) if self._stateful else b""
@@ -237,16 +244,19 @@ class Loop:
                 batch = next(self._iterator)
             except StopIteration:
                 with self.refusing():
-                    passes.ended(before)
+                    standing.passes.ended(before)
                 self._end = step
                 return None
+            after = random.snapshot()
+            try:
+                self.batches.keep(step, batch, before, after, oldest, state)
+            except WouldDiverge as error:
+                self.attempts.refused(error)
+                raise
+        if standing.mine:
             with self.refusing():
-                self.batches.keep(step, batch, before, random.snapshot(), oldest, state)
-        found = self.batches.fetched(step)
-        if self.session.standing.mine:
-            with self.refusing():
-                passes.fetch(step, found[0], oldest, self.batches.fingerprint(step))
-        return found
+                standing.passes.fetch(step, before, oldest, self.batches.fingerprint(step))
+        return before, after
 
     def restoring(self, step: int) -> None:
         """See repair/restore.py, Following."""
@@ -273,25 +283,15 @@ class Loop:
 
     def _ended(self, error: BaseException | None) -> Ending:
         ending = self.attempts.ended(error)
-        if self._elastic and not self._looked and ending is Ending.COMMITTED:
-            self._looked = True
+        if self._tells and ending is Ending.COMMITTED:
+            self._tells = False
             self.attempts.inelastic.draws = bool(self.draws)
             self.attempts.inelastic.tell()
-        # looks for unprotected state that the script carries on; a replacement's predecessor has
-        # looked
-        if (
-            self._carried.due
-            and ending in (Ending.COMMITTED, Ending.AGAIN)
-            and self.session.agent.incarnation == 0
-        ):
-            self._carried.committed(
-                [
-                    self._iterator,
-                    *self.session.standing.passes.iterators(),
-                    *self.draws.iterators(),
-                    *self.session.variables.drawn(),
-                ]
-            )
+        # looks for unprotected state that the script carries on
+        if self._carried.due and ending in (Ending.COMMITTED, Ending.AGAIN):
+            loaders = self._iterator, *self.session.standing.passes.iterators()
+            draws = self.draws.iterators()
+            self._carried.committed([*loaders, *draws, *self.session.variables.drawn()])
         return ending
 
     # -- between attempts --------------------------------------------------------------------------

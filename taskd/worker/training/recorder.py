@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
@@ -24,7 +25,7 @@ from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import imports
 from taskd.worker.state import entry as entries
-from taskd.worker.state import plain, replicas
+from taskd.worker.state import plain
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.part import Content, tensors
@@ -39,8 +40,7 @@ log = logging.getLogger("taskd.worker")
 MEASURED = 3
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """All that a rank's record has besides the position of its loop. `mark`: of the replicated
     state, see state/replicas.py; `draws`: places of job.iterate; `whole`: taken at a step at which
     the whole state is recorded."""
@@ -50,10 +50,9 @@ class Taken:
     draws: bytes
     whole: bool
 
-    def same(self, other: Taken | None) -> bool:
+    def same(self, other: Taken) -> bool:
         return (
-            other is not None
-            and self.mark == other.mark
+            self.mark == other.mark
             and self.draws == other.draws
             and unchanged(self.parts, other.parts)
         )
@@ -80,7 +79,7 @@ class Recorder:
         self._committed = (-1, b"")
         self.drifted: set[int] = set()
         self._structure = b""
-        self._noted: tuple[int, bytes, int] = -1, b"", 0  # step, versions and mark of `note_memory`
+        self._noted: tuple[int, bytes, int] = -1, b"", 0  # see `note_memory`
         self._last: Taken | None = None  # what was recorded at the last commit
         self._commits = 0
         self._unrecorded = False  # there was no room for the newest record
@@ -92,25 +91,26 @@ class Recorder:
     def formed(self) -> None:
         """Record the initial state, once differences between ranks are known."""
         self.lay_out()
-        entry = self._entry(0, PASS_END, self._collect(0))
+        entry = self._entry(0, PASS_END, self.collect(0))
         self.keep_entry(0, PASS_END, replace(entry, pass_number=-1))
 
     def begin(self, step: int, before: bytes, after: bytes) -> bool:
         """Record the start of `step`; False if the record cannot be trusted. `before`, `after`: the
         generators' states around the fetch of its batch, equal if there is none."""
-        session, began = self._session, time.monotonic()
-        oldest = self.pace.oldest(step)
+        session, pace, began = self._session, self.pace, time.monotonic()
+        state = session.state
         if not self._draws.idle:
-            self._draws.attempt_begins(step, oldest)
+            self._draws.attempt_begins(step, pace.oldest(step))
         if self.refused:
             return True
-        whole = self.pace.due(step)
-        taken = self._collect(step, whole, before)
+        whole = pace.due(step)
+        taken = self.collect(step, whole, before)
         if damage.spoiled():
             return False
-        same = taken.same(self._last)
-        if not same:
-            self._note_drift(step)
+        last = self._last
+        same = last is not None and taken.same(last)
+        if last is not None and not same:
+            self._note_drift(step, last)
         if (
             same
             and after == before
@@ -121,32 +121,31 @@ class Recorder:
         elif whole:
             self.keep_entry(step, FINAL, self._entry(step, FINAL, taken, after))
         if self._cursor.calls or not whole:
-            self._remember(step, FINAL, self._entry(step, FINAL, taken, after), oldest, whole)
+            entry = self._entry(step, FINAL, taken, after)
+            self._remember(step, FINAL, entry, pace.oldest(step), whole)
         self._last = None
-        session.state.parts.let_go()
+        state.parts.let_go()
         stripes = session.stripes if whole else None
         if stripes is not None and (stripes.ready or memory.stripes_fit(session, step)):
             stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
         if whole:
-            now, spent, self._spent = time.monotonic(), self._spent, 0.0
-            self.pace.recorded(step)
-            if self.pace.chosen:
-                self.pace.measured(spent + now - began, began - self._began)
+            pace.recorded(step)
+            if pace.chosen and state.shards:
+                pace.measured(self._spent + time.monotonic() - began, began - self._began)
+            self._spent = 0.0
         self._began = began
-        self.note_memory(step, taken.mark)
+        versions = state.versions(step) if state.shards else state.replicated_rows.versions()
+        self._noted = step, versions, taken.mark
         if session.orders.listening:
             session.orders.attempt_begins()
         return True
 
-    def collect(self, step: int) -> Taken:
-        """Take what an attempt has left, as the start of `step`, if it is committed."""
-        return self._collect(step, self.pace.every == 1, late=False)
-
     def commit(self, step: int, taken: Taken | None) -> None:
-        """Record the result of `collect` as the start of `step`; None: it is not recorded."""
-        session = self._session
+        """Record `taken`, what an attempt has left but for what is late, as the start of `step`;
+        None: it is not recorded."""
+        session, state = self._session, self._session.state
         if taken is None:
             if not self._draws.idle:
                 self._draws.committed(step)
@@ -154,12 +153,12 @@ class Recorder:
         if session.orders.listening:
             session.orders.committed()
         session.gradients.committed()
-        session.state.parts.take_late(taken.parts, step)
+        state.parts.take_late(taken.parts, step)
         if session.stand_ins:
             session.standing.committed(taken.parts["gradients"])
         self._commits += 1
         if self._commits == MEASURED and session.rank == 0:
-            estimating.begin(session.state, session.communicators.world_size, session.agent)
+            estimating.begin(state, session.communicators.world_size, session.agent)
         entry = self._entry(step, PROVISIONAL, taken)
         if taken.whole:
             session.remembered, began = None, time.monotonic()
@@ -170,21 +169,22 @@ class Recorder:
         self._last = taken
         if not self._draws.idle:
             self._draws.committed(step)
-        self.note_memory(step, taken.mark)
+        versions = state.versions(step) if state.shards else state.replicated_rows.versions()
+        self._noted = step, versions, taken.mark
 
     def before_calls(self, step: int) -> None:
         """Notice, from the start of the script's loop, what it changes before its first call."""
         if self._last is None and not self.refused:
-            self._last = self._collect(step, self.pace.every == 1)
+            self._last = self.collect(step, self.pace.every == 1)
 
     def wait(self, step: int, kind: int) -> None:
         """Record that all work before `step` is done: this rank is PAUSED, or waits at PASS_END
         until the others have committed the previous step."""
-        taken = self._collect(step)
+        taken = self.collect(step)
         # after the end of a pass no step before it is repeated, so this record must exist
         if kind == PASS_END or not damage.spoiled():
-            if not taken.same(self._last):
-                self._note_drift(step)
+            if self._last is not None and not taken.same(self._last):
+                self._note_drift(step, self._last)
             self.keep_entry(step, kind, self._entry(step, kind, taken))
 
     def end_pass(self) -> None:
@@ -222,10 +222,11 @@ class Recorder:
         self._structure = self._session.state.structure()
         memory.lay_out(self._session)
 
-    def _collect(
+    def collect(
         self, step: int, whole: bool = True, random: bytes | None = None, late: bool = True
     ) -> Taken:
-        """`random`: generators' states that belong to it, if others have been drawn since."""
+        """Take all that there is, as the start of `step`; without `late` before it is committed.
+        `random`: generators' states that belong to it, if others have been drawn since."""
         state = self._session.state
         if state.places.changed():
             self.refresh()
@@ -233,32 +234,28 @@ class Recorder:
         if random is not None and random is not parts["random"].data:
             parts["random"] = Content(random)
         draws = b"" if self._draws.idle else self._draws.places()
-        return Taken(parts, replicas.mark(state.replicated_rows, step), draws, whole)
+        return Taken(parts, state.replicated_rows.mark(step), draws, whole)
 
-    def note_memory(self, step: int, mark: int | None = None) -> None:
-        """Note that parameters and optimizer state are those of the start of `step`. `mark`: of the
-        replicated ones, if known."""
-        state = self._session.state
-        if mark is None:
-            mark = replicas.mark(state.replicated_rows, step)
-        versions = state.versions(step) if state.shards else state.replicated_rows.versions()
-        self._noted = step, versions, mark
+    def note_memory(self, step: int) -> None:
+        """Note that parameters and optimizer state are those of the start of `step`: versions, and
+        the mark of the replicated ones."""
+        mark = self._session.state.replicated_rows.mark(step)
+        self._noted = step, self._session.state.versions(step), mark
 
     def is_clean(self, step: int) -> bool:
         """Whether they still are; writes through `.data` do not change torch's version counter."""
         at, versions, mark = self._noted
         state = self._session.state
-        return state.versions(at) == versions and replicas.mark(state.replicated_rows, at) == mark
+        return state.versions(at) == versions and state.replicated_rows.mark(at) == mark
 
-    def _note_drift(self, step: int) -> None:
-        """User code between two steps has changed what the last commit recorded."""
-        if (last := self._last) is not None:
-            self.drifted = drifting(self.drifted, step)
-            if self._cursor.calls:
-                parts = self._session.state.parts
-                there = [p.name for p in parts if p.name in last.parts and not tensors(p)]
-                values = {name: last.parts[name].data for name in there}
-                self._committed = (step, plain.encode((values, last.draws)))
+    def _note_drift(self, step: int, last: Taken) -> None:
+        """User code between two steps has changed what the last commit, `last`, recorded."""
+        self.drifted = drifting(self.drifted, step)
+        if self._cursor.calls:
+            parts = self._session.state.parts
+            there = [p.name for p in parts if p.name in last.parts and not tensors(p)]
+            values = {name: last.parts[name].data for name in there}
+            self._committed = (step, plain.encode((values, last.draws)))
 
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int, whole: bool) -> None:
         """Remember the small state of the start of a step in this process. `whole`: it has a record
@@ -285,7 +282,7 @@ class Recorder:
             return entries.decode(kept[1], session.entries.seal, step)
         if step in self.starts:
             return self.starts[step]
-        taken = self._collect(step, self.pace.every == 1)
+        taken = self.collect(step, self.pace.every == 1)
         return self._entry(step, FINAL, taken).kept(shards=False)
 
     def _entry(self, step: int, kind: int, taken: Taken, after: bytes | None = None) -> Entry:

@@ -27,30 +27,23 @@ class Sharing:
     def __init__(self, session: RepairSession, attempts: Attempts, batches: Batches) -> None:
         self._session, self._attempts, self._batches = session, attempts, batches
 
-    def hand_out(self, number: int, loads: bool, ended: Ended) -> Iterator[Attempt]:
-        """The attempts at the present step, whose number is `number` for the script: one, or with
-        `loads` one for each share. Raises RuntimeError if the script does not enter one."""
+    def hand_out(self, number: int, ended: Ended) -> Iterator[Attempt]:
+        """The attempts at the present step of a loop over batches, whose number is `number` for the
+        script: one for each share. Raises RuntimeError if the script does not enter one."""
         attempts, standing = self._attempts, self._session.standing
         step = attempts.step
-        if not loads:
-            yield Attempt(step, number, ended)
-        elif not standing.mine:
-            yield Attempt(step, (number, self._batches.batch(step)), ended)
-        else:
-            for index, away in enumerate(standing.shares()):
-                kept = self._batches if away is None else away.batches
-                standing.enter(index)
-                try:
-                    yield Attempt(step, (number, kept.batch(step, others=True)), ended)
-                except GeneratorExit:
-                    self._broken(index)
-                    raise
-                if standing.computing:
-                    raise RuntimeError(NOT_LEFT)
-                if not attempts.open:
-                    return
-        if attempts.open:
-            raise RuntimeError(NOT_LEFT)
+        for index, away in enumerate(standing.shares()):
+            kept = self._batches if away is None else away.batches
+            standing.enter(index)
+            try:
+                yield Attempt(step, (number, kept.batch(step, others=True)), ended)
+            except GeneratorExit:
+                self._broken(index)
+                raise
+            if standing.computing:
+                raise RuntimeError(NOT_LEFT)
+            if not attempts.open:
+                return
 
     def _broken(self, index: int) -> None:
         """The script has left its loop by break or an exception, in or after share `index`."""

@@ -18,19 +18,15 @@ class Waiting:
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         self._gradient = LastGradient(modules)
-        self._clock = self._gradient.clock
+        self.clock = self._gradient.clock  # 0 as an attempt begins
         self._settled = False
-
-    def begin(self) -> None:
-        """An attempt begins."""
-        self._clock.at = 0
 
     def updates(self) -> None:
         """An optimizer is about to update: all gradients are there."""
-        if not self._clock.at:
+        if not self.clock.at:
             return
-        slot.waited(time.perf_counter_ns() - self._clock.at)
-        self._clock.at = 0
+        slot.waited(time.perf_counter_ns() - self.clock.at)
+        self.clock.at = 0
         if not self._settled:
             self._settled = True
             self._gradient.settle()
