@@ -52,6 +52,7 @@ class TrainingState:
         self.replicas = Replicas()  # of what does not
         self.sharded = False  # some are parts of a whole: DTensors, ZeroRedundancyOptimizer
         self._print: Any = None
+        self._layout: int | None = None  # since `refresh` has found something
         self.replicated: list[torch.Tensor] = []
         self.buffers: list[torch.Tensor] = []  # private
         self.shards: list[torch.Tensor] = []  # private: parameters and optimizer state
@@ -86,7 +87,7 @@ class TrainingState:
         now = [(key, t.data_ptr(), t.numel()) for key, t, *_ in cells], self._others()
         if now == self._print:
             return False
-        self._print = now
+        self._print, self._layout = now, None
         seen: dict[tuple[int, int], tuple[bool, int]] = {}
         self.replicated, self.buffers, self.shards, self._keys = [], [], [], []
         self._placed = []
@@ -176,7 +177,9 @@ class TrainingState:
     def layout(self) -> int:
         """A checksum of what is replicated: names and sizes, the same on ranks that have the
         same."""
-        return zlib.crc32(repr(self.names()).encode())
+        if self._layout is None:
+            self._layout = zlib.crc32(repr(self.names()).encode())
+        return self._layout
 
     def of_modules(self) -> list[torch.Tensor]:
         """The rows that are parameters, replicated or private."""
