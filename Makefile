@@ -27,7 +27,7 @@ TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
 NARROW := Makefile .ci requirements '*.sh' '*.[ch]' '*.pyx' '*.pxd' '*.toml' '*.yaml' '*.yml' \
 	'*Dockerfile'
 # those that `make test-all` runs too are marked `long`
-TESTS ?= -m 'not long'
+TESTS ?= -m 'not long' --hypothesis-profile=ci
 PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
@@ -55,7 +55,7 @@ test: build $(TORCH_NPU)/complete
 
 # What is pure, in less than a minute: the core, its scenarios, the messages, and the lint.
 quick: build
-	@$(MAKE) --no-print-directory test TESTS="-m 'not long' tests/core tests/messages"
+	@$(MAKE) --no-print-directory test TESTS="$(TESTS) tests/core tests/messages"
 
 # MindSpore needs an older numpy than the rest, and so an environment of its own. Where it cannot be
 # installed, its tests are skipped. The others of tests/mindspore need none: `make test` runs them.

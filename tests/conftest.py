@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import HealthCheck, settings
 
 # where other processes use the cores an example takes ten times as long as alone
 settings.register_profile("taskd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# the same examples in each run: `make test` never fails by chance. `make test-all` draws new ones
+settings.register_profile("ci", settings.get_profile("taskd"), derandomize=True)
 settings.load_profile("taskd")
+
+# Under nohup, or in the background of a script, these are ignored, and would be by all jobs here: a
+# handler does as little, and whoever is started begins with the default.
+for number in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # The size that /dev/shm has in a container, unless somebody asks for more
 SHARED = b"64m"

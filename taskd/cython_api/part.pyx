@@ -265,6 +265,13 @@ def unchanged(dict now not None, dict last not None):
     return True
 
 
+def same(now, last):
+    """Whether two of training/recorder.py's Taken are equal."""
+    return (
+        now.mark == last.mark and now.draws == last.draws and unchanged(now.parts, last.parts)
+    )
+
+
 def flags(list objects not None, str name not None):
     """An attribute of each, as bytes of 0 and 1."""
     cdef bytearray found = bytearray()

@@ -16,9 +16,11 @@ from __future__ import annotations
 import hmac
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from taskd.cython_api import digest
 from taskd.cython_api.attempt import Rows
@@ -50,19 +52,13 @@ class Seal:
     job: str
     rank: int
 
-    def close(
-        self,
-        step: int,
-        fields: bytes,
-        sections: list[Buffer | Rows] | None = None,
-        replica_set: int = 0,
-    ) -> list[Buffer | Rows]:
-        """Seal the record for the start of `step`; returns parts to be concatenated. `sections` are
-        byte buffers, or tensors that do not change before they are copied; a `bytes` object that
-        was the section of that number last time is not hashed again."""
-        sections = sections or []
-        head = _HEAD.pack(_MAGIC, VERSION, self.rank, len(sections), step, len(fields), replica_set)
-        return [self._keyed.front(head, fields, sections), *sections]
+    @cached_property
+    def close(self) -> Callable[..., list[Buffer | Rows]]:
+        """close(step, fields, sections=[], replica_set=0): seal the record for the start of `step`;
+        returns parts to be concatenated. `sections` are byte buffers, or tensors that do not change
+        before they are copied; a `bytes` object that was the section of that number last time is
+        not hashed again."""
+        return self._keyed.close
 
     def open(self, data: Buffer, step: int) -> tuple[memoryview, list[memoryview]]:
         """Check the record for the start of `step`; returns its fields and sections, as views of
@@ -118,11 +114,13 @@ class Seal:
         """Reseal a record under `other`. Raises BadRecord."""
         fields, sections = self.open(data, step)
         of = replica_set(data)
-        return b"".join(other.close(step, bytes(fields), [*sections], of))  # type: ignore[arg-type]
+        parts: Any = other.close(step, bytes(fields), [*sections], of)
+        return b"".join(parts)
 
     @cached_property
     def _keyed(self) -> digest.Keyed:
-        return digest.Keyed(self.key, self.job.encode() + b"\0")
+        head = partial(_HEAD.pack, _MAGIC, VERSION, self.rank)
+        return digest.Keyed(self.key, self.job.encode() + b"\0", head)
 
 
 def replica_set(data: Buffer) -> int:

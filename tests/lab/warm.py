@@ -274,7 +274,9 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.setsid()
     if os.isatty(streams[0]):
         fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest's starter may ignore it
+    # pytest's starter may ignore them
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if request["namespace"]:
         _enter(request["namespace"])
     os.chdir(request["cwd"])

@@ -114,9 +114,10 @@ def test_what_cannot_be_renewed_is_named(world, monkeypatch):
 
 def test_groups_of_a_failed_attempt_are_forgotten_and_made_again_under_their_names(world):
     kept = dist.new_group([0])
-    mark = groups.mark()
+    renewals = groups.Renewals()
+    renewals.counts()
     name = dist.new_group([0]).group_name
-    groups.go_back(mark)
+    renewals.go_back()
     assert [g.handle for g in groups.present()] == [world, kept]
     assert dist.new_group([0]).group_name == name
 

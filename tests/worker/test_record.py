@@ -60,7 +60,7 @@ def test_it_is_of_one_key_job_rank_and_step(seal, step, reason):
 
 def test_a_record_of_a_later_taskd_is_refused_by_its_number(monkeypatch):
     monkeypatch.setattr(sealed, "VERSION", sealed.VERSION + 1)
-    later = b"".join(SEAL.close(9, b"what is to come"))
+    later = b"".join(replace(SEAL).close(9, b"what is to come"))
     monkeypatch.undo()
     with pytest.raises(
         BadRecord, match=f"format {sealed.VERSION + 1}, this taskd reads {sealed.VERSION}"

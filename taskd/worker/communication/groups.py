@@ -135,6 +135,7 @@ class Renewals:
     def __init__(self) -> None:
         self._types: dict[dist.ProcessGroup, int] = {}  # the last one that was used
         self._current: dict[dist.ProcessGroup, list[Any]] = {}  # the backends in use
+        self._made = c10d._world.group_count  # how many groups torch had named, at `counts`
         self._kept: set[dist.ProcessGroup] = set()
         self.dropped = Dropped()
         self._devices: list[Any] = []  # gloo's, which have a thread and a listening socket each
@@ -154,6 +155,7 @@ class Renewals:
         """How many collectives this rank has begun in each group, where backends count them. From
         the thread that makes and destroys them."""
         current, found = self._current, {}
+        self._made = c10d._world.group_count
         if current.keys() != c10d._world.pg_map.keys():
             # some have been destroyed, or made since the last renewal
             current = {h: current.get(h) or _distinct(h) for h in c10d._world.pg_map}
@@ -164,6 +166,14 @@ class Renewals:
                 total += backend._get_sequence_number_for_group()
             found[handle] = total
         return found
+
+    def go_back(self) -> None:
+        """Drop groups made since `counts`: the code that made them runs again, and torch names
+        groups by counting them."""
+        for handle in [h for h in c10d._world.pg_map if h not in self._current]:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # see `renew`
+            _forget(handle)
+        c10d._world.group_count = self._made
 
     def counted(self, handle: dist.ProcessGroup) -> bool:
         """Whether members of the group count the same: the backends' counts are known to be of
@@ -326,31 +336,6 @@ def _timeout(handle: Any) -> timedelta:
 
 
 # -- groups that come and go -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The groups that existed at a moment."""
-
-    groups: frozenset[dist.ProcessGroup]
-    count: int
-
-
-def mark(known: Mark | None = None) -> Mark:
-    """`known`: the last one, returned if it still holds."""
-    present, count = c10d._world.pg_map, c10d._world.group_count
-    if known is not None and known.count == count and known.groups == present.keys():
-        return known
-    return Mark(frozenset(present), count)
-
-
-def go_back(to: Mark) -> None:
-    """Drop groups made since: the code that made them runs again, and torch names groups by
-    counting them."""
-    for handle in [h for h in c10d._world.pg_map if h not in to.groups]:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))  # see Renewals.renew
-        _forget(handle)
-    c10d._world.group_count = to.count
 
 
 # the arguments of _new_process_group_helper, as far as torch gives them by their places

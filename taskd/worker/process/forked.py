@@ -37,7 +37,6 @@ def warm() -> None:
     import torch
 
     from taskd import trainers
-    from taskd.records import sealed
     from taskd.worker.discovery import liveness, project
     from taskd.worker.set_up import interception
 
@@ -47,7 +46,6 @@ def warm() -> None:
     project.know_modules()
     liveness.rehearse()
     replacement.prepare(os.environ.pop("TASKD_SCRIPT", ""))
-    sealed.Seal(b"", "", 0).close(0, b"", [])  # OpenSSL sets itself up in 4 ms
     torch.manual_seed(0)  # reads sources for a stack that it keeps
     # the first optimizer also registers things; built on one element it runs no parallel region
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)

@@ -47,7 +47,6 @@ class Communicators:
         self.away: frozenset[int] = frozenset()  # the ranks that are, in this generation
         self._renewals = groups.Renewals()
         self.counts = Counts(self._renewals, node, verifies)
-        self._before = groups.mark()  # the present attempt
 
     @property
     def spent(self) -> str:
@@ -70,14 +69,9 @@ class Communicators:
         """The ranks that are not away."""
         return tuple(rank for rank in range(self.world_size) if rank not in self.away)
 
-    def attempt_begins(self, step: int, compared: bool) -> tuple[int, list[int]]:
-        """Returns `begun`, and what is compared of it: see Counts.begin."""
-        self._before = groups.mark(self._before)
-        return self.counts.begin(step, self.generation, compared and not self.away)
-
     def attempt_failed(self) -> None:
         """Drop the groups that the attempt has made: they will be made again."""
-        groups.go_back(self._before)
+        self._renewals.go_back()
 
     def rebuild(
         self,

@@ -28,9 +28,13 @@ class Agreement:
         """A repair has resumed at `step`."""
         self._repaired = step
 
-    def due(self, step: int) -> bool:
-        """Whether `compare` would do anything at the end of `step`."""
-        return self._cursor.index == 0 or is_due(step, self._repaired)
+    def due(self, step: int, of_pass: bool = True) -> bool:
+        """Whether `compare` would do anything at the end of `step`: 0, 1, 3, 7, 15… from the start
+        and from the last repair, and with `of_pass` a pass's first. Optimizer state exists after
+        the first update; LocalSGD may begin at any step."""
+        after = step - self._repaired if self._repaired >= 0 else step
+        steps = step & (step + 1) == 0 or after & (after + 1) == 0
+        return steps or (of_pass and self._cursor.index == 0)
 
     def compare(self, step: int) -> None:
         """At the ends of some steps, counted from the start and from the last repair, check that
@@ -40,7 +44,7 @@ class Agreement:
         present = session.communicators.present
         if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, present)):
             raise WouldDiverge(f"the ranks run different loops: {differ}")
-        if not is_due(step, self._repaired):
+        if not self.due(step, of_pass=False):
             return
         state, why = session.state, self._recorder.refused
         try:
@@ -99,11 +103,3 @@ class Agreement:
         if pace.every != before:
             text = "rank %d: its whole state (%.1f MiB) is recorded every %d steps"
             log.info(text, session.rank, size / 2**20, pace.every)
-
-
-def is_due(step: int, repaired: int) -> bool:
-    """Whether ranks compare their state at the end of this step: 0, 1, 3, 7, 15… from the start and
-    from the last repair, -1 for none. Optimizer state exists after the first update; LocalSGD may
-    begin at any step."""
-    after = step - repaired if repaired >= 0 else step
-    return step & (step + 1) == 0 or after & (after + 1) == 0

@@ -103,8 +103,9 @@ class Attempts:
             self.refuse(str(error))
         self._stamp += 1
         allocations.attempt(self._stamp)
-        protected = not self.alone
-        self._collectives, compared = session.communicators.attempt_begins(step, protected)
+        groups = session.communicators
+        compares = not (self.alone or groups.away)
+        self._collectives, counts = groups.counts.begin(step, groups.generation, compares)
         self._waiting.clock.at = 0
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False
@@ -115,7 +116,7 @@ class Attempts:
         else:
             self.watch.begun = True
         try:
-            slot.begun(step, session.built_at, compared)
+            slot.begun(step, session.built_at, counts)
         except slot.Uneven as uneven:
             try:
                 self._agreement.uneven(uneven, step)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from taskd import settings
 from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
-from taskd.cython_api.part import unchanged
+from taskd.cython_api.part import same
 from taskd.records import room
 from taskd.worker.dump import estimating
 from taskd.worker.repair.session import RepairSession
@@ -49,13 +49,6 @@ class Taken(NamedTuple):
     mark: int
     draws: bytes
     whole: bool
-
-    def same(self, other: Taken) -> bool:
-        return (
-            self.mark == other.mark
-            and self.draws == other.draws
-            and unchanged(self.parts, other.parts)
-        )
 
 
 class Recorder:
@@ -108,11 +101,13 @@ class Recorder:
         if damage.spoiled():
             return False
         last = self._last
-        same = last is not None and taken.same(last)
-        if last is not None and not same:
-            self._note_drift(step, last)
+        unchanged = last is not None and same(taken, last)
+        if last is not None and not unchanged:
+            self.drifted = drifting(self.drifted, step)
+            if self._cursor.calls:
+                self._note_values(step, last)
         if (
-            same
+            unchanged
             and after == before
             and self._batches.fingerprint(step) is None
             and session.entries.has(step, PROVISIONAL)
@@ -183,8 +178,10 @@ class Recorder:
         taken = self.collect(step)
         # after the end of a pass no step before it is repeated, so this record must exist
         if kind == PASS_END or not damage.spoiled():
-            if self._last is not None and not taken.same(self._last):
-                self._note_drift(step, self._last)
+            if self._last is not None and not same(taken, self._last):
+                self.drifted = drifting(self.drifted, step)
+                if self._cursor.calls:
+                    self._note_values(step, self._last)
             self.keep_entry(step, kind, self._entry(step, kind, taken))
 
     def end_pass(self) -> None:
@@ -248,14 +245,12 @@ class Recorder:
         state = self._session.state
         return state.versions(at) == versions and state.replicated_rows.mark(at) == mark
 
-    def _note_drift(self, step: int, last: Taken) -> None:
-        """User code between two steps has changed what the last commit, `last`, recorded."""
-        self.drifted = drifting(self.drifted, step)
-        if self._cursor.calls:
-            parts = self._session.state.parts
-            there = [p.name for p in parts if p.name in last.parts and not tensors(p)]
-            values = {name: last.parts[name].data for name in there}
-            self._committed = (step, plain.encode((values, last.draws)))
+    def _note_values(self, step: int, last: Taken) -> None:
+        """Code between two calls has changed what the last commit, `last`, recorded."""
+        parts = self._session.state.parts
+        there = [p.name for p in parts if p.name in last.parts and not tensors(p)]
+        values = {name: last.parts[name].data for name in there}
+        self._committed = (step, plain.encode((values, last.draws)))
 
     def _remember(self, step: int, kind: int, entry: Entry, oldest: int, whole: bool) -> None:
         """Remember the small state of the start of a step in this process. `whole`: it has a record
