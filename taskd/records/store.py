@@ -236,6 +236,12 @@ def names(local_rank: int | str, stripes: bool = True) -> list[str]:
     return [f"{kind}-{local_rank}.{i}" for kind, slots in kinds.items() for i in range(slots)]
 
 
+def is_large(directory: Path, local_rank: int | str) -> bool:
+    """Whether it takes long to read a rank's records: parts of the model are in them."""
+    file = SlotFile(directory / f"entries-{local_rank}", SLOTS)
+    return any(slot.length > LARGE for slot in file.valid())
+
+
 def left_behind(directory: Path, local_rank: int | str, rank: int) -> Position | None:
     """A dead rank's position according to its files, or None. Reads every record once, to verify
     its seal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import BETWEEN, TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent
+from taskd.messages.values import Position
 from taskd.records import store
 
 log = logging.getLogger("taskd.agent")
@@ -82,6 +84,8 @@ class Deaths:
             and self.replacements.reports_end_of(rank.process)
         ):
             return  # the zygote will report the code
+        if not self._has_read(epoch, rank, lambda: self.ended(epoch, rank, code, certain, why)):
+            return
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
             code = next(
@@ -105,8 +109,6 @@ class Deaths:
         if code == 0 and (not epoch.protected or view.phase in (slot.DONE, slot.SETUP, *BETWEEN)):
             rank.over, rank.step = "ended well", view.step
             rank.quit = epoch.protected and view.step > epoch.released
-            with contextlib.suppress(OSError):
-                rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
             self.report_end(rank)
             return
         cause = why or describe(
@@ -121,8 +123,6 @@ class Deaths:
         rank.over = cause
         self._note_raised(epoch, rank, view.pid)
         rank.quit = code == 0 or (code is None and rank.leaves_by in WELL)
-        with contextlib.suppress(OSError):
-            rank.left = store.left_behind(epoch.directory, rank.local, rank.number)
         log.warning(
             "rank %d (pid %d) %s%s, in step %d, phase %s",
             rank.number,
@@ -137,6 +137,36 @@ class Deaths:
             of = marks(epoch, rank.local, rank.incarnation)
             self.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
         self.monitor.died(rank)
+
+    def _has_read(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> bool:
+        """Read what a rank has left. False: records of gigabytes, each byte of which is verified,
+        are read in a thread of their own, so that the agent answers meanwhile, the manager and the
+        other ranks; `then` is called when they have been."""
+        incarnation = rank.incarnation
+        if rank.left_by == incarnation or rank.reading == incarnation:
+            return rank.reading != incarnation
+
+        def read() -> Position | None:
+            with contextlib.suppress(OSError):
+                return store.left_behind(epoch.directory, rank.local, rank.number)
+            return None
+
+        def known(left: Position | None) -> None:
+            if rank.incarnation == incarnation and self.node.epoch is epoch:
+                rank.left, rank.left_by, rank.reading = left, incarnation, -1
+                then()
+
+        if not store.is_large(epoch.directory, rank.local):
+            rank.left, rank.left_by = read(), incarnation
+            return True
+        rank.reading = incarnation
+
+        def beside() -> None:
+            left = read()
+            self.node.call(lambda: known(left))
+
+        threading.Thread(target=beside, name="taskd-left", daemon=True).start()
+        return False
 
     @staticmethod
     def _note_raised(epoch: Epoch, rank: Rank, pid: int) -> None:

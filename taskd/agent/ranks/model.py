@@ -57,6 +57,10 @@ class Rank:
     leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop
     left: Position | None = None
+    # the incarnations of which `left` is, and whose records a thread is reading: it has ended then,
+    # but nobody else knows yet
+    left_by: int = -1
+    reading: int = -1
     total: int = 0  # its loop ends before this step; 0: unknown
     interrupted: int = 0  # number of the last interruption it reported
     damages: int = 0  # of its process that have been reported

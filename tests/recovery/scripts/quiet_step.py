@@ -50,7 +50,7 @@ for attempt in job.batches(loader):
         loss.backward()
         optimizer.step()
         scheduler.step()
-    number += 1
+    number += 1  # noqa: SIM113: a variable that the loop carries on
     if number == FIRST:
         sys.setprofile(count)
     if number == LAST:
