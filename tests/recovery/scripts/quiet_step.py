@@ -42,6 +42,7 @@ def count(frame, event, _):
             native += 1
 
 
+# a variable that the loop carries on
 number = 0
 for attempt in job.batches(loader):
     with attempt as (_, (inputs, wanted)):
@@ -50,7 +51,7 @@ for attempt in job.batches(loader):
         loss.backward()
         optimizer.step()
         scheduler.step()
-    number += 1  # noqa: SIM113: a variable that the loop carries on
+    number += 1  # noqa: SIM113
     if number == FIRST:
         sys.setprofile(count)
     if number == LAST:
