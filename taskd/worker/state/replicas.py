@@ -77,7 +77,7 @@ def compare(
     if len(present) == 1:
         return None
     rows, names = state.replicated, state.layout()
-    hosted = rows if state.replicated_rows.hosted else [row.cpu() for row in rows]
+    hosted = [row if row.device.type == "cpu" else row.cpu() for row in rows]
     # int64 cannot hold an unsigned 64-bit checksum
     sums = torch.tensor([value - (1 << 63) for value in batch.checksums(hosted)]).to(torch.int64)
     content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
