@@ -31,6 +31,7 @@ CAUSED_ELSEWHERE = {  # row -> the test that causes it
         "tests/manager/test_continuity.py"
     ),
     "and nothing answers there": "tests/agent/test_connecting.py",
+    "what the job writes is divided between the two": ("tests/recovery/test_side_effects.py"),
     "no memory file": "tests/recovery/test_containers.py",
     "this machine's clock was set ahead by N s": "tests/manager/test_journal_writer.py",
     # its kill takes a cgroup of the test's own

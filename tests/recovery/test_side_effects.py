@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import training
 
+from tests.lab.troubleshooting import told
+
 STEPS = "40"
+NAMED = "what the job writes is divided between the two"
 REMEDY = "let the script check taskd.replacement (or TASKD_INCARNATION, which is not 0"
 
 
@@ -57,6 +60,21 @@ def test_a_lock_is_named(tmp_path):
     finally:
         os.kill(int((tmp_path / "job" / "holder").read_text()), signal.SIGKILL)
     assert "after BlockingIOError: [Errno 11] Resource temporarily unavailable" in text
+
+
+def test_a_directory_that_is_another_one_in_a_replacement_is_named(tmp_path, reference):
+    """Its name has the time: the first process's checkpoints lie in one, its successor's in
+    another, and nothing fails."""
+    with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, "folder") as job:
+        job.trains()
+        job.kill(0)
+        job.repaired()
+        result = job.end()
+    training.assert_equal(result, reference(2, "side_effects.py", STEPS, "none"), 2)
+    first, second = sorted((tmp_path / "job" / "runs").iterdir())
+    assert told(result.output, NAMED) and result.output.count("its set-up made the directory") == 1
+    words = f"the directory {second}, that of its first process {first}: what the job writes"
+    assert words in result.output, result.output[-3000:]
 
 
 @pytest.mark.parametrize(

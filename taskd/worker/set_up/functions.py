@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.worker.communication import groups
+from taskd.worker.set_up import folders
 from taskd.worker.set_up.calls import GIVE, OFF, RECORD
 from taskd.worker.set_up.interception import install, now, suspended, uninstall, without_peers
 
@@ -46,6 +47,7 @@ def record() -> None:
         now.results.missed = sum(groups.Renewals().counts().values())
     now.mode = RECORD
     install()
+    folders.begin()
 
 
 def settle(protected: Iterable[torch.Tensor]) -> None:
@@ -78,6 +80,8 @@ def stop(calls: bool) -> None:
         now.begin_loop(calls)
         if "TASKD_SHARED_DIR" in os.environ:
             now.keep()
+            if os.environ.get("TASKD_INCARNATION", "0") == "0":
+                folders.keep()
         now.mode = OFF
         uninstall()
 
@@ -132,6 +136,7 @@ def stand_in() -> None:
         now.load()
     install()
     without_peers()
+    folders.begin()
 
 
 def reload() -> None:
@@ -151,6 +156,8 @@ def real() -> None:
         now.note_peers()
         now.mode = OFF
         uninstall()
+        if "TASKD_SHARED_DIR" in os.environ:
+            folders.compare()
 
 
 def came_back(between: bool) -> None:

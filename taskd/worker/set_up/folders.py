@@ -1,0 +1,96 @@
+"""The directories that a rank's set-up makes or goes to. A name that has the time, a random number
+or the next free version in it is another one in each process: what the job writes lies in several
+directories, and each has a part. Where a replacement's differ, both are named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from taskd.records.start import FOLDERS, Start
+from taskd.worker.communication import methods
+from taskd.worker.set_up.imports import us
+
+log = logging.getLogger("taskd.worker")
+
+MOST = 1000  # names of one set-up
+NAMED = 3
+REMEDY = (
+    "what the job writes is divided between the two. Let taskd.once() give the name, or what makes"
+    " it different (the time, a random number, the next free version), or fix it in the program's"
+    " configuration"
+)
+
+_layer = methods.Layer(0)
+_made: dict[str, None] = {}
+_pid = 0
+
+
+def begin() -> None:
+    """Note what is made from now on. Idempotent."""
+    global _pid
+    if _pid:
+        return
+    _pid = os.getpid()
+    for name in ("mkdir", "chdir"):
+        _layer.put(os, name, _noting)
+
+
+def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(path: Any, *args: Any, **more: Any) -> Any:
+        _note(path, sys._getframe(1).f_globals.get("__name__"), more)
+        return original(path, *args, **more)
+
+    return call
+
+
+def _note(path: Any, caller: Any, more: dict[str, Any]) -> None:
+    # a directory of tempfile's is nobody else's; a worker process makes its own
+    if caller == "tempfile" or more.get("dir_fd") is not None or os.getpid() != _pid:
+        return
+    if isinstance(path, (str, bytes, os.PathLike)) and len(_made) < MOST:
+        _made[os.path.abspath(os.fsdecode(path))] = None
+
+
+def keep() -> None:
+    """The loop begins: keep what this rank's first process has made."""
+    _layer.remove()
+    if _made:
+        try:
+            Start(*us()).write({FOLDERS: json.dumps(list(_made)).encode()})
+        except OSError as error:
+            log.warning("the directories that the set-up has made cannot be kept: %s", error)
+
+
+def compare() -> None:
+    """The replacement's set-up is over: name what it has made in place of the first process's."""
+    _layer.remove()
+    kept = Start(*us()).read().get(FOLDERS)
+    if kept is None or not _made:
+        return
+    before = [name for name in json.loads(kept) if isinstance(name, str)]
+    for own, first in differing(list(_made), before)[:NAMED]:
+        log.warning(
+            "rank %s: its set-up made the directory %s, that of its first process %s: %s",
+            *(us()[2], own, first, REMEDY),
+        )
+
+
+def differing(now: list[str], before: list[str]) -> list[tuple[str, str]]:
+    """(one of `now`, the one of `before` in its place): as deep, with as much in common as any. Not
+    what lies in such a directory, and nothing that only one of the two has made."""
+    found: list[tuple[str, str]] = []
+    left = [name for name in before if name not in now]
+    for own in now:
+        if own in before or any(own.startswith(f"{other}{os.sep}") for other, _ in found):
+            continue
+        as_deep = [name for name in left if name.count(os.sep) == own.count(os.sep)]
+        first = max(as_deep, key=lambda name: len(os.path.commonprefix([name, own])), default=None)
+        if first is not None and os.path.commonpath([first, own]) != os.sep:
+            found.append((own, first))
+            left.remove(first)
+    return found
