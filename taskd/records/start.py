@@ -1,9 +1,9 @@
 """A rank's *start record*: inputs of its set-up that its replacement must see again, in the agent's
 directory in the node's shared memory; it outlives the rank.
 
-It has named sections of bytes (CODE, SETUP, FOLDERS) and is sealed like an entry (sealed.py), under a seal
-of its own: no entry passes for one. It is written whole or not at all, in the slot that does not
-have the one before, and sent to the node's keepers before the entries that follow it. The rank
+It has named sections of bytes (CODE, SETUP, FOLDERS) and is sealed like an entry (sealed.py), under
+a seal of its own: no entry passes for one. It is written whole or not at all, in the slot that does
+not have the one before, and sent to the node's keepers before the entries that follow it. The rank
 writes; its replacement and the agent read.
 """
 

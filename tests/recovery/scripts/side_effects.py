@@ -5,7 +5,8 @@ side_effects.py OUT STEPS KIND
 KIND, what rank 0 does in its set-up: "makedirs" makes a directory, "notempty" refuses one that is
 not empty, "message" leaves by sys.exit() if it is there, "lock" locks a file that a
 process of its own keeps locked, "memory" makes shared memory by name, which all others attach to,
-"folder" makes a directory that has the time in its name; "none" nothing. With "aware-" before it, a replacement leaves out what is done already.
+"folder" makes a directory that has the time in its name; "none" nothing. With "aware-" before it, a
+replacement leaves out what is done already.
 """
 
 import fcntl
