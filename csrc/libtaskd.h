@@ -407,8 +407,8 @@ uint64_t taskd_poisoned(void);
 void taskd_store_release(uint64_t *address, uint64_t value);
 uint64_t taskd_load_acquire(const uint64_t *address);
 
-/* Copy data that is not read soon, bypassing the caches if the processor can: that takes three
- * quarters of the time for megabytes and evicts nothing. Ordered before a later
+/* Copy data that is not read soon, bypassing the caches if the processor can and it is not small:
+ * that takes three quarters of the time for megabytes and evicts nothing. Ordered before a later
  * taskd_store_release. */
 void taskd_copy_away(void *to, const void *from, size_t bytes);
 

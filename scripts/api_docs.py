@@ -311,12 +311,16 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
+def _is_compiled(base: ast.expr) -> bool:
+    """Whether it is a class of cython_api, of which a reader of the page knows nothing."""
+    return ast.unparse(base).startswith("attempt.")
+
+
 def _signature(node: Definition, heading: str) -> str:
     if isinstance(node, ast.ClassDef):
         made = any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body)
         public = made and node.name not in MADE_BY_TASKD
-        # an attribute of a module: compiled code of taskd
-        bases = [ast.unparse(base) for base in node.bases if isinstance(base, ast.Name)]
+        bases = [ast.unparse(base) for base in node.bases if not _is_compiled(base)]
         inside = _parameters(node) if public else bases
         return f"class {node.name}" + (f"({', '.join(inside)})" if inside else "")
     result = ast.unparse(node.returns) if node.returns else ""

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 
 # where other processes use the cores an example takes ten times as long as alone
 settings.register_profile("taskd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# the same examples in each run: `make test` never fails by chance. `make test-all` draws new ones
+# the same examples in each run of `make test`; `make test-all` draws new ones
 settings.register_profile("ci", settings.get_profile("taskd"), derandomize=True)
 settings.load_profile("taskd")
 

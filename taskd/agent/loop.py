@@ -100,7 +100,7 @@ class Loop:
             for connection in (rank.channel, rank.control):
                 if connection is not None:
                     watched[connection.fileno()] = rank
-            if rank.pidfd is not None and rank.over is None and rank.reading != rank.incarnation:
+            if rank.pidfd is not None and not rank.gone:  # else the poll would not wait
                 watched[rank.pidfd] = rank
         callers = agent.connections.callers
         for fd in (*watched, *callers):

@@ -282,6 +282,8 @@ class Orders:
         if rank.over is not None:
             self._deaths.report_end(rank)  # the manager knows it, or should
             return
+        if rank.gone:  # it will be told
+            return
         # it has said that this takes long, where a report of its device may call it a hang
         asked = epoch.page.read(rank.local).until_ns / 1e9 - time.monotonic()
         busy = f" (in a long operation, or compiling, with {asked:.0f} s left)" if asked > 0 else ""

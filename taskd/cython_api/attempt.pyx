@@ -270,11 +270,15 @@ cdef class Rows:
             address += size
 
 
-COMMITTED, AGAIN, REPEATED, SHARED, RAISED = range(1, 6)
 cdef enum:
     _COMMITTED = 1
     _AGAIN = 2
+    _REPEATED = 3
+    _SHARED = 4
     _RAISED = 5
+
+COMMITTED, AGAIN, REPEATED = _COMMITTED, _AGAIN, _REPEATED
+SHARED, RAISED = _SHARED, _RAISED
 
 
 cdef class Handed:

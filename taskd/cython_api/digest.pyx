@@ -24,7 +24,8 @@ def digest_of(section):
 
 cdef class Keyed:
     """Keyed BLAKE2b under one key of at most 64 bytes, of messages that all begin with `prefix`.
-    With cold caches it takes a quarter of the time of OpenSSL's HMAC. `head`: packs a record's."""
+    With cold caches it takes a quarter of the time of OpenSSL's HMAC. `head`: packs the head
+    of a record."""
 
     cdef bytes key, prefix
     cdef object head

@@ -35,6 +35,7 @@ class Generators(Taker):
     def ask(self) -> bytes: ...
 
 class Grads(Taker):
+    tensor: type
     optimizers: list[Any]
     parameters: list[Any]
     waits: list[tuple[int, Any]]

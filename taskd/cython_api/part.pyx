@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
-"""The loops over a rank's parts at the start and the end of each step; worker/state/part.py says
-what a part is."""
+"""A rank's parts, as far as they are looked at in each step, and the loops over them;
+worker/state/part.py says what a part is."""
 
 import random
 import sys
@@ -118,7 +118,8 @@ cdef class Generators(Taker):
 
 cdef class Grads(Taker):
     """The gradients between two attempts, as worker/state/gradients.py describes them.
-    `optimizers`, `parameters`: those that are watched; `main`: some parameters have a `main_grad`.
+    `tensor`: the tensor class; `optimizers`, `parameters`: those that are watched; `main`: some
+    parameters have a `main_grad`.
     By the identity of an optimizer: `goes_on`, those that were seen to use gradients again; `used`,
     what the last update of each left behind; `unrecorded`, those whose gradients are not in the
     current step's record; `stepped`, in this attempt. `broken`: the current step uses gradients
@@ -132,7 +133,7 @@ cdef class Grads(Taker):
     cdef public list optimizers, parameters, waits, skipped, version
     cdef public set goes_on, unrecorded, stepped
     cdef public dict used
-    cdef public object known
+    cdef public object known, tensor
     cdef public bint main, fresh, broken, early
     cdef public Py_ssize_t grads
 
@@ -194,7 +195,7 @@ cdef class Grads(Taker):
         if self.main:
             for index, parameter in enumerate(self.parameters):
                 row = getattr(parameter, "main_grad", None)
-                if row is not None and hasattr(row, "data_ptr"):
+                if isinstance(row, self.tensor):
                     self.waits.append((index, row))
                     self.version.append(Same(row))
         before, self.known = self.known, (self.version, self.skipped)
@@ -239,7 +240,9 @@ def end_to_end(dict contents not None):
     for name, content in contents.items():
         memory = content.memory
         found.append(content.data)
-        some = len(memory) > 0  # None: it stays in its process
+        if memory is None:
+            raise ValueError(f"{name} stays in its process: a record without it cannot be written")
+        some = len(memory) > 0
         if some:
             found.append(memory)
         described.append((name, some))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from taskd import raised
+from taskd.agent.ranks import threads
 from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.model import Epoch, Node, Rank
 from taskd.agent.ranks.process_limits import OutOfMemory
@@ -84,8 +84,6 @@ class Deaths:
             and self.replacements.reports_end_of(rank.process)
         ):
             return  # the zygote will report the code
-        if not self._has_read(epoch, rank, lambda: self.ended(epoch, rank, code, certain, why)):
-            return
         view = epoch.page.read(rank.local)
         if code is None:  # os._exit() leaves a record before the kernel has a status
             code = next(
@@ -103,7 +101,13 @@ class Deaths:
             self._note_raised(epoch, rank, view.pid)
             self.unprepared(rank)
             return
-        if isinstance(rank.process, Forked) and not self.replacements.reports_end_of(rank.process):
+        if not self._has_read(epoch, rank, code, why):
+            return
+        if (
+            isinstance(rank.process, Forked)
+            and rank.process.returncode is None
+            and not self.replacements.reports_end_of(rank.process)
+        ):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
         if code == 0 and (not epoch.protected or view.phase in (slot.DONE, slot.SETUP, *BETWEEN)):
@@ -138,34 +142,34 @@ class Deaths:
             self.children.begin_to_end(of, rank.pid, view.pid, rank.pid)
         self.monitor.died(rank)
 
-    def _has_read(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> bool:
+    def _has_read(self, epoch: Epoch, rank: Rank, code: int | None, why: str) -> bool:
         """Read what a rank has left. False: records of gigabytes, each byte of which is verified,
         are read in a thread of their own, so that the agent answers meanwhile, the manager and the
-        other ranks; `then` is called when they have been."""
-        incarnation = rank.incarnation
+        other ranks; `ended` is called again when they have been. `code`, `why`: its."""
+        incarnation, process = rank.incarnation, rank.process
         if rank.left_by == incarnation or rank.reading == incarnation:
             return rank.reading != incarnation
-
-        def read() -> Position | None:
-            with contextlib.suppress(OSError):
-                return store.left_behind(epoch.directory, rank.local, rank.number)
-            return None
+        if not store.is_large(epoch.directory, rank.local):
+            rank.left, rank.left_by = _left(epoch, rank), incarnation
+            return True
 
         def known(left: Position | None) -> None:
-            if rank.incarnation == incarnation and self.node.epoch is epoch:
-                rank.left, rank.left_by, rank.reading = left, incarnation, -1
-                then()
+            if rank.incarnation != incarnation or self.node.epoch is not epoch:
+                return
+            rank.left, rank.left_by, rank.reading = left, incarnation, -1
+            # the zygote may have told its status meanwhile
+            now = exit_code(rank.pidfd, process) if code is None else code
+            self.ended(epoch, rank, now, certain=True, why=why)
 
-        if not store.is_large(epoch.directory, rank.local):
-            rank.left, rank.left_by = read(), incarnation
-            return True
+        def read() -> None:
+            left = None
+            try:
+                left = _left(epoch, rank)
+            finally:
+                self.node.call(lambda: known(left))
+
         rank.reading = incarnation
-
-        def beside() -> None:
-            left = read()
-            self.node.call(lambda: known(left))
-
-        threading.Thread(target=beside, name="taskd-left", daemon=True).start()
+        threads.run("taskd-left", read)
         return False
 
     @staticmethod
@@ -196,3 +200,14 @@ class Deaths:
             self.node.report(
                 from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
             )
+
+
+def _left(epoch: Epoch, rank: Rank) -> Position | None:
+    try:
+        return store.left_behind(epoch.directory, rank.local, rank.number)
+    except OSError:  # its directory, or the key in it, is gone
+        return None
+    except Exception as error:  # a death is told whatever its records are
+        raised.heed(error)
+        log.exception("rank %d: its records cannot be read", rank.number)
+        return None

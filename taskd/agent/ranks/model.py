@@ -57,8 +57,7 @@ class Rank:
     leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop
     left: Position | None = None
-    # the incarnations of which `left` is, and whose records a thread is reading: it has ended then,
-    # but nobody else knows yet
+    # the incarnations of which `left` is, and whose records a thread is reading
     left_by: int = -1
     reading: int = -1
     total: int = 0  # its loop ends before this step; 0: unknown
@@ -70,6 +69,11 @@ class Rank:
     @property
     def pid(self) -> int:
         return self.process.pid if self.process is not None else 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process has ended, though that may not have been told yet."""
+        return self.over is not None or self.reading == self.incarnation
 
     @property
     def failed(self) -> bool:

@@ -125,7 +125,7 @@ class RankMonitor:
         due = self._call.due if self._call is not None else None
         if not epoch.protected:
             return due
-        ranks = {r.local: r for r in epoch.ranks.values() if r.over is None and r.joined}
+        ranks = {r.local: r for r in epoch.ranks.values() if not r.gone and r.joined}
         views = {local: epoch.page.read(local) for local in ranks}
         found, again = self.watchdog.complaints(views, now)
         for local in found:
@@ -141,7 +141,7 @@ class RankMonitor:
         living = [r for r in epoch.ranks.values() if r.over != "ended well"]
         self._call = _Call(order.call, time.monotonic() + ANSWER, {r.local for r in living})
         for rank in living:
-            if rank.over is not None or not self.ask(rank, order):
+            if rank.gone or not self.ask(rank, order):
                 self._call.missing.discard(rank.local)
                 self._present(epoch, rank, order.call, None)
 

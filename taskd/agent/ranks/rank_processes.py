@@ -33,7 +33,7 @@ class RankProcesses:
 
     def end(self, epoch: Epoch, rank: Rank, incarnation: int) -> None:
         """Kill the process of that incarnation, but no later one."""
-        if rank.incarnation != incarnation or rank.over is not None or epoch.dropped:
+        if rank.incarnation != incarnation or rank.gone or epoch.dropped:
             return
         self.kill(rank)
         if rank.process is None:  # it has not been started yet, and will be killed when it is
@@ -71,7 +71,7 @@ class RankProcesses:
                 return
 
         def start() -> None:
-            if rank.incarnation == incarnation and rank.over is None and not epoch.dropped:
+            if rank.incarnation == incarnation and not rank.gone and not epoch.dropped:
                 self.start(rank)
 
         if before[1]:  # children of the old process may block the next
@@ -147,7 +147,7 @@ class RankProcesses:
         if epoch is None or order.environment.get("TASKD_SHARED_DIR") != str(epoch.directory):
             return None
         rank = epoch.find(order.rank)
-        wanted = rank is not None and rank.incarnation == order.incarnation and rank.over is None
+        wanted = rank is not None and rank.incarnation == order.incarnation and not rank.gone
         return rank if wanted else None
 
     def failed(self, order: Order, why: str) -> None:
@@ -166,7 +166,7 @@ class RankProcesses:
     ) -> None:
         """Note that the launcher has started a requested process."""
         rank = epoch.ranks[local]
-        if epoch.dropped or rank.incarnation != incarnation or rank.over is not None:
+        if epoch.dropped or rank.incarnation != incarnation or rank.gone:
             process.send_signal(signal.SIGKILL)
             return
         self._runs(rank, process)

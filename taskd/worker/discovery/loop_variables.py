@@ -162,10 +162,13 @@ class LoopVariables:
         found: dict[str, Any] = {}
         seen: dict[types.CodeType, dict[str, Any]] = {}
         for place in self.places:
-            try:
-                value = place.get() if place.code is None else _local(place, seen)
-            except ValueError:  # an empty cell
-                value = MISSING
+            if place.code is not None:
+                value = _local(place, seen)
+            else:
+                try:
+                    value = place.get()
+                except ValueError:  # an empty cell
+                    value = MISSING
             # without a value at first, it may be assigned in an inner loop: it is not named
             if type(value) in SCALARS and not place.unbound:
                 found[place.name] = value
@@ -353,8 +356,10 @@ def _is_drawn(value: Any) -> bool:
 
 
 def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
+    if place.code is not None:
+        return _local(place, seen)
     try:
-        return place.get() if place.code is None else _local(place, seen)
+        return place.get()
     except ValueError:  # an empty cell
         return MISSING
 

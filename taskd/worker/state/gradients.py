@@ -47,7 +47,7 @@ class Gradients(Grads, Part):
     shared, late = False, True
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        self.optimizers, self.early = list(optimizers), True
+        self.tensor, self.optimizers, self.early = torch.Tensor, list(optimizers), True
         self._met: list[weakref.ref[torch.Tensor]] = []
         self._updates = 0
         self._described: tuple[Any, Any] = (), ()

@@ -69,7 +69,7 @@ class RandomState(Generators, Part):
         """`snapshot`, where something may have changed."""
         drawing, gauss = self.numpys(), random._inst.gauss_next  # type: ignore[attr-defined]
         if drawing is not self.drawing:
-            self.drawing, self._numpy = drawing, _of_numpy(sys.modules["numpy"], drawing)
+            self.drawing, self._numpy = drawing, _of_numpy(sys.modules.get("numpy"), drawing)
             self._arrange()
         if gauss is not self.gauss:
             self.gauss = gauss

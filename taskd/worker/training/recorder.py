@@ -222,8 +222,9 @@ class Recorder:
     def collect(
         self, step: int, whole: bool = True, random: bytes | None = None, late: bool = True
     ) -> Taken:
-        """Take all that there is, as the start of `step`; without `late` before it is committed.
-        `random`: generators' states that belong to it, if others have been drawn since."""
+        """Take all that there is, as the start of `step`; without `late` all but what is known once
+        the step before is committed. `random`: generators' states that belong to it, if others have
+        been drawn since."""
         state = self._session.state
         if state.places.changed():
             self.refresh()
