@@ -136,6 +136,32 @@ def test_ranks_that_are_away_do_not_hold_the_step_back(tmp_path):
     assert sorted(writer.progress.nodes) == [0, 1]
 
 
+def test_the_process_of_a_rank_that_has_ended_stays_written(tmp_path):
+    """Where a heartbeat fell between the ends of two ranks, the journal of a job that had ended
+    well had no process of the first one."""
+    journal = Journal(str(tmp_path), "job")
+    writer = JournalWriter(journal, Coordinator(Settings(1, 2)).job)
+
+    def beat(pids, incarnations):
+        said = NodeProgress(
+            (9, 9),
+            b"\x01\x01",
+            (20, 20),
+            100,
+            pids=pids,
+            incarnations=incarnations,
+            devices=("", ""),
+        )
+        writer.heard(0, (0, 1), said, 1.0)
+
+    beat((7, 8), (0, 0))
+    beat((0, 8), (0, 0))
+    beat((0, 8), (1, 0))  # its replacement has none yet
+    beat((9, 8), (1, 0))
+    written = [r for r in Reader().files([journal.path]) if r.kind == "processes"]
+    assert [r.data["pids"] for r in written] == [[7, 8], [0, 8], [9, 8]]
+
+
 def test_how_a_rank_has_ended(start, tmp_path):
     """As its agent says it, before what the manager makes of it; a traceback is not cut like other
     texts."""

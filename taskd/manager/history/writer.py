@@ -199,10 +199,14 @@ class JournalWriter:
         return waited
 
     def _processes_known(self, node: int, heard: Heard) -> None:
-        """Write which processes a node's ranks have, if that has changed."""
-        said = heard.said
-        processes = (heard.ranks, said.pids, said.incarnations, said.devices)
-        if not said.pids or self._processes.get(node) == processes:
+        """Write which processes a node's ranks have, if that has changed: a rank that has ended
+        (pid 0) had the one that was written."""
+        said, before = heard.said, self._processes.get(node)
+        pids = said.pids
+        if before is not None and (before[0], before[2]) == (heard.ranks, said.incarnations):
+            pids = tuple(now or known for now, known in zip(pids, before[1], strict=False))
+        processes = (heard.ranks, pids, said.incarnations, said.devices)
+        if not pids or before == processes:
             return
         self._processes[node] = processes
         self._journal.write(
@@ -210,7 +214,7 @@ class JournalWriter:
             {
                 "node": node,
                 "ranks": list(heard.ranks),
-                "pids": list(said.pids),
+                "pids": list(pids),
                 "incarnations": list(said.incarnations),
                 "devices": list(said.devices),
             },
