@@ -28,7 +28,7 @@ NARROW := Makefile .ci requirements '*.sh' '*.[ch]' '*.pyx' '*.pxd' '*.toml' '*.
 	'*Dockerfile'
 # those that `make test-all` runs too are marked `long`
 TESTS ?= -m 'not long' --hypothesis-profile=ci
-PYTEST ?= --numprocesses=4 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
+PYTEST ?= --numprocesses=3 --dist=loadscope --no-loadscope-reorder --timeout=300 --durations=15
 # for what the tests, the demo and the benchmarks start by name: python, pip, torchrun, taskd
 ACTIVE := PATH="$(abspath $(BIN)):$$PATH" VIRTUAL_ENV="$(abspath $(VENV))"
 DIST ?= dist

@@ -1,4 +1,4 @@
-"""Four workers share the tests (pytest-xdist): half of the time a job waits. What takes longest is
+"""Three workers share the tests (pytest-xdist): half of the time a job waits. What takes longest is
 given out first, test by test, so that all end together."""
 
 from __future__ import annotations

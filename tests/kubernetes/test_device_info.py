@@ -4,6 +4,7 @@ device."""
 from __future__ import annotations
 
 from threading import Event, Thread
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -228,6 +229,20 @@ def test_what_ends_the_job_is_written(cluster, manage):
         agent.send(from_agent.DevicesFound(0, (DeviceState(), state)))
     manager.outcome()
     assert names(cluster) == "Ascend910-5"
+
+
+def test_what_has_come_with_the_end_names_the_chips():
+    """The manager left before its next turn, in which it would have read the node's device-info."""
+    written = []
+    maps = SimpleNamespace(
+        descriptor=-1, newest=lambda: {"node-1": configmap()}, close=lambda: None
+    )
+    separations = SimpleNamespace(want=written.append, close=lambda: None)
+    infos = node_info.NodeInfos(maps, separations)
+    peer = SimpleNamespace(host="node-1", chips=(4, 5), records=(0,), node=0, ranks=(0, 1))
+    infos.serve(SimpleNamespace(peers=[peer]), SimpleNamespace(unnamed={"0/1"}))
+    infos.close()
+    assert written == [{"node-1": frozenset({"Ascend910-5"})}]
 
 
 def test_nothing_is_written_unless_asked(cluster, manage):

@@ -51,6 +51,8 @@ class NodeInfos:
         self._members, self._devices = members, devices
 
     def close(self) -> None:
+        if self._read():  # it may have come with what has ended the job
+            self._unnamed = None
         self.separate()
         for part in (self._maps, self._separations):
             if part is not None:
@@ -64,14 +66,21 @@ class NodeInfos:
         self._follow(peer, now)
 
     def poll(self, feed: Feed, now: float) -> None:
+        for host in self._read():
+            for peer in [peer for peer in self._members.peers if peer.host == host]:
+                self._follow(peer, now)
+
+    def _read(self) -> list[str]:
+        """The nodes whose device-info is new."""
+        new = []
         for host, data in {} if self._maps is None else self._maps.newest().items():
             try:
                 self._nodes[host] = device_info.parse(data)
             except Broken as error:
                 log.error("the device-info of node %s is not used: %s", host[:100], error)
-                continue
-            for peer in [peer for peer in self._members.peers if peer.host == host]:
-                self._follow(peer, now)
+            else:
+                new.append(host)
+        return new
 
     def _follow(self, peer: Peer, now: float) -> None:
         if (node := self._nodes.get(peer.host)) is not None:
