@@ -46,7 +46,7 @@ def after_work(job: Any) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True)
-    parser.add_argument("--model", choices=("tiny", "toy"), required=True)
+    parser.add_argument("--model", choices=("tiny", "toy", "many"), required=True)
     args = parser.parse_args()
 
     import torch
@@ -59,6 +59,9 @@ def main() -> None:
     if args.model == "tiny":
         model: Any = torch.nn.Linear(4, 4)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    elif args.model == "many":  # 1,000 parameters of 16 and 4 numbers, with as many momenta
+        model = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(500)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     else:
         model, optimizer = toy.build()
     for parameter in model.parameters():

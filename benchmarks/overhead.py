@@ -103,7 +103,7 @@ def main() -> None:
     if args.only in (None, "attempt"):
         figures["attempt"] = {
             model: attempts(work / model, model, args.port)
-            for model in (("tiny",) if args.smoke else ("tiny", "toy"))
+            for model in (("tiny",) if args.smoke else ("tiny", "toy", "many"))
         }
         shown += attempt_tables(figures["attempt"])
     if args.only in (None, "turns"):

@@ -35,8 +35,9 @@ cdef class Look:
     host's tensors and arrays and, of a `whole` one, from all else. `tensors`, `arrays`, `holders`:
     those that may be changed in place; `versions`: of the tensors. `unknown`: where in the value
     there is something whose content cannot be read, and its type; "" if there is nothing. `kinds`:
-    type -> kind, a dict that makes those it lacks; `parts`: what an OBJECT holds, as a dict, the
-    text of a NAMED one, or what is to be read in place of a TENSOR or ARRAY."""
+    type -> kind, a dict that makes those it lacks. It has `whole`, and `parts`: what an OBJECT
+    holds, as a dict, the text of a NAMED one, or what is to be read in place of a TENSOR or
+    ARRAY."""
 
     cdef readonly list tensors, versions, arrays, holders
     cdef readonly str unknown
@@ -47,11 +48,11 @@ cdef class Look:
     cdef dict _seen  # id of a container -> its number: one may hold another twice, or itself
     cdef object _kinds, _parts
 
-    def __init__(self, value, kinds, parts, bint whole):
+    def __init__(self, value, kinds):
         self.tensors, self.arrays, self.holders, self._path = [], [], [], []
         self.versions = []
         self.unknown, self.found, self._seen, self._left = "", 0, {}, MOST
-        self._kinds, self._parts, self._whole = kinds, parts, whole
+        self._kinds, self._parts, self._whole = kinds, kinds.parts, kinds.whole
         self.visit(value, 0)
 
     @property

@@ -91,10 +91,10 @@ def patience(uint64_t seconds):
         raise failure(rc, f"patience for {seconds} s")
 
 
-def pause_step():
-    """The step before which this rank has to stop, or None."""
-    cdef uint64_t step = taskd_pause_step()
-    return None if step == TASKD_NO_PAUSE else step
+def pauses(uint64_t step):
+    """Whether this rank has to stop before `step`, or had to before an earlier one."""
+    cdef uint64_t until = taskd_pause_step()
+    return until != TASKD_NO_PAUSE and step >= until
 
 
 def started(uint64_t step):

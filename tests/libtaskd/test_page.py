@@ -224,16 +224,19 @@ def test_an_interruption_is_no_progress(attached):
     assert attached.read(0).heartbeat_ns > begun
 
 
+ALL = (1 << 64) - 1  # also what stands for no pause
+
+
 def test_hold(page):
     page.pause(7)
-    assert slot.pause_step() is None, "not attached"
+    assert not slot.pauses(ALL), "not attached"
     slot.attach(page.path, 0)
-    assert slot.pause_step() == 7
+    assert slot.pauses(7) and slot.pauses(8) and not slot.pauses(6)
     page.pause(0)
     page.reset(1)
-    assert slot.pause_step() == 0
+    assert slot.pauses(0)
     page.pause(None)
-    assert slot.pause_step() is None
+    assert not slot.pauses(ALL)
     slot.progress(8, slot.PAUSED)
     assert slot.PHASES[page.read(0).phase] == "paused" and slot.PHASES[slot.FETCHING] == "fetching"
     slot.detach()

@@ -39,7 +39,7 @@ class Pausing:
     def wait(self, step: int) -> None:
         """Wait while a pause before `step` is ordered. Raises Stopped."""
         rank = self._rank
-        while self._agent.pauses(step) and not rank.interrupted:
+        while slot.pauses(step) and not rank.interrupted:
             rank.handlers.call(handlers.SYNC)
             with rank.changed:
                 # the page is as new as any of these, and the report answers them
@@ -51,7 +51,8 @@ class Pausing:
         if rank.interrupted:
             raise Stopped
         slot.progress(step, slot.COMPUTING)
-        self._agent.begun(step)
+        if slot.pauses(step):  # too late from now on
+            self._agent.report(from_rank.RankPassed, step)
 
     def _stay(self, step: int) -> None:
         """Stay until the pause may be over, or has to be reported again: the boundary has moved, or
@@ -60,7 +61,7 @@ class Pausing:
         while True:
             with rank.changed:
                 rank.changed.wait_for(
-                    lambda: rank.interrupted or self._orders or not self._agent.pauses(step)
+                    lambda: rank.interrupted or self._orders or not slot.pauses(step)
                 )
                 if rank.interrupted or not self._orders:
                     return

@@ -70,17 +70,3 @@ class AgentClient:
         log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=error)
         reason = f"{type(error).__name__}: {error}"[:500]
         self.report(from_rank.RankFailed, getattr(order, "generation", 0), reason)
-
-    # -- pauses ------------------------------------------------------------------------------------
-
-    def pauses(self, step: int) -> bool:
-        """Whether all ranks are to stop before `step`, or before an earlier one."""
-        until = slot.pause_step()
-        return until is not None and step >= until
-
-    def begun(self, step: int) -> None:
-        """Publish in the state page that `step` has begun: a pause before it is too late from now
-        on."""
-        until = slot.pause_step()
-        if until is not None and step >= until:
-            self.report(from_rank.RankPassed, step)

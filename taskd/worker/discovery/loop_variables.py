@@ -162,13 +162,7 @@ class LoopVariables:
         found: dict[str, Any] = {}
         seen: dict[types.CodeType, dict[str, Any]] = {}
         for place in self.places:
-            if place.code is not None:
-                value = _local(place, seen)
-            else:
-                try:
-                    value = place.get()
-                except ValueError:  # an empty cell
-                    value = MISSING
+            value = place.get() if place.code is None else _local(place, seen)
             # without a value at first, it may be assigned in an inner loop: it is not named
             if type(value) in SCALARS and not place.unbound:
                 found[place.name] = value
@@ -317,7 +311,7 @@ def _place(
         return Place(name, variable, where, inside, code=code)
     if kind == "cell":
         cell = analysis.cells[number]
-        get, put = partial(getattr, cell, "cell_contents"), partial(setattr, cell, "cell_contents")
+        get, put = partial(_content, cell), partial(setattr, cell, "cell_contents")
     elif kind == "global":
         space = analysis.spaces[number]
         get, put = partial(space.get, variable, MISSING), partial(space.__setitem__, variable)
@@ -355,13 +349,15 @@ def _is_drawn(value: Any) -> bool:
     return readable is None or bool(value.readable())
 
 
-def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
-    if place.code is not None:
-        return _local(place, seen)
+def _content(cell: Any) -> Any:
     try:
-        return place.get()
-    except ValueError:  # an empty cell
+        return cell.cell_contents
+    except ValueError:  # it is empty
         return MISSING
+
+
+def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:
+    return place.get() if place.code is None else _local(place, seen)
 
 
 def _local(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:

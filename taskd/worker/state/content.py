@@ -62,6 +62,11 @@ class Kinds(dict[type, int]):
 
     tensor, layout = torch.Tensor, torch.strided
 
+    @staticmethod
+    def parts(value: Any) -> Any:
+        """See batch.Look."""
+        return _parts(value)
+
     def __init__(self, whole: bool) -> None:
         super().__init__()
         self.whole = whole
@@ -116,7 +121,7 @@ BATCHES, ARGUMENTS = Kinds(whole=True), Kinds(whole=False)
 
 
 def look(value: Any, kinds: Kinds = BATCHES) -> Look:
-    return Look(value, kinds, parts, kinds.whole)
+    return Look(value, kinds)
 
 
 def fingerprint(value: Any) -> int:
@@ -124,7 +129,7 @@ def fingerprint(value: Any) -> int:
     return look(value).print
 
 
-def parts(value: Any) -> Any:
+def _parts(value: Any) -> Any:
     """See batch.Look."""
     if isinstance(value, torch.Tensor):
         return _memory(value)

@@ -34,7 +34,7 @@ class Kept:
 
     def __init__(self, value: Any, copied: bool, kinds: Kinds) -> None:
         self.value, self._kinds = value, kinds
-        seen = batch.Look(value, kinds, content.parts, kinds.whole)
+        seen = batch.Look(value, kinds)
         self.print, self.unknown = seen.print, seen.unknown
         self.tensors, self.versions = seen.tensors, seen.versions
         self._copy = Copy.of(seen) if copied else None

@@ -123,7 +123,7 @@ class Attempts:
             except WouldDiverge as refused:
                 self.refused(refused)
                 raise
-        if (until := slot.pause_step()) is not None and step >= until:  # too late from now on
+        if slot.pauses(step):  # too late from now on
             session.agent.report(from_rank.RankPassed, step)
         # with ranks away, what a forward computes may be another rank's share
         if self._plan is not None and not session.stand_ins:

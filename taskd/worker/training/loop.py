@@ -122,7 +122,7 @@ class Loop:
                     if self._leave_pass():
                         return True
                     continue
-                if (until := slot.pause_step()) is not None and step >= until:
+                if slot.pauses(step):
                     self._pause()
                     continue
                 states = self._fetch(step)
