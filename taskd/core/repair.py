@@ -182,7 +182,18 @@ def _sources(
         RankSet.of(stripes),
         tuple(copies),
         ": ".join([parts[0], ", ".join(parts[1:])]),
+        compared=_compared(ranks, keeping),
     )
+
+
+def _compared(ranks: Mapping[int, Member], keeping: frozenset[int]) -> tuple[int, ...]:
+    """Return a rank that is given its state, a new process if there is one, and one whose process
+    has lived, with its memory if there is one; () without either. Where all are given their state,
+    only what no record has can differ: it does where one process is new and another is not."""
+    given = [r for r in ranks if r not in keeping]
+    new = [r for r in given if not ranks[r].alive]
+    had = keeping or [r for r, m in ranks.items() if m.alive]
+    return (min(new or given), min(had)) if given and had and (new or keeping) else ()
 
 
 class _Givers:

@@ -276,7 +276,8 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     that read the node's stripes. `copies`: (destination, source) pairs, done after `stripes`.
     `optimizers`: the same for a framework that copies its optimizers itself, as (kind of optimizer,
     destination, source). `load`: instead of all that, every rank loads a checkpoint of its
-    framework, whose step replaces `step` once all have loaded it."""
+    framework, whose step replaces `step` once all have loaded it. `compared`: whose first forwards
+    are compared where that is asked for, as (given its state, lived on)."""
 
     step: Step
     keep: RankSet
@@ -285,6 +286,7 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     reason: Report
     optimizers: tuple[tuple[Count, Rank, Rank], ...] = ()
     load: Load | None = None
+    compared: tuple[Rank, ...] = ()
 
     def at(self, step: int) -> Plan:
         """Return a copy for `step`."""

@@ -289,8 +289,8 @@ TASKD_VERIFY = Parameter(
     False,
     "off",
     "on: at each repair, every rank compares its memory with the record from which it was"
-    " restored, and a rank that kept its state recomputes the first forward of the repeated step"
-    " for a rank that was given state. A difference is a fault (`worker/repair/verify.py`).",
+    " restored, and a rank whose process has lived recomputes the first forward of the repeated"
+    " step for one that was given its state. A difference is a fault (`worker/repair/verify.py`).",
 )
 TASKD_FORK = Parameter(
     "TASKD_FORK",

@@ -84,6 +84,20 @@ def jobs(draw, unknown=False):
     return members
 
 
+def compared(found, of):
+    """A new process with a rank that has lived; without new ones, a rank that was given its state
+    with one that was not."""
+    new = {r for r, m in of.items() if not m.alive}
+    for first, second in (
+        (new, found.keep),
+        ({*of} - {*found.keep}, found.keep),
+        (new, {*of} - new),
+    ):
+        if first and second:
+            return min(first), min(second)
+    return ()
+
+
 @given(jobs(), st.sampled_from([None, None, 3, 4, 5]))
 @settings(max_examples=600, deadline=None)
 def test_the_plan_follows_the_rules(members, resumed):
@@ -102,6 +116,7 @@ def test_the_plan_follows_the_rules(members, resumed):
     assert set(found.stripes) == {
         m.rank for m in members if not clean(m, best) and whole(m, members, best)
     }
+    assert found.compared == compared(found, of)
     have = {*found.keep, *found.stripes}
     given_by: dict[int, int] = {}
     for destination, source in found.copies:

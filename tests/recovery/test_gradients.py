@@ -49,17 +49,31 @@ def test_ranks_are_killed_while_gradients_wait(tmp_path, reference, kind):
         assert "verified: model computes the same on rank" in result.log("worker-*")
 
 
+def test_a_rank_is_killed_before_another_commits_what_its_record_lacks(tmp_path, reference):
+    """Rank 1 has used gradients that its record of step 1 lacks, so all go back to step 0: rank 0
+    has not yet written over its record of that, though it has committed step 1."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "asked-1-commit").write_text("late")
+    faults = {"faults": "0:2:begin:kill"}
+    result = training.taskd(tmp_path / "job", 2, "carried.py", "6", "parted", **faults)
+    training.assert_equal(result, reference(2, "carried.py", "6", "zeros"), 2)
+
+
 @pytest.mark.parametrize(
-    ("kind", "found"),
+    ("kind", "at", "found"),
     [
-        ("forgetful", "gradients in memory differ from the record"),
-        ("counting", "the first forward of model differs between rank 1"),
+        ("forgetful", "6:backward", "gradients in memory differ from the record"),
+        ("counting", "6:backward", "the first forward of model differs between rank 1"),
+        # rank 0 has begun its update too, so that both are restored from records
+        ("counting", "7:tail", "the first forward of model differs between rank 1"),
     ],
 )
-def test_a_restore_that_forgets_something_is_found_where_that_is_asked_for(tmp_path, kind, found):
+def test_a_restore_that_forgets_something_is_found_where_that_is_asked_for(
+    tmp_path, kind, at, found
+):
     """`forgetful`: gradients are not put back. `counting`: the model has state in an attribute that
     nobody can know of."""
     result = training.taskd(
-        tmp_path / "job", 2, "carried.py", "8", kind, faults="1:6:backward:kill", TASKD_VERIFY="on"
+        tmp_path / "job", 2, "carried.py", "8", kind, faults=f"1:{at}:kill", TASKD_VERIFY="on"
     )
     assert result.status == 1 and found in result.output

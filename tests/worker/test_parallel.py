@@ -295,7 +295,7 @@ def test_forwards_of_stages_are_not_compared(stages):
     session = SimpleNamespace(
         rank=0, state=TrainingState({"model": net}), pipelines=pipelines.Pipelines()
     )
-    plan = SimpleNamespace(stripes=(0,), copies=(), keep=(1,))
+    plan = SimpleNamespace(compared=(0, 1))
     forward = verify.Forward(session, plan, lambda reason: None)
     assert bool(net._forward_hooks) != stages and (schedule is not None) == stages
     forward.stop()

@@ -69,6 +69,7 @@ def test_ranks_that_begin_to_differ_while_others_are_away_end_the_job(monkeypatc
     session = SimpleNamespace(
         rank=0, node=0, state=state, communicators=communicators, built_at=slot.interruption()
     )
+    session.gradients = SimpleNamespace(broken=False)
     pace = SimpleNamespace(chosen=False)
     recorder = SimpleNamespace(refresh=lambda: None, pace=pace, refused="")
     monkeypatch.setattr(replicas, "most", lambda value, present: value)

@@ -1,10 +1,10 @@
 """TASKD_VERIFY=on: verifies the state that a repair has put in place.
 
 Each repair is verified twice. Each rank compares its memory with the record that it was restored
-from. Then, in the repeated step, a rank that was given its state sends the input of its first
-forward, its random numbers and its buffers to a rank that had kept its own; that rank computes the
-same forward, and the results must be equal, bit for bit. A difference is a fault of the incident:
-no rank continues with it.
+from. Then, in the repeated step, a rank that was given its state, a new process if there is one,
+sends the input of its first forward, its random numbers and its buffers to a rank whose process has
+lived; that rank computes the same forward, and the results must be equal, bit for bit. A difference
+is a fault of the incident: no rank continues with it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,6 @@ def memory(rank: ProtectedRank, entry: Entry) -> None:
         )
 
 
-def pair(plan: Plan) -> tuple[int, int] | None:
-    """(a rank that was given its state, one that had it), or None if either is missing."""
-    given = sorted({*plan.stripes, *(to for to, _ in plan.copies)})
-    return (given[0], min(plan.keep)) if given and plan.keep else None
-
-
 class Forward:
     """Compares the first forward of the repeated step; calls `failed` with the reason if the
     results differ."""
@@ -56,12 +50,11 @@ class Forward:
     def __init__(self, rank: ProtectedRank, plan: Plan, failed: Callable[[str], None]) -> None:
         self._rank, self._failed = rank, failed
         self._handles: list[Any] = []
-        found = pair(plan)
-        if found is None or rank.rank not in found or not rank.state.modules:
+        if rank.rank not in plan.compared or not rank.state.modules:
             return
         if rank.pipelines:  # each stage is another module, and waits for the previous one
             return
-        self._given, self._had = found
+        self._given, self._had = plan.compared
         self._name, module = next(iter(rank.state.modules.items()))
         if rank.rank == self._given:
             self._handles.append(
@@ -104,7 +97,7 @@ class Forward:
         elif theirs != digest(output):
             self._failed(
                 f"the first forward of {self._name} differs between rank {self._given}, which was"
-                f" given its state, and rank {self._had}, which had it"
+                f" given its state, and rank {self._had}, whose process has lived"
             )
         else:
             text = "verified: %s computes the same on rank %d and rank %d"

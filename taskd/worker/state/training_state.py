@@ -233,6 +233,11 @@ class TrainingState:
             del self.small[name]
             self.parts.leave(f"{OBJECT}{name}")
 
+    def roots(self) -> list[torch.nn.Module]:
+        """The modules, each once: as DDP where one wraps it."""
+        wrapped = {id(ddp.module) for ddp in self.ddps}
+        return [*self.ddps, *(m for m in self.modules.values() if id(m) not in wrapped)]
+
     def is_individual(self) -> bool:
         """Whether another rank's forward over the same input may differ: it depends on more than
         parameters and buffers."""

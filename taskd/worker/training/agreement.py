@@ -23,10 +23,19 @@ class Agreement:
     def __init__(self, session: RepairSession, cursor: Cursor, recorder: Recorder) -> None:
         self._session, self._cursor, self._recorder = session, cursor, recorder
         self._repaired = -1  # the step at which the last repair resumed
+        # a rank has used gradients that its record of the last step lacks: were it interrupted in
+        # that step, all would go back to the one before
+        self.unsettled = False
 
     def repaired(self, step: int) -> None:
         """A repair has resumed at `step`."""
-        self._repaired = step
+        self._repaired, self.unsettled = step, False
+
+    def settle(self) -> None:
+        """Wait until all ranks have committed the last step, before the records of the one before
+        it are written over. A collective."""
+        replicas.most(0, self._session.communicators.present)
+        self.unsettled = False
 
     def due(self, step: int, of_pass: bool = True) -> bool:
         """Whether `compare` would do anything at the end of `step`: 0, 1, 3, 7, 15… from the start
@@ -55,6 +64,7 @@ class Agreement:
         if replicas.most(len(why), present):
             raise NotProtectable(why or OF_OTHERS)
         self._agree_on_pace()
+        self.unsettled = replicas.most(int(session.gradients.broken), present) > 0
         session.communicators.counts.agree(step, lambda value: replicas.most(value, present))
         found = replicas.compare(state, session.rank, session.node, present)
         if found is None or slot.interruption() > session.built_at:

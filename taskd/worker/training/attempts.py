@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from taskd.worker.communication.channel import AgentGone
 from taskd.worker.elastic.inelastic import Inelastic
 from taskd.worker.elastic.standing import REMEDY
 from taskd.worker.elastic.watching import Watch
-from taskd.worker.repair import verify
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
 from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
@@ -93,6 +93,11 @@ class Attempts:
         # a replacement's parent is the zygote, so no signal reports that the launcher has ended
         if not session.agent.channel.attended:
             session.agent.channel.check()
+        if self._agreement.unsettled:
+            self._stamp += 1  # in an attempt of its own, for a fault
+            if not self._together(self._agreement.settle):
+                return False
+            self._close()
         try:
             if not self._recorder.begin(step, before, after):
                 return False
@@ -148,7 +153,7 @@ class Attempts:
             if error is not None:
                 if not self._failed(error):
                     return Ending.RAISED
-            elif (not due or self._compared()) and self._commit():
+            elif (not due or self._together(self._agreement.compare, self.step)) and self._commit():
                 first = self._session.entries.announce(self.step - 1)
                 return Ending.COMMITTED if first else Ending.AGAIN
         except WouldDiverge as refused:
@@ -157,10 +162,10 @@ class Attempts:
         self._session.attempt_failed()
         return Ending.REPEATED
 
-    def _compared(self) -> bool:
-        """Compare with other ranks what is due; False after a fault."""
+    def _together(self, does: Callable[..., None], *args: int) -> bool:
+        """Do what all ranks do; False after a fault."""
         try:
-            self._agreement.compare(self.step)
+            does(*args)
         except UNSUPPORTED as unsupported:
             why = self._recorder.refused or str(unsupported)
             self.give_up(why, report=not (self._recorder.refused or why == OF_OTHERS))
@@ -375,10 +380,8 @@ class Attempts:
                 with contextlib.suppress(AgentGone):  # in the profile's own thread
                     agent.report(from_rank.StepTimes, step, steps, taken, waited)
 
-            state = self._session.state
-            wrapped = {id(ddp.module) for ddp in state.ddps}
-            roots = [*state.ddps, *(m for m in state.modules.values() if id(m) not in wrapped)]
-            self.profile = Profile(agent.rank, roots, self._session.device.mark, report)
+            session = self._session
+            self.profile = Profile(agent.rank, session.state.roots(), session.device.mark, report)
         self.begun.add(functools.partial(self.profile.switch, ranges))
 
     # -- after a repair ----------------------------------------------------------------------------
@@ -392,6 +395,6 @@ class Attempts:
         self._reported = not report
         if report:
             self._agreement.repaired(step)
-        if plan is not None and (self._plan is None or verify.pair(plan)):
+        if plan is not None and (self._plan is None or plan.compared):
             # else the previous plan stays: its forward differed and is compared again
             self._plan = plan

@@ -9,11 +9,13 @@ carried.py OUT STEPS KIND
   moody    `late`, but from step 9 on nobody clears the gradients before step 12
   forgetful  `micro` with a repair that leaves out gradients
   counting   `micro` with a model that counts its forwards
+  parted     `zeros`, where rank 1 takes its time to commit step 1: rank 0 is further
 """
 
 import contextlib
 import itertools
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -73,6 +75,16 @@ if kind == "counting":
     numbers = itertools.count()
 if kind in ("forgetful", "counting"):
     kind = "micro"
+if kind == "parted":
+    from taskd.worker.training.attempts import Attempts
+
+    def commits_late(attempts: Attempts, commit=Attempts._commit) -> bool:
+        if rank == 1 and attempts.step == 1 and fault.asked("commit"):
+            time.sleep(1)
+        return commit(attempts)
+
+    Attempts._commit = commits_late
+    kind = "zeros"
 order = torch.Generator().manual_seed(9 + rank)
 loader = DataLoader(Noisy(), batch_size=8, shuffle=True, generator=order)
 job = taskd.protect(
