@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from taskd.worker.state import plain
+from taskd.worker.state.stored_attributes import Exchanges
 
 log = logging.getLogger("taskd.worker")
 
@@ -28,6 +29,7 @@ class Attributes:
     def __init__(self, owner: Any, leave: Collection[str] = ()) -> None:
         self._owner, self._left = owner, set(leave)
         self._taken: set[str] = set()  # names that were recorded before
+        self._exchanges = Exchanges()
 
     def state_dict(self) -> dict[str, Any]:
         found = {}
@@ -40,6 +42,7 @@ class Attributes:
                     if name not in self._taken and len(plain.encode(found[name])) > LIMIT:
                         raise plain.Unrecordable(f"more than {LIMIT} bytes")
                     self._taken.add(name)
+                    self._exchanges.look(name, _tensors(value))
                 except plain.Unrecordable as error:
                     found.pop(name, None)
                     self._left.add(name)
@@ -50,7 +53,16 @@ class Attributes:
         present = vars(self._owner)
         for name in [n for n in present if n not in state["values"] and n not in state["others"]]:
             del present[name]  # it had no value yet, or that of its class
-        _put_in(present, state["values"])
+        for name, value in state["values"].items():
+            fresh = self._exchanges.look(name, _tensors(present.get(name)))
+            present[name] = _put(present.get(name), value, fresh)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Those that are written to."""
+    if isinstance(value, dict):
+        return [tensor for inner in value.values() for tensor in _tensors(inner)]
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
 def _plain(value: Any) -> Any:
@@ -67,27 +79,21 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _put(present: Any, value: Any) -> Any:
-    """`value`, or `present` with its content."""
+def _put(present: Any, value: Any, fresh: bool) -> Any:
+    """`value`, or `present` with its content. `fresh`: no tensor that is there is written to."""
     if isinstance(present, dict) and isinstance(value, dict):
         for key in [key for key in present if key not in value]:
             del present[key]
-        _put_in(present, value)
+        for key, inner in value.items():
+            present[key] = _put(present.get(key), inner, fresh)
     elif isinstance(present, _LISTS) and isinstance(value, list):
         present.clear()
         present.extend(value)
-    elif (
-        isinstance(present, torch.Tensor)
-        and isinstance(value, torch.Tensor)
-        and (present.shape, present.dtype) == (value.shape, value.dtype)
-    ):
+    elif isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
+        if fresh or (present.shape, present.dtype) != (value.shape, value.dtype):
+            return value.to(present.device)
         with torch.no_grad():
             present.copy_(value)
     else:
         return value
     return present
-
-
-def _put_in(present: dict[Any, Any], values: dict[Any, Any]) -> None:
-    for key, value in values.items():
-        present[key] = _put(present.get(key), value)

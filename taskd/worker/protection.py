@@ -29,7 +29,7 @@ from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.control_thread import Answers
-from taskd.worker.discovery import holders, unseen, unsupported
+from taskd.worker.discovery import held, holders, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
@@ -107,6 +107,10 @@ def _protect(objects: dict[str, Any]) -> Job:
     )
     if numbers:
         state.add(holders.NAME, numbers)
+    known = [*objects.values(), *found.objects.values(), *found.generators.values()]
+    for name, space in held.find(state.modules, state.optimizers, state.small, known).items():
+        state.attributes.add(name, space)
+    state.parts.arrange()
     if pipelines:
         state.add("(pipeline schedules)", pipelines)
     shared = Path(os.environ["TASKD_SHARED_DIR"])
@@ -122,10 +126,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
         pipelines=pipelines,
-        variables=LoopVariables(
-            [*objects.values(), *found.objects.values(), *found.generators.values()],
-            settings.refuses_carried(os.environ),
-        ),
+        variables=LoopVariables(known, settings.refuses_carried(os.environ)),
         node=first,
         verifies=verifies,
     )

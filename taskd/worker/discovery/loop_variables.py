@@ -40,7 +40,12 @@ from taskd.worker.discovery.values import (
 )
 from taskd.worker.discovery.variables import Key, Scope
 from taskd.worker.state.given import WouldDiverge
-from taskd.worker.state.stored_attributes import MISSING, put_attribute, value_of_attribute
+from taskd.worker.state.stored_attributes import (
+    MISSING,
+    Exchanges,
+    put_attribute,
+    value_of_attribute,
+)
 
 log = logging.getLogger("taskd.worker")
 
@@ -117,6 +122,7 @@ class LoopVariables:
         self._loops: dict[tuple[str, int] | None, dict[str, bool]] = {}
         self._said: set[str] = set()
         self._drawn: list[weakref.ref[Any]] = []
+        self._exchanges = Exchanges()
         self.ranges = ""  # the whole numbers that the first loop begins with, after RANGES
 
     def attach(self, function: Callable[..., Any] | None) -> None:
@@ -168,7 +174,11 @@ class LoopVariables:
                 found[place.name] = value
             elif value is not MISSING:
                 try:
-                    copied = recordable(value, ITEMS if place.inside else LONGEST)
+                    met: list[Any] = []
+                    most = ITEMS if place.inside else LONGEST
+                    copied = recordable(value, most, met=met)
+                    if place.inside and met:
+                        self._exchanges.look(place.name, met)
                     if not place.unbound or describes_itself(value):
                         found[place.name] = copied
                 except NotRecordable as error:  # in each step, and it may grow in each
@@ -197,7 +207,13 @@ class LoopVariables:
             value, present = values[place.name], _value(place, seen)
             if is_same(present, value):
                 continue
-            value = into(present, value) if place.inside else like(present, value)
+            if place.inside:
+                met: list[Any] = []
+                with contextlib.suppress(NotRecordable):
+                    recordable(present, met=met)
+                value = into(present, value, fresh=self._exchanges.look(place.name, met))
+            else:
+                value = like(present, value)
             if place.code is None:
                 place.put(value)
             else:

@@ -28,9 +28,16 @@ class NotRecordable(Exception):
     """The text says what the value is."""
 
 
-def recordable(value: Any, items: int = LONGEST, numbers: int = LONGEST, depth: int = 0) -> Any:
+def recordable(
+    value: Any,
+    items: int = LONGEST,
+    numbers: int = LONGEST,
+    depth: int = 0,
+    met: list[Any] | None = None,
+) -> Any:
     """A copy of `value` that `plain` encodes; tensors are not copied. `items`: of a container, at
-    most; `numbers`: of a list of numbers. Raises NotRecordable."""
+    most; `numbers`: of a list of numbers; `met`: gets the tensors and arrays. Raises
+    NotRecordable."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -46,11 +53,15 @@ def recordable(value: Any, items: int = LONGEST, numbers: int = LONGEST, depth: 
                 f"a tensor of {value.numel() * value.element_size() / 2**20:.1f} MiB, too large to"
                 f" copy in every step ({LARGEST >> 20} MiB)"
             )
+        if met is not None:
+            met.append(value)
         return value.detach()
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         if value.dtype.hasobject or value.nbytes > LARGEST:
             raise NotRecordable(f"an array of {value.nbytes} bytes and type {value.dtype}")
+        if met is not None and isinstance(value, numpy.ndarray):
+            met.append(value)
         return value
     if depth >= DEEPEST:
         raise NotRecordable("nested too deeply")
@@ -59,12 +70,11 @@ def recordable(value: Any, items: int = LONGEST, numbers: int = LONGEST, depth: 
     if hasattr(kind, "__len__") and len(value) > items:
         raise NotRecordable(f"a {kind.__name__} of {len(value)} items")
     if kind in _MAPPINGS:
-        return {
-            recordable(k, items, numbers, depth + 1): recordable(v, items, numbers, depth + 1)
-            for k, v in value.items()
-        }
+        keys = [recordable(k, items, numbers, depth + 1) for k in value]
+        held = [recordable(v, items, numbers, depth + 1, met) for v in value.values()]
+        return dict(zip(keys, held, strict=True))
     if kind in _SEQUENCES:
-        made = [recordable(v, items, numbers, depth + 1) for v in value]
+        made = [recordable(v, items, numbers, depth + 1, met) for v in value]
         return tuple(made) if kind is tuple else made
     if kind in (set, frozenset):
         return set(value) if all(type(v) in (*SCALARS, str, bytes) for v in value) else _not(kind)
@@ -122,13 +132,14 @@ def like(present: Any, recorded: Any) -> Any:
         rows = present if matching else (None,) * len(recorded)
         return tuple(like(p, r) for p, r in zip(rows, recorded, strict=True))
     if isinstance(recorded, (dict, list, set)) or isinstance(present, bytearray):
-        return into(copy.copy(present), recorded)
+        return into(copy.copy(present), recorded, fresh=True)
     return recorded
 
 
-def into(present: Any, recorded: Any) -> Any:
+def into(present: Any, recorded: Any, fresh: bool = False) -> Any:
     """Put the recorded value into `present` if it is of that kind, since others may refer to it;
-    returns the object to use from now on."""
+    returns the object to use from now on. `fresh`: tensors and arrays inside are new ones: those
+    that are there may be others than those that were recorded, such as the batch."""
     kind = type(present)
     if isinstance(recorded, torch.Tensor):
         fits = kind is torch.Tensor and not present.requires_grad
@@ -144,12 +155,12 @@ def into(present: Any, recorded: Any) -> Any:
             return recorded
         present[...] = recorded
     elif isinstance(recorded, dict) and kind in _MAPPINGS:
-        rows = {k: into(present.get(k), v) for k, v in recorded.items()}
+        rows = {k: _item(present.get(k), v, fresh) for k, v in recorded.items()}
         present.clear()
         present.update(rows)
     elif isinstance(recorded, list) and kind in (list, deque):
         old = list(present)
-        items = [into(old[i] if i < len(old) else None, v) for i, v in enumerate(recorded)]
+        items = [_item(old[i] if i < len(old) else None, v, fresh) for i, v in enumerate(recorded)]
         present.clear()
         present.extend(items)
     elif isinstance(recorded, set) and kind is set:
@@ -160,3 +171,8 @@ def into(present: Any, recorded: Any) -> Any:
     else:
         return like(present, recorded) if isinstance(recorded, tuple) else recorded
     return present
+
+
+def _item(present: Any, recorded: Any, fresh: bool) -> Any:
+    arrays = hasattr(recorded, "ndim")
+    return like(present, recorded) if fresh and arrays else into(present, recorded, fresh)

@@ -1,5 +1,5 @@
-"""Records modules' extra state, and plain attributes of modules and optimizers that change in
-training (a counter, a running mean).
+"""Records modules' extra state, and plain attributes of modules, of optimizers and of what these
+hold (discovery/held.py) that change in training: a counter, a running mean.
 
 Such attributes are neither buffers nor optimizer state, so no state_dict has them. Attributes that
 an author put into `self` are compared with their values at `protect`. Once something has changed,
@@ -15,8 +15,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Collection, MutableMapping
 from typing import Any
 
 import torch
@@ -37,13 +36,33 @@ OTHERS = ""  # in a record: names of the attributes that are not in it
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CONTAINERS = (list, tuple, dict, set, deque)
-_BASE = tuple(torch.nn.Module().__dict__)
+_BASE = frozenset(torch.nn.Module().__dict__)
 # of an optimizer, which the part for its groups and rows records
 _RECORDED = ("defaults", "state", "param_groups")
+APART = _BASE.union(_RECORDED)  # attributes whose objects are recorded by others
 
 REMEDY = "a buffer (register_buffer)"
 REMEDY_STATE = "a tensor in state[parameter]"
-Holder = torch.nn.Module | torch.optim.Optimizer
+REMEDY_VALUE = "a tensor that is given to protect()"
+Own = list[tuple[str, Any]]
+
+
+class Space:
+    """The attributes of an object, or the variables of a function, by name. `apart`: those that its
+    author has not put there; `limit`: bytes of the tensors in one of them."""
+
+    def __init__(
+        self,
+        attributes: MutableMapping[str, Any],
+        apart: Collection[str] = (),
+        limit: int = LARGEST,
+        remedy: str = REMEDY,
+    ) -> None:
+        self.attributes, self.limit, self.remedy = attributes, limit, remedy
+        self._apart = apart
+
+    def own(self) -> Own:
+        return [row for row in list(self.attributes.items()) if row[0] not in self._apart]
 
 
 class Attributes(Values):
@@ -58,19 +77,20 @@ class Attributes(Values):
         optimizers: dict[str, torch.optim.Optimizer] | None = None,
     ) -> None:
         super().__init__()
-        self._modules: dict[str, Holder] = {
-            f"{name}.{path}" if path else name: module
-            for name, root in modules.items()
-            for path, module in root.named_modules()
-            if not type(module).__module__.startswith("torch.")
-        }
-        for name, optimizer in (optimizers or {}).items():
-            if not type(optimizer).__module__.startswith("torch."):
-                self._modules[name] = optimizer
-        self._seen = {name: _Look(module) for name, module in self._modules.items()}
+        self._spaces: dict[str, Space] = {}
+        self._seen: dict[str, _Look] = {}
         # their values before the first change, for a repeat of an earlier step; None for a module
         # with something that cannot be recorded
-        self._start = {name: _values(module) for name, module in self._modules.items()}
+        self._start: dict[str, dict[str, Any] | None] = {}
+        for name, root in modules.items():
+            for path, module in root.named_modules():
+                if not type(module).__module__.startswith("torch."):
+                    space = Space(module.__dict__, _BASE, _limit(module))
+                    self.add(f"{name}.{path}" if path else name, space)
+        for name, optimizer in (optimizers or {}).items():
+            if not type(optimizer).__module__.startswith("torch."):
+                space = Space(optimizer.__dict__, _RECORDED, remedy=REMEDY_STATE)
+                self.add(name, space)
         self._extra = {
             f"{name}.{path}" if path else name: module
             for name, root in modules.items()
@@ -79,9 +99,16 @@ class Attributes(Values):
         }
         # module -> how often it was found changed
         self._changed: dict[str, int] = {}
+        # where one object has been exchanged for another: what was there is not written to, since
+        # it may be a batch
+        self._exchanged: set[tuple[str, str]] = set()
+
+    def add(self, name: str, space: Space) -> None:
+        self._spaces[name], self._seen[name] = space, _Look(space)
+        self._start[name] = _values(space)
 
     def present(self) -> bool:
-        return bool(self._modules or self._extra)
+        return bool(self._spaces or self._extra)
 
     def value(self) -> Any:
         return self.changed()
@@ -94,10 +121,10 @@ class Attributes(Values):
         """module -> attribute -> value, of the modules that have changed. ~60 ns per attribute if
         nothing has."""
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
-        for name, module in self._modules.items():
-            if not self._seen[name].holds(module):
-                self._notice(name, module)
-            if name in self._changed and (values := _values(module)) is not None:
+        for name, space in self._spaces.items():
+            if not self._seen[name].holds(space.attributes):
+                self._notice(name, space)
+            if name in self._changed and (values := _values(space)) is not None:
                 rows[name] = values
         return rows
 
@@ -107,12 +134,11 @@ class Attributes(Values):
         for name, module in self._extra.items():
             if f"{name}()" in rows:
                 module.set_extra_state(rows[f"{name}()"][""])
-        for name, module in self._modules.items():
+        for name, space in self._spaces.items():
+            changed = name in self._changed or not self._seen[name].holds(space.attributes)
             if name in rows:
                 values: dict[str, Any] | None = rows[name]
-            elif (name in self._changed or not self._seen[name].holds(module)) and _values(
-                module
-            ) is not None:
+            elif changed and _values(space) is not None:
                 values = self._start[name]
             else:
                 continue
@@ -121,50 +147,54 @@ class Attributes(Values):
             if isinstance(values[OTHERS], str):
                 raise WouldDiverge(f"{name} {values[OTHERS]}")
             known = {*values, *values[OTHERS]}
-            limit = _limit(module)
-            for key in [k for k, v in _own(module) if k not in known and _is_plain(v, limit)]:
-                del module.__dict__[key]
+            for key, value in space.own():
+                if key not in known and is_plain(value, space.limit):
+                    del space.attributes[key]
             for key in values.keys() - {OTHERS}:
-                module.__dict__[key] = into(module.__dict__.get(key), values[key])
+                present = space.attributes.get(key)
+                same = (name, key) not in self._exchanged and self._seen[name].has(key, present)
+                space.attributes[key] = into(present, values[key], same)
             if name in rows:
                 self._changed.setdefault(name, 0)
             else:
                 self._changed.pop(name, None)
-            self._seen[name] = _Look(module)
+            self._seen[name] = _Look(space)
 
-    def _notice(self, name: str, module: Holder) -> None:
-        before, self._seen[name] = self._seen[name], _Look(module)
+    def _notice(self, name: str, space: Space) -> None:
+        before, self._seen[name] = self._seen[name], _Look(space)
         if self._seen[name].equals(before):  # only something not compared was added or removed
             return
+        self._exchanged |= {(name, key) for key in self._seen[name].exchanged(before)}
         self._changed[name] = times = self._changed.get(name, 0) + 1
-        large = [key for key, value in _own(module) if _is_large(value)]
+        if times == 1 and space.remedy == REMEDY_VALUE:
+            log.info("also protected: values in %s", name)
+        large = [key for key, value in space.own() if _is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
-        if times == 2 and large and _limit(module) == LARGEST:
+        if times == 2 and large and space.limit == LARGEST:
             log.warning(
                 "%s: its attribute %s is too large to record at every step, so none of its"
                 " attributes is recorded; after a repair they may have other values. Make what"
                 " training changes %s",
                 name,
                 large[0],
-                REMEDY if isinstance(module, torch.nn.Module) else REMEDY_STATE,
+                space.remedy,
             )
 
 
 class _Look:
-    """A module's plain attributes at one moment. Holds the objects, so that no other can get their
+    """The plain ones of a space at one moment. Holds the objects, so that no other can get their
     identity."""
 
-    def __init__(self, module: Holder) -> None:
-        self._count, limit = len(module.__dict__), _limit(module)
+    def __init__(self, space: Space) -> None:
+        self._count = len(space.attributes)
         self._rows = [
             (key, value, _mark(value))
-            for key, value in _own(module)
-            if _is_plain(value, limit) or _is_large(value)
+            for key, value in space.own()
+            if is_plain(value, space.limit) or _is_large(value)
         ]
 
-    def holds(self, module: Holder) -> bool:
+    def holds(self, attributes: MutableMapping[str, Any]) -> bool:
         """Whether nothing has changed since."""
-        attributes = module.__dict__
         for key, value, mark in self._rows:
             now = attributes.get(key, self)
             if now is not value and (
@@ -174,6 +204,15 @@ class _Look:
             if mark is not None and mark != _mark(now):
                 return False
         return len(attributes) == self._count
+
+    def has(self, key: str, value: Any) -> bool:
+        """Whether it was this very object."""
+        return any(row[1] is value for row in self._rows if row[0] == key)
+
+    def exchanged(self, before: _Look) -> set[str]:
+        """The names of what was another object before."""
+        known = {key: value for key, value, _ in before._rows}
+        return {key for key, value, _ in self._rows if known.get(key, value) is not value}
 
     def equals(self, other: _Look) -> bool:
         return len(self._rows) == len(other._rows) and all(
@@ -212,33 +251,22 @@ def _mark(value: Any) -> Any:
     return value.tobytes() if _is_array(value) and not _is_large(value) else None
 
 
-def _own(module: Holder) -> Iterator[tuple[str, Any]]:
-    """The attributes that the module's author has added."""
-    attributes = module.__dict__
-    if isinstance(module, torch.optim.Optimizer):
-        yield from ((key, value) for key, value in attributes.items() if key not in _RECORDED)
-    elif tuple(islice(attributes, len(_BASE))) == _BASE:
-        yield from islice(list(attributes.items()), len(_BASE), None)
-    else:
-        yield from ((key, value) for key, value in list(attributes.items()) if key not in _BASE)
-
-
-def _values(module: Holder) -> dict[str, Any] | None:
-    """A copy of the module's plain attributes, with the names of the OTHERS; None if one is too
-    large. Of a metric whose state is too large, that text alone."""
-    own, limit = dict(_own(module)), _limit(module)
+def _values(space: Space) -> dict[str, Any] | None:
+    """A copy of the plain ones, with the names of the OTHERS; None if one is too large. Of a metric
+    whose state is too large, that text alone."""
+    own, limit = dict(space.own()), space.limit
     if limit == METRIC:
         if (size := sum(map(_size, own.values()))) > METRIC:
             text = f"has a state of {size:,} bytes; up to {METRIC:,} are recorded in each step"
             return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
     elif any(map(_is_large, own.values())):
         return None
-    found = {key: value for key, value in own.items() if _is_plain(value, limit)}
+    found = {key: value for key, value in own.items() if is_plain(value, limit)}
     copy: dict[str, Any] = plain.decode(plain.encode(found))
     return {**copy, OTHERS: [key for key in own if key not in found]}
 
 
-def _limit(module: Holder) -> int:
+def _limit(module: torch.nn.Module) -> int:
     """Bytes of the tensors in one of its attributes."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(module).__mro__)
     return METRIC if ("torchmetrics.metric", "Metric") in kinds else LARGEST
@@ -251,7 +279,7 @@ def _size(value: Any) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def _is_plain(value: Any, limit: int = LARGEST) -> bool:
+def is_plain(value: Any, limit: int = LARGEST) -> bool:
     """`limit`: bytes of its tensors."""
     kind = type(value)
     if kind in _SCALARS:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from taskd.worker.state import plain
+from taskd.worker.state.stored_attributes import Exchanges
 
 # dtype, shape, strides, is on the host
 Described = tuple[str, tuple[int, ...], tuple[int, ...], bool] | None
@@ -29,10 +30,13 @@ def buffers(modules: dict[str, torch.nn.Module]) -> list[tuple[str, str, bool, D
 
 
 def conform(
-    modules: dict[str, torch.nn.Module], wanted: Iterable[tuple[str, str, bool, Described]]
+    modules: dict[str, torch.nn.Module],
+    wanted: Iterable[tuple[str, str, bool, Described]],
+    exchanges: Exchanges,
 ) -> None:
-    """Give the modules exactly the buffers `wanted`; their values come later. Raises RuntimeError
-    if a module is missing."""
+    """Give the modules exactly the buffers `wanted`; their values come later, and are not written
+    to those of `exchanges`. Raises RuntimeError if a module is missing."""
+    made: dict[int, torch.Tensor | None] = {}  # by what it replaces: two modules may have it
     here = dict(_all(modules))
     rest = {(path, key) for path, module in here.items() for key in module._buffers}
     for path, key, persistent, described in wanted:
@@ -43,10 +47,13 @@ def conform(
             )
         rest.discard((path, key))
         present = module._buffers.get(key)
-        if key in module._buffers and _describe(present) == described:
+        alike = key in module._buffers and _describe(present) == described
+        if alike and (present is None or not exchanges.look(f"{path}.{key}", [present])):
             continue
         device = present.device if present is not None else _device(module, modules)
-        module._buffers[key] = None if described is None else _empty(described, device)
+        if not alike or id(present) not in made:
+            made[id(present)] = None if described is None else _empty(described, device)
+        module._buffers[key] = made[id(present)]
         (
             module._non_persistent_buffers_set.discard
             if persistent

@@ -168,7 +168,7 @@ class _Look:
                 self.plain[name] = data
             elif not is_generator(attribute):
                 others[name] = id(attribute)
-                live = live or _module(attribute) in LIVE
+                live = live or is_live(attribute)
         known = _first.get(id(value))
         if known is None or known[0]() is not value:
             known = weakref.ref(value), self.plain, others
@@ -210,8 +210,8 @@ def _is_own(kind: type) -> bool:
     return (not known or first == "__main__") and kind.__weakrefoffset__ != 0
 
 
-def _module(value: Any) -> str:
-    return str(type(value).__module__).partition(".")[0]
+def is_live(value: Any) -> bool:
+    return str(type(value).__module__).partition(".")[0] in LIVE
 
 
 def _encoded(value: Any) -> bytes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -75,9 +76,12 @@ def method_of(holder: Any, name: str) -> tuple[types.FunctionType | None, bool]:
     return None, False
 
 
-def into(present: Any, value: Any) -> Any:
+def into(present: Any, value: Any, same: bool = True) -> Any:
     """Put `value` in the place of `present`, into the same object if possible, since others may
-    refer to it."""
+    refer to it; not `same`: into a new one."""
+    value = _moved(present, value)
+    if not same:
+        present = None
     if isinstance(value, torch.Tensor):
         if (
             type(present) is torch.Tensor
@@ -102,3 +106,41 @@ def into(present: Any, value: Any) -> Any:
         present.update(value)
         return present
     return value
+
+
+class Exchanges:
+    """Containers in which one tensor has been exchanged for another, by name: what is there may be
+    another one than was recorded, such as the batch, and is not written to."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[weakref.ref[Any]]] = {}
+        self._found: set[str] = set()
+
+    def look(self, name: str, tensors: Sequence[Any]) -> bool:
+        """Whether one has been; `tensors`: those that it holds now, which may be arrays."""
+        held = self._held.get(name, ())
+        if len({id(value) for value in tensors}) < len(tensors) or any(
+            there() is not value for there, value in zip(held, tensors, strict=False)
+        ):
+            self._found.add(name)
+        if tensors:
+            self._held[name] = [weakref.ref(value) for value in tensors]
+        return name in self._found
+
+
+def _moved(present: Any, value: Any) -> Any:
+    """`value` with its tensors on the device of those in `present`."""
+    held = (*present.values(),) if type(present) is dict else present
+    held = held if isinstance(held, (list, tuple, deque)) else (held,)
+    device = next((v.device for v in held if isinstance(v, torch.Tensor)), None)
+    if device is None or device.type == "cpu":
+        return value
+
+    def move(v: Any) -> Any:
+        return v.to(device) if isinstance(v, torch.Tensor) else v
+
+    if type(value) is dict:
+        return {key: move(v) for key, v in value.items()}
+    if type(value) in (list, tuple, deque):
+        return type(value)(map(move, value))
+    return move(value)

@@ -12,6 +12,7 @@ from taskd.worker.state.given import Given, UnsupportedState, parameters_of
 from taskd.worker.state.pieces import Key
 from taskd.worker.state.replicas import Replicas
 from taskd.worker.state.small_state import say_unrecordable
+from taskd.worker.state.stored_attributes import Exchanges
 
 
 def describe(
@@ -41,11 +42,11 @@ def describe(
         raise
 
 
-def conform(given: Given, data: bytes) -> tuple[set[Key], Replicas]:
+def conform(given: Given, data: bytes, exchanges: Exchanges) -> tuple[set[Key], Replicas]:
     """Give this process's optimizers and buffers exactly the tensors that `take` described; returns
-    which are private, and the replicas of the others."""
+    which are private, and the replicas of the others. `exchanges`: of the buffers."""
     structure = plain.decode(data)
-    module_state.conform(given.modules, structure["buffers"])
+    module_state.conform(given.modules, structure["buffers"], exchanges)
     for name, states in structure["optimizers"].items():
         if name not in given.optimizers:
             raise UnsupportedState(
@@ -63,8 +64,8 @@ def conform(given: Given, data: bytes) -> tuple[set[Key], Replicas]:
     return {tuple(k) for k in structure["apart"]}, Replicas(*structure["replicas"])
 
 
-def conform_buffers(given: Given, data: bytes) -> None:
-    module_state.conform(given.modules, plain.decode(data)["buffers"])
+def conform_buffers(given: Given, data: bytes, exchanges: Exchanges) -> None:
+    module_state.conform(given.modules, plain.decode(data)["buffers"], exchanges)
 
 
 def _conform_state(

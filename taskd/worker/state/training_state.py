@@ -32,6 +32,7 @@ from taskd.worker.state.small_state import (
     Synced,
     is_value,
 )
+from taskd.worker.state.stored_attributes import Exchanges
 
 
 class TrainingState:
@@ -59,16 +60,17 @@ class TrainingState:
         self._placed: list[pieces.Placed] = []
         self._parameters: list[torch.Tensor] = []
         self._optimizer_rows: list[torch.Tensor] = []
-        self._attributes = Attributes(given.modules, given.optimizers)
+        self.attributes = Attributes(given.modules, given.optimizers)
         self._shards = Shards(self)
         self.parts = Parts(())
+        self._exchanges = Exchanges()
         self.refresh()
         self.parts.add(
             Buffers(self),
             self._shards,
             Modes(given),
             Synced(self.ddps),
-            self._attributes,
+            self.attributes,
             Groups(given.optimizers),
             OptimizerValues(given.optimizers),
             *(Object(name, value) for name, value in given.small.items()),
@@ -96,6 +98,8 @@ class TrainingState:
         originals: list[torch.Tensor] = []
         of_shards: list[torch.Tensor] = []
         for key, tensor, original, buffer, apart in cells:
+            if buffer:
+                self._exchanges.look(f"{key[0]}.{key[1]}", [original])
             where = (tensor.data_ptr(), tensor.numel())
             if tensor.numel() == 0 or where in seen:  # tied weights are one tensor
                 place = seen.get(where, (False, -1))
@@ -246,7 +250,7 @@ class TrainingState:
             for module in self._given.all_modules
             for value in vars(module).values()
         )
-        return bool(self.apart or self.replicas.local or draws or self._attributes.changed())
+        return bool(self.apart or self.replicas.local or draws or self.attributes.changed())
 
     # -- structure ---------------------------------------------------------------------------------
 
@@ -276,14 +280,14 @@ class TrainingState:
     def conform(self, data: bytes) -> None:
         """Give this process's optimizers and modules exactly the tensors that a `structure`
         describes; their values come later."""
-        self.apart, self.replicas = structure.conform(self._given, data)
+        self.apart, self.replicas = structure.conform(self._given, data, self._exchanges)
         self._print = None
         self.refresh()
 
     def conform_buffers(self, data: bytes) -> None:
         """Give the modules exactly the buffers that a `structure` describes; everything else is in
         place."""
-        structure.conform_buffers(self._given, data)
+        structure.conform_buffers(self._given, data, self._exchanges)
         self.refresh()
 
 

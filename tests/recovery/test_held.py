@@ -1,0 +1,18 @@
+import pytest
+
+from tests.recovery import training
+
+FAULTS = "1:3:tail:kill,0:7:backward-done:kill,1:11:begin:kill,0:12:tail:kill,1:13:tail:raise"
+
+
+@pytest.mark.parametrize("script", ["held.py", "kept_batches.py"])
+def test_what_no_state_dict_has_is_as_it_was(tmp_path, reference, script):
+    result = training.taskd(tmp_path / "job", 2, script, "16", faults=FAULTS)
+    training.assert_equal(result, reference(2, script, "16"), 2)
+
+
+def test_taskd_alone_changes_no_number(tmp_path, reference):
+    """A class of optimizer derived from torch's own has hooks: torch would call them twice, had any
+    optimizer of the base class been made in this process."""
+    result = training.taskd(tmp_path / "job", 2, "held.py", "16")
+    training.assert_equal(result, reference(2, "held.py", "16"), 2)
