@@ -187,6 +187,10 @@ def test_a_space_of_a_function_has_what_it_keeps():
     assert len(variables) == 4 and "none" not in variables
 
 
+class Holding(nn.Module):
+    pass
+
+
 class Keeping(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -213,6 +217,22 @@ def test_a_batch_in_an_attribute_is_not_written_to():
     attributes.changed()
     attributes.put(Content(record))  # two steps back: what was seen last is another batch
     assert [b.tolist() for b in batches] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
+
+
+def test_one_object_in_two_attributes_that_were_two():
+    def made():
+        module, zeros, rows = Holding(), torch.zeros(2), [0]
+        module.a, module.b, module.c, module.d = zeros, zeros, rows, rows
+        return module, Attributes({"model": module})
+
+    first, attributes = made()
+    first.b, first.d = torch.ones(2), [1]
+    record = plain.encode(attributes.changed())
+    second, attributes = made()
+    assert second.a is second.b
+    attributes.put(Content(record))
+    assert (second.a.tolist(), second.b.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+    assert (second.c, second.d) == ([0], [1])
 
 
 def test_exchanges():

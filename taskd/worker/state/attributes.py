@@ -131,6 +131,7 @@ class Attributes(Values):
     def put(self, content: Content) -> None:
         """A module that had not changed by then is set back to its start."""
         rows: dict[str, dict[str, Any]] = plain.decode(content.data)
+        written: dict[int, Any] = {}  # two attributes may have one object, and have had two
         for name, module in self._extra.items():
             if f"{name}()" in rows:
                 module.set_extra_state(rows[f"{name}()"][""])
@@ -152,7 +153,11 @@ class Attributes(Values):
                     del space.attributes[key]
             for key in values.keys() - {OTHERS}:
                 present = space.attributes.get(key)
-                same = (name, key) not in self._exchanged and self._seen[name].has(key, present)
+                same = (
+                    (name, key) not in self._exchanged
+                    and self._seen[name].has(key, present)
+                    and plain.same(written.setdefault(id(present), values[key]), values[key])
+                )
                 space.attributes[key] = into(present, values[key], same)
             if name in rows:
                 self._changed.setdefault(name, 0)
