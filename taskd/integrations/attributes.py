@@ -7,6 +7,7 @@ tensors in place. Everything else, such as a model or an open file, stays as eac
 from __future__ import annotations
 
 import collections
+import copy
 import logging
 from collections.abc import Collection
 from typing import Any
@@ -42,7 +43,7 @@ class Attributes:
                     if name not in self._taken and len(plain.encode(found[name])) > LIMIT:
                         raise plain.Unrecordable(f"more than {LIMIT} bytes")
                     self._taken.add(name)
-                    self._exchanges.look(name, _tensors(value))
+                    self._exchanges.look(name, _written(value))
                 except plain.Unrecordable as error:
                     found.pop(name, None)
                     self._left.add(name)
@@ -54,15 +55,15 @@ class Attributes:
         for name in [n for n in present if n not in state["values"] and n not in state["others"]]:
             del present[name]  # it had no value yet, or that of its class
         for name, value in state["values"].items():
-            fresh = self._exchanges.look(name, _tensors(present.get(name)))
+            fresh = self._exchanges.look(name, _written(present.get(name)))
             present[name] = _put(present.get(name), value, fresh)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    """Those that are written to."""
+def _written(value: Any) -> list[Any]:
+    """The containers and tensors in it that `_put` writes to."""
     if isinstance(value, dict):
-        return [tensor for inner in value.values() for tensor in _tensors(inner)]
-    return [value] if isinstance(value, torch.Tensor) else []
+        return [value, *(part for inner in value.values() for part in _written(inner))]
+    return [value] if isinstance(value, (torch.Tensor, *_LISTS)) else []
 
 
 def _plain(value: Any) -> Any:
@@ -80,7 +81,9 @@ def _plain(value: Any) -> Any:
 
 
 def _put(present: Any, value: Any, fresh: bool) -> Any:
-    """`value`, or `present` with its content. `fresh`: no tensor that is there is written to."""
+    """`value`, or `present` with its content. `fresh`: nothing that is there is written to."""
+    if fresh and isinstance(present, (dict, *_LISTS)):
+        present = copy.copy(present)
     if isinstance(present, dict) and isinstance(value, dict):
         for key in [key for key in present if key not in value]:
             del present[key]

@@ -93,7 +93,7 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if _graph(value) is not None:
                 seen.computed.append(weakref.ref(value))
-            elif value._version and _memory(value) not in known:
+            elif not value.is_inference() and value._version and _memory(value) not in known:
                 seen.written[id(value)] = (weakref.ref(value), value._version)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)

@@ -192,6 +192,8 @@ class Analysis(Variables):
         """What a call of `value` does, if it is a function of the script. `given`, `named`: the
         arguments, MISSING for those that are not known."""
         first: list[Any] = []
+        if not _is_function(value) and value is not MISSING:
+            value, _ = self.method(value, "__call__")
         if type(value) is types.MethodType:
             first, value = [value.__self__], value.__func__
         if type(value) is not types.FunctionType:

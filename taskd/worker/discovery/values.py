@@ -36,8 +36,8 @@ def recordable(
     met: list[Any] | None = None,
 ) -> Any:
     """A copy of `value` that `plain` encodes; tensors are not copied. `items`: of a container, at
-    most; `numbers`: of a list of numbers; `met`: gets the tensors and arrays. Raises
-    NotRecordable."""
+    most; `numbers`: of a list of numbers; `met`: gets the tensors and arrays, and the containers
+    inside. Raises NotRecordable."""
     kind = type(value)
     if kind in SCALARS:
         return value
@@ -65,6 +65,8 @@ def recordable(
         return value
     if depth >= DEEPEST:
         raise NotRecordable("nested too deeply")
+    if met is not None and depth and kind in (*_MAPPINGS, list, deque, set):
+        met.append(value)
     if kind in _SEQUENCES and len(value) <= numbers and frozen.all_numbers(value):
         return value if kind is tuple else list(value)
     if hasattr(kind, "__len__") and len(value) > items:
@@ -174,5 +176,4 @@ def into(present: Any, recorded: Any, fresh: bool = False) -> Any:
 
 
 def _item(present: Any, recorded: Any, fresh: bool) -> Any:
-    arrays = hasattr(recorded, "ndim")
-    return like(present, recorded) if fresh and arrays else into(present, recorded, fresh)
+    return like(present, recorded) if fresh else into(present, recorded)

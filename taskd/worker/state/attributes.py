@@ -202,9 +202,7 @@ class _Look:
         """Whether nothing has changed since."""
         for key, value, mark in self._rows:
             now = attributes.get(key, self)
-            if now is not value and (
-                mark is not None or type(now) is not type(value) or now != value
-            ):
+            if now is not value and (mark is not None or not _is_equal(now, value)):
                 return False
             if mark is not None and mark != _mark(now):
                 return False
@@ -224,7 +222,7 @@ class _Look:
             a[0] == b[0]
             and type(a[1]) is type(b[1])
             and a[2] == b[2]
-            and (a[1] is b[1] or (a[2] is None and a[1] == b[1]))
+            and (a[1] is b[1] or (a[2] is None and _is_equal(a[1], b[1])))
             for a, b in zip(self._rows, other._rows, strict=True)
         )
 
@@ -233,7 +231,7 @@ class _Same:
     """A tensor at one moment, in a mark of a container."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor, self._version = tensor, tensor._version
+        self._tensor, self._version = tensor, _version(tensor)
 
     def __eq__(self, other: object) -> bool:
         same = isinstance(other, _Same) and self._tensor is other._tensor
@@ -242,11 +240,23 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _version(tensor: torch.Tensor) -> Any:
+    """Tensors that inference made count no versions: their content, if they are small."""
+    if not tensor.is_inference():
+        return tensor._version
+    return b"" if _is_large(tensor) else plain.encode(tensor)
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    """Of values without a mark; a large array is equal to itself alone."""
+    return type(a) is type(b) and not _is_array(a) and bool(a == b)
+
+
 def _mark(value: Any) -> Any:
     """A mark that shows in-place changes of an object; None if it has none."""
     kind = type(value)
     if kind is torch.Tensor:
-        return value._version
+        return _version(value)
     if kind is dict:
         return {key: _Same(v) if type(v) is torch.Tensor else v for key, v in value.items()}
     if kind in (list, deque) or (kind is tuple and any(type(v) is torch.Tensor for v in value)):

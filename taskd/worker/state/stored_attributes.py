@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -87,6 +87,7 @@ def into(present: Any, value: Any, same: bool = True) -> Any:
             type(present) is torch.Tensor
             and present.shape == value.shape
             and not present.requires_grad
+            and not present.is_inference()
         ):
             with torch.no_grad():
                 return present.copy_(value)
@@ -109,23 +110,30 @@ def into(present: Any, value: Any, same: bool = True) -> Any:
 
 
 class Exchanges:
-    """Containers in which one tensor has been exchanged for another, by name: what is there may be
-    another one than was recorded, such as the batch, and is not written to."""
+    """Containers in which a tensor or container has been exchanged for another, by name: what is
+    there may be another one than was recorded, such as the batch, and is not written to."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[weakref.ref[Any]]] = {}
+        self._held: dict[str, list[Callable[[], Any]]] = {}
         self._found: set[str] = set()
 
-    def look(self, name: str, tensors: Sequence[Any]) -> bool:
-        """Whether one has been; `tensors`: those that it holds now, which may be arrays."""
+    def look(self, name: str, now: Sequence[Any]) -> bool:
+        """Whether one has been; `now`: what it holds now."""
         held = self._held.get(name, ())
-        if len({id(value) for value in tensors}) < len(tensors) or any(
-            there() is not value for there, value in zip(held, tensors, strict=False)
+        if len({id(value) for value in now}) < len(now) or any(
+            there() is not value for there, value in zip(held, now, strict=False)
         ):
             self._found.add(name)
-        if tensors:
-            self._held[name] = [weakref.ref(value) for value in tensors]
+        if now:
+            self._held[name] = [_reference(value) for value in now]
         return name in self._found
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(value)
+    except TypeError:  # a list or a dict
+        return lambda: value
 
 
 def _moved(present: Any, value: Any) -> Any:

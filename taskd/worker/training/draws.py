@@ -281,7 +281,8 @@ class Drawn(Passes):
         self._random.restore(origin)
         places.put_place(source, counters, self._restored())
         self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
-        if not loading.has_workers(source):
+        # before the first, the source had not begun: what it drew then is drawn by now
+        if not loading.has_workers(source) and self.place.count > 1:
             self._random.restore(self.place.before)
         return fingerprint(next(self.iterator, None)) == self.place.print
 
