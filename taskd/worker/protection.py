@@ -108,7 +108,8 @@ def _protect(objects: dict[str, Any]) -> Job:
     if numbers:
         state.add(holders.NAME, numbers)
     known = [*objects.values(), *found.objects.values(), *found.generators.values()]
-    for name, space in held.find(state.modules, state.optimizers, state.small, known).items():
+    spaces = held.find(state.modules, state.optimizers, state.small, known, state.ddps)
+    for name, space in spaces.items():
         state.attributes.add(name, space)
     state.parts.arrange()
     if pipelines:

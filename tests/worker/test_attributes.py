@@ -47,6 +47,27 @@ class Counting(nn.Module):
         )
 
 
+def test_arrays_and_tensors_without_a_version():
+    """None of them has a comparison that a step may end in."""
+    module = nn.Module()
+    module.__class__ = type("Own", (nn.Module,), {"__module__": __name__})
+    module.table, module.feature = numpy.zeros(20_000), torch.zeros(2)
+    module.pair = (numpy.float64(1), 2)
+    attributes = Attributes({"model": module})
+    for step in range(3):
+        module.table = module.table + 1
+        with torch.inference_mode():
+            module.feature = torch.full((2,), float(step))
+        module.pair = (numpy.float64(step), 2)
+        attributes.changed()
+    del module.table
+    record = plain.encode(attributes.changed())
+    with torch.inference_mode():
+        module.feature.fill_(7)
+    attributes.put(Content(record))
+    assert module.feature.tolist() == [2.0, 2.0]
+
+
 def both():
     """A module and its counterpart in another process, with what records their attributes."""
     return [

@@ -89,7 +89,9 @@ def test_a_new_process_goes_on(steps, at):
     assert all(map(torch.equal, found, wanted))
 
 
-def test_a_loader_made_after_the_place_is_known():
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_loader_made_after_the_place_is_known(before):
+    """`before`: batches drawn by then. As it begins, the loader draws from its generator too."""
     samples = TensorDataset(torch.arange(12.0))
 
     def loader() -> DataLoader:
@@ -98,7 +100,8 @@ def test_a_loader_made_after_the_place_is_known():
     draws, random = draws_of()
     drawn = draws.add(loader())
     draws.attempt_begins(0, 0 - 1)
-    next(drawn), next(drawn)
+    for _ in range(before):
+        next(drawn)
     draws.committed(1)
     place = draws.places(), draws.origins(), random.snapshot()
     wanted = [batch[0].tolist() for batch in drawn]

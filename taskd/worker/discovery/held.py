@@ -14,16 +14,23 @@ import dis
 import functools
 import sys
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import Any
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from typing import Any, NamedTuple
 
 import torch
 
 from taskd.worker.discovery.project import is_own
 from taskd.worker.state import places
 from taskd.worker.state.attributes import APART, REMEDY_VALUE, Space, is_plain
-from taskd.worker.state.stored_attributes import MISSING, stored
+from taskd.worker.state.stored_attributes import (
+    MISSING,
+    attributes,
+    put_attribute,
+    slots,
+    stored,
+    value_of_attribute,
+)
 
 DEPTH, SPACES = 5, 1_000  # how far around a protected object to search
 ITEMS = 64  # of a container that is looked into
@@ -37,7 +44,16 @@ _OPTIMIZER_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 _STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
 _CHANGEABLE = (list, dict, set, deque)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
-Access = tuple[Callable[[], Any], Callable[[Any], None]]
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+_ADDRESS = 1 << 32  # a whole number from here on may be the id of an object
+
+
+class Access(NamedTuple):
+    """`put` of what is only changed in place, and `delete` of what is always there, do nothing."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], Any] = lambda value: None
+    delete: Callable[[], Any] = lambda: None
 
 
 def find(
@@ -45,15 +61,18 @@ def find(
     optimizers: dict[str, torch.optim.Optimizer],
     objects: dict[str, Any],
     known: Iterable[Any],
+    wrappers: Iterable[torch.nn.Module] = (),
 ) -> dict[str, Space]:
     """By name, what is held by those that are protected; `objects`: schedulers and the like.
-    `known`: what is restored otherwise."""
+    `known`: what is restored otherwise; `wrappers`: of the modules."""
     search = _Search({id(value) for value in known})
     for name, root in modules.items():
         for path, module in root.named_modules():
             search.module(f"{name}.{path}" if path else name, module)
         for path, parameter in root.named_parameters():
             search.hooks(f"{name}.{path}", parameter, _PARAMETER_HOOKS)
+    for number, wrapper in enumerate(wrappers):
+        search.hooks(f"wrapper {number}", wrapper, _MODULE_HOOKS)
     for name, optimizer in optimizers.items():
         search.hooks(name, optimizer, _OPTIMIZER_HOOKS)
         search.attributes(name, optimizer)
@@ -64,65 +83,116 @@ def find(
 
 
 class Variables(MutableMapping[str, Any]):
-    """The variables that a function keeps from call to call: in its closure, among its defaults,
-    and those of its globals that it assigns or may change."""
+    """Values in several places, by name: how each is read and put."""
 
-    def __init__(self, function: types.FunctionType) -> None:
-        self.all: dict[str, Access] = {}
-        code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            if name != "__class__":
-                self.all[name] = _cell(cell)
-        for number, value in enumerate(function.__defaults__ or ()):
-            if type(value) in _CHANGEABLE:  # in place alone
-                self.all[f"default {number}"] = functools.partial(_same, value), _ignore
-        space = function.__globals__
-        names = {name for name in code.co_names if type(space.get(name)) in _CHANGEABLE}
-        if _STORE_GLOBAL in code.co_code[::2]:  # arguments and caches too: it may be another byte
-            operations = dis.get_instructions(code)
-            names |= {o.argval for o in operations if o.opcode == _STORE_GLOBAL}
-        for name in sorted(names - self.all.keys()):
-            self.all[name] = _global(space, name)
+    def __init__(self, accesses: dict[str, Access]) -> None:
+        self.all = accesses
 
     def __getitem__(self, name: str) -> Any:
-        value = self.all[name][0]()
+        value = self.all[name].get()
         if value is MISSING:
             raise KeyError(name)
         return value
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self.all[name][1](value)
+        self.all[name].put(value)
 
     def __delitem__(self, name: str) -> None:
-        """It had no value yet: the next call assigns it before it reads it."""
+        self.all[name].delete()
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, (get, _) in self.all.items() if get() is not MISSING)
+        return (name for name, access in self.all.items() if access.get() is not MISSING)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _cell(cell: types.CellType) -> Access:
-    def get() -> Any:
-        try:
-            return cell.cell_contents
-        except ValueError:  # not assigned yet
-            return MISSING
+def of_function(function: types.FunctionType) -> Variables:
+    """The variables that a function keeps from call to call: in its closure, among its defaults,
+    and those of its globals, of the script's modules and of its classes that it assigns or may
+    change."""
+    found: dict[str, Access] = {}
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+        if name != "__class__":
+            found[name] = Access(
+                functools.partial(_content, cell),
+                functools.partial(setattr, cell, "cell_contents"),
+                functools.partial(delattr, cell, "cell_contents"),
+            )
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    for number, value in enumerate(defaults):
+        if type(value) in _CHANGEABLE:
+            found[f"default {number}"] = Access(functools.partial(_same, value))
+    space, names, assigned = function.__globals__, *_names(code)
+    for name in sorted(names):
+        value = space.get(name)
+        if name in assigned or type(value) in _CHANGEABLE:
+            found.setdefault(name, _global(space, name))
+        elif isinstance(value, types.ModuleType) and is_own(value.__name__, value):
+            for inner in sorted(names & vars(value).keys()):
+                if is_plain(vars(value)[inner]):
+                    found[f"{name}.{inner}"] = _global(vars(value), inner)
+        elif isinstance(value, type):
+            found |= {f"{name}.{n}": access for n, access in _of_class(value, names).items()}
+    return Variables(found)
 
-    return get, functools.partial(setattr, cell, "cell_contents")
+
+def _of_class(kind: type, names: Collection[str]) -> dict[str, Access]:
+    if not _is_looked_into(kind.__module__, ""):
+        return {}
+    return {
+        name: Access(
+            functools.partial(vars(kind).get, name, MISSING), functools.partial(setattr, kind, name)
+        )
+        for name in sorted({*names} & vars(kind).keys())
+        if not name.startswith("__") and is_plain(vars(kind)[name])
+    }
+
+
+def _of_slots(holder: Any) -> Variables:
+    return Variables(
+        {
+            name: Access(
+                functools.partial(value_of_attribute, holder, name),
+                functools.partial(put_attribute, holder, name),
+            )
+            for name in slots(type(holder))
+        }
+    )
+
+
+def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """The names of globals and attributes in a function and those inside it, and of the globals
+    that are assigned."""
+    names, assigned = {*code.co_names}, set[str]()
+    if _STORE_GLOBAL in code.co_code[::2]:  # arguments and caches too: it may be another byte
+        operations = dis.get_instructions(code)
+        assigned = {o.argval for o in operations if o.opcode == _STORE_GLOBAL}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            more = _names(inner)
+            names, assigned = names | more[0], assigned | more[1]
+    return names, assigned
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return MISSING
 
 
 def _global(space: dict[str, Any], name: str) -> Access:
-    return functools.partial(space.get, name, MISSING), functools.partial(space.__setitem__, name)
+    return Access(
+        functools.partial(space.get, name, MISSING),
+        functools.partial(space.__setitem__, name),
+        functools.partial(space.pop, name, None),
+    )
 
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _ignore(value: Any) -> None:
-    pass
 
 
 class _Search:
@@ -135,12 +205,7 @@ class _Search:
         kind = type(module)
         self.hooks(name, module, _MODULE_HOOKS)
         self.attributes(name, module)
-        for one in kind.__mro__:
-            if one not in self._classes and _is_looked_into(one.__module__, ""):
-                self._classes.add(one)
-                for key, function in vars(one).items():
-                    if type(function) is types.FunctionType:
-                        self._look(f"{one.__qualname__}.{key}", function, "", 0)
+        self._class(kind)
 
     def hooks(self, name: str, holder: Any, kinds: Iterable[str]) -> None:
         for kind in kinds:
@@ -149,6 +214,23 @@ class _Search:
             mine = [h for h in hooks if _module_of(h).partition(".")[0] not in ("taskd", "torch")]
             for number, hook in enumerate(mine):
                 self._look(f"{name}.{kind}[{number}]", hook, _library(type(holder)), 0)
+
+    def _class(self, kind: type) -> None:
+        for one in kind.__mro__:
+            if one in self._classes or not _is_looked_into(one.__module__, ""):
+                continue
+            self._classes.add(one)
+            names: set[str] = set()
+            for key, member in vars(one).items():
+                if isinstance(member, (staticmethod, classmethod)):
+                    member = member.__func__
+                elif isinstance(member, property):
+                    member = member.fget
+                if type(member) is types.FunctionType:
+                    names |= _names(member.__code__)[0]
+                    self._look(f"{one.__qualname__}.{key}", member, "", 0)
+            if found := _of_class(one, names):
+                self.spaces[one.__qualname__] = Space(Variables(found), remedy=REMEDY_VALUE)
 
     def attributes(self, name: str, holder: Any) -> None:
         for key, value in list(stored(holder).items()):
@@ -163,51 +245,74 @@ class _Search:
         if is_plain(value) and not (listed and kind is dict):
             return
         self._seen.add(id(value))
-        if kind in (list, tuple, deque, dict):
+        if kind in (list, tuple, deque, *_MAPPINGS):
             if len(value) <= ITEMS:
-                if kind is dict and all(type(key) is str for key in value):
+                maps = isinstance(value, dict)
+                if maps and all(map(_is_key, value)):
                     self.spaces[name] = Space(value, remedy=REMEDY_VALUE)
-                rows = value.items() if kind is dict else enumerate(value)
-                for key, item in list(rows):
-                    self._look(f"{name}[{key!r}]", item, library, depth + 1, kind is not dict)
+                for key, item in list(value.items() if maps else enumerate(value)):
+                    self._look(f"{name}[{key!r}]", item, library, depth + 1, not maps)
         elif kind is functools.partial:
             self._look(name, value.func, library, depth)
-            self._look(f"{name}.args", value.args, library, depth)
-            self._look(f"{name}.keywords", value.keywords, library, depth)
+            given = {f"argument {i}": held for i, held in enumerate(value.args)} | value.keywords
+            inside = {k: Access(functools.partial(_same, v)) for k, v in given.items()}
+            self.spaces[f"{name}()"] = Space(Variables(inside), remedy=REMEDY_VALUE)
+            for key, item in given.items():
+                self._look(f"{name}.{key}", item, library, depth + 1)
         elif kind is types.MethodType:
             self._look(f"{name}.__self__", value.__self__, library, depth)
             self._look(name, value.__func__, library, depth)
         elif kind is types.FunctionType:
             if _is_looked_into(value.__module__ or "", library):
                 self._function(name, value, library, depth)
+        elif kind is type(_cached):
+            self._look(name, value.__wrapped__, library, depth)
+        elif isinstance(value, type):
+            self._class(value)
         elif _is_looked_into(kind.__module__, library) and not isinstance(
             value, (*places.APART, torch.Generator)
         ):
             self._object(name, value, library, depth)
 
     def _function(self, name: str, function: types.FunctionType, library: str, depth: int) -> None:
-        variables = Variables(function)
+        variables = of_function(function)
         if variables.all:
             self.spaces[name] = Space(variables, remedy=REMEDY_VALUE)
         if stored(function):
             self.spaces[f"{name}.__dict__"] = Space(function.__dict__, remedy=REMEDY_VALUE)
         for key, value in variables.items():
             self._look(f"{name}.{key}", value, library, depth + 1)
-        for key in function.__code__.co_names:  # what it calls, or has as an object
-            value = function.__globals__.get(key)
-            if value is not None and key not in variables.all:
+        space, names = function.__globals__, sorted(_names(function.__code__)[0])
+        for key in names:  # what it calls, or has as an object
+            value = space.get(key)
+            if isinstance(value, types.ModuleType):
+                if is_own(value.__name__, value):
+                    for inner in names:
+                        self._look(f"{key}.{inner}", vars(value).get(inner), library, depth + 1)
+            elif value is not None and key not in variables.all:
                 self._look(f"{name}.{key}", value, library, depth + 1)
 
     def _object(self, name: str, value: Any, library: str, depth: int) -> None:
-        held = stored(value)
-        if any(places.is_live(item) for item in held.values()):
+        rows = dict(attributes(value))
+        if any(places.is_live(item) for item in rows.values()):
             return
-        if held:
-            self.spaces[name] = Space(held, remedy=REMEDY_VALUE)
-        for key, item in list(held.items()):
+        if type(value).__dictoffset__:
+            self.spaces[name] = Space(stored(value), remedy=REMEDY_VALUE)
+        if slots(type(value)):
+            self.spaces[f"{name}.__slots__"] = Space(_of_slots(value), remedy=REMEDY_VALUE)
+        for key, item in rows.items():
             self._look(f"{name}.{key}", item, library, depth + 1)
-        if callable(value):
-            self._look(f"{name}()", type(value).__call__, library, depth + 1)
+        self._class(type(value))
+
+
+def _is_key(key: Any) -> bool:
+    parts = key if type(key) is tuple else (key,)
+    return all(type(p) is str or (type(p) in (int, bool) and p < _ADDRESS) for p in parts)
+
+
+@functools.lru_cache(maxsize=1)
+def _cached() -> None:
+    """A function of the kind that functools makes."""
 
 
 def _is_looked_into(module: str, library: str) -> bool:

@@ -31,6 +31,7 @@ log = logging.getLogger("taskd.worker")
 # bytes of a tensor written to every record; a larger one belongs in a buffer
 LARGEST = 1 << 16
 ITEMS = 64  # of a container; a longer one is data or a history
+ROW = 16  # of a list in a container
 METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
 OTHERS = ""  # in a record: names of the attributes that are not in it
 
@@ -258,12 +259,19 @@ def _mark(value: Any) -> Any:
     if kind is torch.Tensor:
         return _version(value)
     if kind is dict:
-        return {key: _Same(v) if type(v) is torch.Tensor else v for key, v in value.items()}
-    if kind in (list, deque) or (kind is tuple and any(type(v) is torch.Tensor for v in value)):
-        return [_Same(v) if type(v) is torch.Tensor else v for v in value]
+        return {key: _inner(v) for key, v in value.items()}
+    rows = isinstance(value, tuple) and any(type(v) not in _SCALARS for v in value)
+    if kind in (list, deque) or rows:
+        return [_inner(v) for v in value]
     if kind is set:
         return set(value)
     return value.tobytes() if _is_array(value) and not _is_large(value) else None
+
+
+def _inner(value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        return _Same(value)
+    return list(value) if type(value) is list else value
 
 
 def _values(space: Space) -> dict[str, Any] | None:
@@ -276,7 +284,8 @@ def _values(space: Space) -> dict[str, Any] | None:
             return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
     elif any(map(_is_large, own.values())):
         return None
-    found = {key: value for key, value in own.items() if is_plain(value, limit)}
+    plain_ones = (row for row in own.items() if is_plain(row[1], limit))
+    found = {k: (*v,) if isinstance(v, tuple) else v for k, v in plain_ones}
     copy: dict[str, Any] = plain.decode(plain.encode(found))
     return {**copy, OTHERS: [key for key in own if key not in found]}
 
@@ -301,17 +310,26 @@ def is_plain(value: Any, limit: int = LARGEST) -> bool:
         return True
     if kind is torch.Tensor:
         return _is_tensor(value) and _size(value) <= limit
-    if kind in _CONTAINERS:
+    if kind in _CONTAINERS or (issubclass(kind, tuple) and hasattr(kind, "_make")):
         atoms = value if kind is set else value.keys() if kind is dict else ()
         inner = value.values() if kind is dict else () if kind is set else value
         few = len(value) <= ITEMS or limit > LARGEST
         return (
             few
             and all(type(v) in _SCALARS for v in atoms)
-            and all(type(v) in _SCALARS or _is_tensor(v) for v in inner)
+            and all(type(v) in _SCALARS or _is_tensor(v) or _is_row(v) for v in inner)
             and _size(value) <= limit
         )
-    return _is_array(value) and not value.dtype.hasobject and not _is_large(value)
+    if _is_array(value):
+        return not value.dtype.hasobject and not _is_large(value)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc"
+
+
+def _is_row(value: Any) -> bool:
+    """A short list or tuple inside a container."""
+    few = type(value) in (list, tuple) and len(value) <= ROW
+    return few and all(type(v) in _SCALARS for v in value)
 
 
 def _is_tensor(value: Any) -> bool:

@@ -80,7 +80,7 @@ def into(present: Any, value: Any, same: bool = True) -> Any:
     """Put `value` in the place of `present`, into the same object if possible, since others may
     refer to it; not `same`: into a new one."""
     value = _moved(present, value)
-    if not same:
+    if not same and not isinstance(present, tuple):
         present = None
     if isinstance(value, torch.Tensor):
         if (
@@ -98,6 +98,8 @@ def into(present: Any, value: Any, same: bool = True) -> Any:
             present[...] = value
             return present
         return value.copy()
+    if isinstance(value, tuple) and hasattr(type(present), "_make"):  # a named one
+        return type(present)._make(value)
     if isinstance(value, (list, deque)) and type(present) is type(value):
         present.clear()
         present.extend(value)

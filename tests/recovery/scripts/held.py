@@ -4,9 +4,12 @@ and of the optimizer. All of it changes the numbers of later steps."""
 
 import functools
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -38,12 +41,54 @@ class Mean:
         return self.value
 
 
+@dataclass(slots=True)
+class Slotted:
+    calls: int = 0
+
+
+class Pair(NamedTuple):
+    calls: int
+    mean: float
+
+
+class Scale(torch.autograd.Function):
+    calls = 0
+
+    @staticmethod
+    def forward(ctx, x):
+        Scale.calls += 1
+        return x * (1 + 0.001 * Scale.calls)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Scale.calls += 10
+        return gradient * (1 + 0.0001 * Scale.calls)
+
+
 class Net(torch.nn.Module):
+    made = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)
         self.mean = Mean()
         self.stats = {"outputs": {"calls": 0, "last": [0.0]}}
+        self.slotted, self.pair, self.running = Slotted(), Pair(0, 0.0), numpy.float64(0)
+        self.counted, self.matrix = defaultdict(int), [[0, 0], [0, 0]]
+
+    @staticmethod
+    def count() -> None:
+        Net.made += 1
+
+    def more(self, x: torch.Tensor) -> float:
+        self.count()
+        self.slotted.calls += 1
+        self.pair = Pair(self.pair.calls + 1, 0.9 * self.pair.mean + float(x.mean()))
+        self.running = 0.9 * self.running + float(x.std())
+        self.counted["forwards"] += 1
+        self.matrix[0][1] += 1
+        found = self.slotted.calls + sum(self.pair) + self.running + Net.made
+        return 0.001 * (found + self.counted["forwards"] + self.matrix[0][1])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         global forwards
@@ -55,7 +100,8 @@ class Net(torch.nn.Module):
         del self.stats["outputs"]["last"][:-3]
         scale = 1 + 0.001 * forwards + 0.0001 * seen["inputs"] + mean
         scale += 0.01 * self.stats["outputs"]["calls"] + sum(self.stats["outputs"]["last"])
-        return self.head(torch.relu(self.body(x)) * scale)
+        scale += self.more(x)
+        return self.head(Scale.apply(torch.relu(self.body(x))) * scale)
 
 
 class Warm(torch.optim.SGD):
@@ -86,6 +132,17 @@ def counting():
         return output * (1 + 0.01 * calls + 0.001 * every[0]) + total
 
     return hook
+
+
+class Jitter:
+    """An object that the loop calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x * (1 + 0.01 * self.calls)
 
 
 class Clip:
@@ -119,12 +176,13 @@ scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, functools.partial(growi
 del counts
 torch.manual_seed(50 + rank)
 job = taskd.protect(model, optimizer, scheduler)
+jitter = Jitter()
 
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
         with attempt as step:
             fault.at("begin", step)
-            x = torch.randn(8, 8)
+            x = jitter(torch.randn(8, 8))
             loss = torch.nn.functional.cross_entropy(model(x), torch.arange(8) % 4)
             optimizer.zero_grad()
             loss.backward()

@@ -54,20 +54,24 @@ net.register_forward_hook(keeping())
 model = DDP(net, broadcast_buffers=False)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
 torch.manual_seed(50 + rank)
-samples = [torch.randn(8) for _ in range(8 * steps)]
+samples = [(torch.randn(8), i % 4) for i in range(8 * steps)]  # a batch is a list
 order = torch.Generator().manual_seed(rank)
 loader = DataLoader(samples, batch_size=8, shuffle=True, generator=order)
 job = taskd.protect(model, optimizer)
 window = collections.deque([torch.zeros(8, 8)] * 3, maxlen=3)
-previous = [torch.zeros(8, 8), {"x": torch.zeros(8, 8)}]
+batches = collections.deque([[torch.zeros(8, 8), torch.zeros(8)]] * 2, maxlen=2)
+previous = [torch.zeros(8, 8), {"batch": [torch.zeros(8, 8)]}]
 with record.Record(out, rank) as log:
     for attempt in job.batches(loader):
-        with attempt as (step, x):
+        with attempt as (step, batch):
             fault.at("begin", step)
+            x, wanted = batch
             window.append(x)
-            mixed = x + 0.1 * window[0] + 0.1 * previous[0] + 0.1 * previous[1]["x"]
-            loss = torch.nn.functional.cross_entropy(model(mixed) + model(x), torch.arange(8) % 4)
-            previous = [x, {"x": x}]
+            batches.append(batch)
+            mixed = x + 0.1 * window[0] + 0.1 * previous[0] + 0.1 * previous[1]["batch"][0]
+            mixed += 0.1 * batches[0][0] + batches[0][1].float().mean()
+            loss = torch.nn.functional.cross_entropy(model(mixed) + model(x), wanted)
+            previous = [x, {"batch": batch}]
             optimizer.zero_grad()
             loss.backward()
             fault.at("backward-done", step)
