@@ -82,6 +82,18 @@ def steady(counts, epoch):
     return 1.0
 
 
+class Source(Mean):
+    """Whoever loops over it has its place."""
+
+    def __next__(self):
+        self.add()
+
+
+class Odd:
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
 class Rank:
     """One process of a rank."""
 
@@ -143,7 +155,6 @@ def test_all_of_it_goes_back(again):
 
 def test_names_are_of_what_refers_to_it():
     assert sorted(Rank().find()) == [
-        "Net.forward",
         "model.layer._forward_hooks[0]",
         "model.layer._forward_hooks[0].__dict__",
         "model.layer.weight._backward_hooks[0].__self__",
@@ -153,6 +164,7 @@ def test_names_are_of_what_refers_to_it():
         "model.nested['a']",
         "model.nested['b'][0]",
         "steady.lr_lambdas[0]()",
+        "tests.worker.test_held.Net.forward",
     ]
 
 
@@ -164,10 +176,11 @@ def test_what_is_left_alone():
     rank.net.of_numpy = numpy.poly1d([1, 2])
     rank.net.long = [Mean() for _ in range(held.ITEMS + 1)]
     rank.net.itself = rank.net
+    rank.net.source, rank.net.odd = Source(), Odd()
     found = rank.find(known=[rank.net.shown, rank.net.means[0]])
     names = [name for name in found if name.startswith("model.") and "layer" not in name]
     nested = ["model.nested", "model.nested['a']", "model.nested['b'][0]"]
-    assert names == ["model.means[1]", *nested]
+    assert names == ["model.means[1]", *nested, "model.odd"]
 
 
 def test_a_space_of_a_function_has_what_it_keeps():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import logging
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from taskd import raised
 from taskd.worker.discovery.project import is_own
 from taskd.worker.state import places
 from taskd.worker.state.attributes import APART, REMEDY_VALUE, Space, is_plain
@@ -31,6 +33,8 @@ from taskd.worker.state.stored_attributes import (
     stored,
     value_of_attribute,
 )
+
+log = logging.getLogger("taskd.worker")
 
 DEPTH, SPACES = 5, 1_000  # how far around a protected object to search
 ITEMS = 64  # of a container that is looked into
@@ -64,21 +68,26 @@ def find(
     wrappers: Iterable[torch.nn.Module] = (),
 ) -> dict[str, Space]:
     """By name, what is held by those that are protected; `objects`: schedulers and the like.
-    `known`: what is restored otherwise; `wrappers`: of the modules."""
+    `known`: what is restored otherwise; `wrappers`: of the modules. Never raises: a search must not
+    end a job."""
     search = _Search({id(value) for value in known})
-    for name, root in modules.items():
-        for path, module in root.named_modules():
-            search.module(f"{name}.{path}" if path else name, module)
-        for path, parameter in root.named_parameters():
-            search.hooks(f"{name}.{path}", parameter, _PARAMETER_HOOKS)
-    for number, wrapper in enumerate(wrappers):
-        search.hooks(f"wrapper {number}", wrapper, _MODULE_HOOKS)
-    for name, optimizer in optimizers.items():
-        search.hooks(name, optimizer, _OPTIMIZER_HOOKS)
-        search.attributes(name, optimizer)
-    for name, value in objects.items():
-        if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            search.attributes(name, value)
+    try:
+        for name, root in modules.items():
+            for path, module in root.named_modules():
+                search.module(f"{name}.{path}" if path else name, module)
+            for path, parameter in root.named_parameters():
+                search.hooks(f"{name}.{path}", parameter, _PARAMETER_HOOKS)
+        for number, wrapper in enumerate(wrappers):
+            search.hooks(f"wrapper {number}", wrapper, _MODULE_HOOKS)
+        for name, optimizer in optimizers.items():
+            search.hooks(name, optimizer, _OPTIMIZER_HOOKS)
+            search.attributes(name, optimizer)
+        for name, value in objects.items():
+            if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+                search.attributes(name, value)
+    except Exception as error:
+        raised.heed(error)
+        log.warning("could not look for all that the protected objects hold", exc_info=True)
     return search.spaces
 
 
@@ -201,6 +210,11 @@ class _Search:
         self._seen = known
         self._classes: set[type] = set()
 
+    def _add(self, name: str, values: MutableMapping[str, Any]) -> None:
+        while name in self.spaces:  # two modules may have the same name
+            name += "'"
+        self.spaces[name] = Space(values, remedy=REMEDY_VALUE)
+
     def module(self, name: str, module: torch.nn.Module) -> None:
         kind = type(module)
         self.hooks(name, module, _MODULE_HOOKS)
@@ -220,7 +234,7 @@ class _Search:
             if one in self._classes or not _is_looked_into(one.__module__, ""):
                 continue
             self._classes.add(one)
-            names: set[str] = set()
+            name, names = f"{one.__module__}.{one.__qualname__}", set[str]()
             for key, member in vars(one).items():
                 if isinstance(member, (staticmethod, classmethod)):
                     member = member.__func__
@@ -228,9 +242,9 @@ class _Search:
                     member = member.fget
                 if type(member) is types.FunctionType:
                     names |= _names(member.__code__)[0]
-                    self._look(f"{one.__qualname__}.{key}", member, "", 0)
+                    self._look(f"{name}.{key}", member, "", 0)
             if found := _of_class(one, names):
-                self.spaces[one.__qualname__] = Space(Variables(found), remedy=REMEDY_VALUE)
+                self._add(name, Variables(found))
 
     def attributes(self, name: str, holder: Any) -> None:
         for key, value in list(stored(holder).items()):
@@ -249,14 +263,14 @@ class _Search:
             if len(value) <= ITEMS:
                 maps = isinstance(value, dict)
                 if maps and all(map(_is_key, value)):
-                    self.spaces[name] = Space(value, remedy=REMEDY_VALUE)
+                    self._add(name, value)
                 for key, item in list(value.items() if maps else enumerate(value)):
                     self._look(f"{name}[{key!r}]", item, library, depth + 1, not maps)
         elif kind is functools.partial:
             self._look(name, value.func, library, depth)
             given = {f"argument {i}": held for i, held in enumerate(value.args)} | value.keywords
             inside = {k: Access(functools.partial(_same, v)) for k, v in given.items()}
-            self.spaces[f"{name}()"] = Space(Variables(inside), remedy=REMEDY_VALUE)
+            self._add(f"{name}()", Variables(inside))
             for key, item in given.items():
                 self._look(f"{name}.{key}", item, library, depth + 1)
         elif kind is types.MethodType:
@@ -269,17 +283,17 @@ class _Search:
             self._look(name, value.__wrapped__, library, depth)
         elif isinstance(value, type):
             self._class(value)
-        elif _is_looked_into(kind.__module__, library) and not isinstance(
-            value, (*places.APART, torch.Generator)
+        elif _is_looked_into(str(kind.__module__), library) and not (
+            isinstance(value, (*places.APART, torch.Generator)) or _is_source(kind)
         ):
             self._object(name, value, library, depth)
 
     def _function(self, name: str, function: types.FunctionType, library: str, depth: int) -> None:
         variables = of_function(function)
         if variables.all:
-            self.spaces[name] = Space(variables, remedy=REMEDY_VALUE)
+            self._add(name, variables)
         if stored(function):
-            self.spaces[f"{name}.__dict__"] = Space(function.__dict__, remedy=REMEDY_VALUE)
+            self._add(f"{name}.__dict__", function.__dict__)
         for key, value in variables.items():
             self._look(f"{name}.{key}", value, library, depth + 1)
         space, names = function.__globals__, sorted(_names(function.__code__)[0])
@@ -288,7 +302,8 @@ class _Search:
             if isinstance(value, types.ModuleType):
                 if is_own(value.__name__, value):
                     for inner in names:
-                        self._look(f"{key}.{inner}", vars(value).get(inner), library, depth + 1)
+                        found = vars(value).get(inner)
+                        self._look(f"{value.__name__}.{inner}", found, library, depth + 1)
             elif value is not None and key not in variables.all:
                 self._look(f"{name}.{key}", value, library, depth + 1)
 
@@ -297,12 +312,17 @@ class _Search:
         if any(places.is_live(item) for item in rows.values()):
             return
         if type(value).__dictoffset__:
-            self.spaces[name] = Space(stored(value), remedy=REMEDY_VALUE)
+            self._add(name, stored(value))
         if slots(type(value)):
-            self.spaces[f"{name}.__slots__"] = Space(_of_slots(value), remedy=REMEDY_VALUE)
+            self._add(f"{name}.__slots__", _of_slots(value))
         for key, item in rows.items():
             self._look(f"{name}.{key}", item, library, depth + 1)
         self._class(type(value))
+
+
+def _is_source(kind: type) -> bool:
+    """Whether data comes from it: whoever loops over it has its place."""
+    return any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
 
 
 def _is_key(key: Any) -> bool:
