@@ -2,9 +2,9 @@
 
 Each repair is verified twice. Each rank compares its memory with the record that it was restored
 from. Then, in the repeated step, a rank that was given its state, a new process if there is one,
-sends the input of its first forward, its random numbers and its buffers to a rank whose process has
-lived; that rank computes the same forward, and the results must be equal, bit for bit. A difference
-is a fault of the incident: no rank continues with it.
+sends the input of its first forward, its random numbers, buffers and attributes to a rank whose
+process has lived; that rank computes the same forward, and the results must be equal, bit for bit.
+A difference is a fault of the incident: no rank continues with it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, scatter
+from taskd.worker.state.part import Content
 
 log = logging.getLogger("taskd.worker")
 
@@ -77,8 +78,9 @@ class Forward:
             log.info(INDIVIDUAL, rank.rank, self._name)
         else:
             try:
-                handed = inputs, keywords, rank.random.snapshot(), gather(rank.state.private)
-                data = plain.encode(handed)
+                changed = rank.state.attributes.changed()
+                private = gather(rank.state.private)
+                data = plain.encode((inputs, keywords, rank.random.snapshot(), private, changed))
             except plain.Unrecordable as error:
                 text = (
                     "rank %d: the input of %s cannot be handed to a replica: %s; the forward is not"
@@ -112,17 +114,20 @@ class Forward:
         if rank.state.is_individual():
             _send(b"", self._given)
             return
-        theirs, keywords, random, private = plain.decode(data)
-        own = rank.random.snapshot(), gather(rank.state.private)
+        theirs, keywords, random, private, changed = plain.decode(data)
+        attributes = rank.state.attributes
+        own = rank.random.snapshot(), gather(rank.state.private), plain.encode(attributes.changed())
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         try:
             rank.random.restore(random)
             scatter(private, rank.state.private)
+            attributes.put(Content(plain.encode(changed)))
             # with gradients, as on the other rank: without them torch picks different kernels
             result = digest(module(*_to(theirs, device), **_to(keywords, device)))
         finally:
             rank.random.restore(own[0])
             scatter(own[1], rank.state.private)
+            attributes.put(Content(own[2]))
         _send(result, self._given)
 
 

@@ -244,13 +244,13 @@ class TrainingState:
 
     def is_individual(self) -> bool:
         """Whether another rank's forward over the same input may differ: it depends on more than
-        parameters and buffers."""
+        parameters, buffers and attributes."""
         draws = any(
             places.is_generator(value)
             for module in self._given.all_modules
             for value in vars(module).values()
         )
-        return bool(self.apart or self.replicas.local or draws or self.attributes.changed())
+        return bool(self.apart or self.replicas.local or draws)
 
     # -- structure ---------------------------------------------------------------------------------
 
