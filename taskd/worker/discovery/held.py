@@ -171,6 +171,7 @@ def _of_slots(holder: Any) -> Variables:
     )
 
 
+@functools.cache  # asked once for its variables, once for what it calls
 def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
     """The names of globals and attributes in a function and those inside it, and of the globals
     that are assigned."""

@@ -140,8 +140,8 @@ def like(present: Any, recorded: Any) -> Any:
 
 def into(present: Any, recorded: Any, fresh: bool = False) -> Any:
     """Put the recorded value into `present` if it is of that kind, since others may refer to it;
-    returns the object to use from now on. `fresh`: tensors and arrays inside are new ones: those
-    that are there may be others than those that were recorded, such as the batch."""
+    returns the object to use from now on. `fresh`: what is inside is made anew: there may be
+    another object than was recorded, such as the batch."""
     kind = type(present)
     if isinstance(recorded, torch.Tensor):
         fits = kind is torch.Tensor and not present.requires_grad
