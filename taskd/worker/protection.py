@@ -31,6 +31,7 @@ from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.control_thread import Answers
 from taskd.worker.discovery import held, holders, unseen, unsupported
 from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.discovery.reached import Reached
 from taskd.worker.job import Job
 from taskd.worker.process import belonging, gloo_threads, replacement
 from taskd.worker.repair import choosing
@@ -108,10 +109,10 @@ def _protect(objects: dict[str, Any]) -> Job:
     if numbers:
         state.add(holders.NAME, numbers)
     known = [*objects.values(), *found.objects.values(), *found.generators.values()]
-    spaces = held.find(state.modules, state.optimizers, state.small, known, state.ddps)
-    for name, space in spaces.items():
-        state.attributes.add(name, space)
-    state.parts.arrange()
+    protected = state.modules, state.optimizers, state.small, known, state.ddps
+    variables = LoopVariables(known, settings.refuses_carried(os.environ))
+    script = Reached(state, partial(held.find, *protected), [*known, *state.ddps], variables)
+    script.begin()
     if pipelines:
         state.add("(pipeline schedules)", pipelines)
     shared = Path(os.environ["TASKD_SHARED_DIR"])
@@ -127,7 +128,8 @@ def _protect(objects: dict[str, Any]) -> Job:
         gradients=Gradients(state.optimizers.values()),
         device=devices.of(_device(state)),
         pipelines=pipelines,
-        variables=LoopVariables(known, settings.refuses_carried(os.environ)),
+        variables=variables,
+        script=script,
         node=first,
         verifies=verifies,
     )

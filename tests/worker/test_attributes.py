@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from taskd.worker.state import attributes, plain
+from taskd.worker.state import attributes, looks, plain
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.part import Content
@@ -123,7 +123,7 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
             self.length, self.cache = 0, None
 
         def fill(self, length):
-            self.length, self.cache = length, torch.zeros(length, attributes.LARGEST)
+            self.length, self.cache = length, torch.zeros(length, looks.LARGEST)
 
     module, theirs = Rotary(), Rotary()
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
@@ -152,7 +152,7 @@ def test_a_metric_is_all_state():
     module, theirs = (metric(kind, matrix=torch.zeros(300, 300), seen=[]) for _ in range(2))
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.matrix += 1
-    module.seen += [torch.full((10_000,), float(i)) for i in range(attributes.ITEMS + 1)]
+    module.seen += [torch.full((10_000,), float(i)) for i in range(looks.ITEMS + 1)]
     rows = through_bytes(paused.changed())
     module.seen.append(torch.zeros(1))
     module.matrix += 1
@@ -162,7 +162,7 @@ def test_a_metric_is_all_state():
         assert found.matrix.sum() == 90_000 and [t.mean() for t in found.seen] == [*range(65)]
     module.seen[3] += 1  # in place
     assert through_bytes(paused.changed())["m"]["seen"][3].mean() == 4
-    module.matrix = torch.zeros(attributes.METRIC)
+    module.matrix = torch.zeros(looks.METRIC)
     rows = through_bytes(paused.changed())
     with pytest.raises(WouldDiverge, match="m has a state of [0-9,]+ bytes; up to 4,194,304"):
         put(there, rows)

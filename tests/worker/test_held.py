@@ -15,7 +15,8 @@ from torch import nn
 from taskd.worker.discovery import held
 from taskd.worker.discovery.values import into, like
 from taskd.worker.state import plain
-from taskd.worker.state.attributes import Attributes, Space
+from taskd.worker.state.attributes import Attributes
+from taskd.worker.state.looks import Space
 from taskd.worker.state.part import Content
 from taskd.worker.state.stored_attributes import Exchanges
 from taskd.worker.state.stored_attributes import into as into_attribute
@@ -155,8 +156,10 @@ def test_all_of_it_goes_back(again):
 
 def test_names_are_of_what_refers_to_it():
     assert sorted(Rank().find()) == [
+        "model.layer",
         "model.layer._forward_hooks[0]",
         "model.layer._forward_hooks[0].__dict__",
+        "model.layer.weight.__dict__",
         "model.layer.weight._backward_hooks[0].__self__",
         "model.means[0]",
         "model.means[1]",

@@ -21,6 +21,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from taskd import raised
 from taskd.worker.discovery import reach
+from taskd.worker.discovery.changing import Holder
+from taskd.worker.discovery.reached import Reached
 
 log = logging.getLogger("taskd.worker")
 
@@ -42,6 +44,11 @@ REMEDY = {
         "Loop over job.batches(loader), or draw from job.iterate(loader)"
     ),
 }
+CHANGED = (
+    "a step changes it, and no record has it: after a repair it may have another value. Give it to"
+    " protect(), or keep it in a dict, list or tensor that is given to protect() and changed in"
+    " place"
+)
 
 
 @dataclass
@@ -60,26 +67,40 @@ class Watch:
     """Called after each commit, as long as it is `due`; compares the ends of the second and third
     attempts, when one-time objects exist."""
 
-    def __init__(self, protected: Callable[[], Iterable[torch.Tensor]], looks: bool = True) -> None:
-        """`protected`: gives the tensors of `glance`; without `looks` it is never due."""
-        self._protected, self._looks = protected, looks
+    def __init__(
+        self,
+        protected: Callable[[], Iterable[torch.Tensor]],
+        looks: bool = True,
+        reached: Reached | None = None,
+    ) -> None:
+        """`protected`: gives the tensors of `glance`; `reached`: the script's objects; without
+        `looks` it is never due."""
+        self._protected, self._looks, self._reached = protected, looks, reached
         self._commits, self.due = 0, looks
         self._before: Glance | None = None
+        self._had: dict[int, Holder] = {}  # the script's objects then
 
     def committed(self, own: Iterable[Any] = ()) -> None:
         """Note a commit; `own`: iterators of batches()."""
         self._commits += 1
         self.due = self._commits <= 2
+        if self._reached is not None:
+            self._reached.look_again()
         if self._commits == 2:
             self._before = glance(self._protected())
+            self._had = self._reached.glance() if self._reached is not None else {}
         elif self._before is not None:
-            for text in describe(compare(self._before, self._protected(), own), reach.of_caller()):
+            texts = describe(compare(self._before, self._protected(), own), reach.of_caller())
+            if self._reached is not None and (left := self._reached.unrecorded(self._had)):
+                texts.append(f"{few(left)}: {CHANGED}")
+            for text in texts:
                 log.warning("not seen by taskd: %s", text)
-            self._before = None
+            self._before, self._had = None, {}
 
     def repaired(self) -> None:
         """Start over after a repair: the two attempts compared must be consecutive."""
-        self._commits, self._before, self.due = min(self._commits, 1), None, self._looks
+        self._commits, self.due = min(self._commits, 1), self._looks
+        self._before, self._had = None, {}
 
 
 def glance(protected: Iterable[torch.Tensor]) -> Glance:
@@ -167,11 +188,15 @@ def describe(found: list[tuple[Any, str]], roots: list[reach.Root]) -> list[str]
         wholes.setdefault(key, {})[owners.get(id(value), named)] = None
     texts = []
     for key, several in wholes.items():
-        few = sorted(several)
-        if len(few) > MOST:
-            few = [f"{', '.join(few[:MOST])} and {len(few) - MOST} more"]
-        texts += [f"{whole}: {REMEDY[key]}" for whole in few]
+        left = sorted(several)
+        left = [few(left)] if len(left) > MOST else left
+        texts += [f"{whole}: {REMEDY[key]}" for whole in left]
     return sorted(texts)
+
+
+def few(names: list[str]) -> str:
+    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
+    return ", ".join(names[:MOST]) + more
 
 
 def _graph(tensor: torch.Tensor) -> Any:

@@ -24,7 +24,8 @@ import torch
 from taskd import raised
 from taskd.worker.discovery.project import is_own
 from taskd.worker.state import places
-from taskd.worker.state.attributes import APART, REMEDY_VALUE, Space, is_plain
+from taskd.worker.state.attributes import APART, REMEDY_VALUE
+from taskd.worker.state.looks import PARAMETER, Space, is_plain
 from taskd.worker.state.stored_attributes import (
     MISSING,
     attributes,
@@ -37,6 +38,7 @@ from taskd.worker.state.stored_attributes import (
 log = logging.getLogger("taskd.worker")
 
 DEPTH, SPACES = 5, 1_000  # how far around a protected object to search
+REACHED = 300  # spaces from the script's variables: ~1 us each in every step
 ITEMS = 64  # of a container that is looked into
 
 _MODULE_HOOKS = (
@@ -66,21 +68,26 @@ def find(
     objects: dict[str, Any],
     known: Iterable[Any],
     wrappers: Iterable[torch.nn.Module] = (),
+    names: Collection[str] = (),
 ) -> dict[str, Space]:
     """By name, what is held by those that are protected; `objects`: schedulers and the like.
-    `known`: what is restored otherwise; `wrappers`: of the modules. Never raises: a search must not
-    end a job."""
-    search = _Search({id(value) for value in known})
+    `known`: what is restored otherwise; `wrappers`: of the modules; `names`: of parameters'
+    attributes, of which there may be none yet. Never raises: a search must not end a job."""
+    search = Search({id(value) for value in known})
     try:
         for name, root in modules.items():
             for path, module in root.named_modules():
                 search.module(f"{name}.{path}" if path else name, module)
             for path, parameter in root.named_parameters():
-                search.hooks(f"{name}.{path}", parameter, _PARAMETER_HOOKS)
+                hooked = search.hooks(f"{name}.{path}", parameter, _PARAMETER_HOOKS)
+                found = f"{name}.{path}{PARAMETER}"
+                if hooked or stored(parameter) or found in names:
+                    search.add(found, parameter.__dict__)
         for number, wrapper in enumerate(wrappers):
-            search.hooks(f"wrapper {number}", wrapper, _MODULE_HOOKS)
+            found = f"wrapper {number}"
+            search.foreign(found, wrapper, search.hooks(found, wrapper, _MODULE_HOOKS))
         for name, optimizer in optimizers.items():
-            search.hooks(name, optimizer, _OPTIMIZER_HOOKS)
+            search.foreign(name, optimizer, search.hooks(name, optimizer, _OPTIMIZER_HOOKS))
             search.attributes(name, optimizer)
         for name, value in objects.items():
             if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
@@ -92,10 +99,10 @@ def find(
 
 
 class Variables(MutableMapping[str, Any]):
-    """Values in several places, by name: how each is read and put."""
+    """Values in several places, by name: how each is read and put. `of`: what they belong to."""
 
-    def __init__(self, accesses: dict[str, Access]) -> None:
-        self.all = accesses
+    def __init__(self, accesses: dict[str, Access], of: Any = None) -> None:
+        self.all, self.of = accesses, of
 
     def __getitem__(self, name: str) -> Any:
         value = self.all[name].get()
@@ -144,7 +151,7 @@ def of_function(function: types.FunctionType) -> Variables:
                     found[f"{name}.{inner}"] = _global(vars(value), inner)
         elif isinstance(value, type):
             found |= {f"{name}.{n}": access for n, access in _of_class(value, names).items()}
-    return Variables(found)
+    return Variables(found, function)
 
 
 def _of_class(kind: type, names: Collection[str]) -> dict[str, Access]:
@@ -167,7 +174,8 @@ def _of_slots(holder: Any) -> Variables:
                 functools.partial(put_attribute, holder, name),
             )
             for name in slots(type(holder))
-        }
+        },
+        holder,
     )
 
 
@@ -205,30 +213,45 @@ def _same(value: Any) -> Any:
     return value
 
 
-class _Search:
-    def __init__(self, known: set[int]) -> None:
+class Search:
+    """`reached`: from the script's variables; its functions are then not looked into, for what a
+    loop's functions carry is known from their source (liveness.py)."""
+
+    def __init__(self, known: set[int], reached: bool = False) -> None:
         self.spaces: dict[str, Space] = {}
-        self._seen = known
+        self._seen, self._reached = known, reached
+        self._most = REACHED if reached else SPACES
         self._classes: set[type] = set()
 
-    def _add(self, name: str, values: MutableMapping[str, Any]) -> None:
+    def add(self, name: str, values: MutableMapping[str, Any], apart: Collection[str] = ()) -> None:
         while name in self.spaces:  # two modules may have the same name
             name += "'"
-        self.spaces[name] = Space(values, remedy=REMEDY_VALUE)
+        self.spaces[name] = Space(values, apart, remedy=REMEDY_VALUE, reached=self._reached)
 
     def module(self, name: str, module: torch.nn.Module) -> None:
         kind = type(module)
-        self.hooks(name, module, _MODULE_HOOKS)
+        self.foreign(name, module, self.hooks(name, module, _MODULE_HOOKS))
         self.attributes(name, module)
         self._class(kind)
 
-    def hooks(self, name: str, holder: Any, kinds: Iterable[str]) -> None:
+    def foreign(self, name: str, holder: Any, hooked: bool) -> None:
+        """What a script has added to an object of torch's; the others have a space already."""
+        kind: Any = type(holder)
+        known = _attributes_of(kind)
+        if kind.__module__.startswith("torch.") and (hooked or not stored(holder).keys() <= known):
+            self.add(name, stored(holder), known)
+
+    def hooks(self, name: str, holder: Any, kinds: Iterable[str]) -> bool:
+        """Whether the script has put any there."""
+        found = False
         for kind in kinds:
             hooks = list((getattr(holder, kind, None) or {}).values())
             # taskd's own come and go
             mine = [h for h in hooks if _module_of(h).partition(".")[0] not in ("taskd", "torch")]
             for number, hook in enumerate(mine):
-                self._look(f"{name}.{kind}[{number}]", hook, _library(type(holder)), 0)
+                found = True
+                self.look(f"{name}.{kind}[{number}]", hook, _library(type(holder)), 0)
+        return found
 
     def _class(self, kind: type) -> None:
         for one in kind.__mro__:
@@ -236,67 +259,75 @@ class _Search:
                 continue
             self._classes.add(one)
             name, names = f"{one.__module__}.{one.__qualname__}", set[str]()
-            for key, member in vars(one).items():
+            if self._reached:
+                names |= vars(one).keys()
+            for key, member in () if self._reached else vars(one).items():
                 if isinstance(member, (staticmethod, classmethod)):
                     member = member.__func__
                 elif isinstance(member, property):
                     member = member.fget
                 if type(member) is types.FunctionType:
                     names |= _names(member.__code__)[0]
-                    self._look(f"{name}.{key}", member, "", 0)
+                    self.look(f"{name}.{key}", member, "", 0)
             if found := _of_class(one, names):
-                self._add(name, Variables(found))
+                self.add(name, Variables(found))
 
     def attributes(self, name: str, holder: Any) -> None:
         for key, value in list(stored(holder).items()):
             if isinstance(key, str) and key not in APART and not key.endswith("_hooks"):
-                self._look(f"{name}.{key}", value, _library(type(holder)), 0)
+                self.look(f"{name}.{key}", value, _library(type(holder)), 0)
 
-    def _look(self, name: str, value: Any, library: str, depth: int, listed: bool = False) -> None:
+    def look(self, name: str, value: Any, library: str, depth: int, listed: bool = False) -> None:
         """`listed`: in a list, of which no space has the items."""
         kind = type(value)
-        if depth > DEPTH or len(self.spaces) >= SPACES or id(value) in self._seen:
+        if depth > DEPTH or len(self.spaces) >= self._most or id(value) in self._seen:
             return
         if is_plain(value) and not (listed and kind is dict):
             return
         self._seen.add(id(value))
+        if self._reached and id(stored(value)) in self._seen:
+            return
         if kind in (list, tuple, deque, *_MAPPINGS):
             if len(value) <= ITEMS:
                 maps = isinstance(value, dict)
                 if maps and all(map(_is_key, value)):
-                    self._add(name, value)
+                    self.add(name, value)
                 for key, item in list(value.items() if maps else enumerate(value)):
-                    self._look(f"{name}[{key!r}]", item, library, depth + 1, not maps)
+                    self.look(f"{name}[{key!r}]", item, library, depth + 1, not maps)
         elif kind is functools.partial:
-            self._look(name, value.func, library, depth)
+            self.look(name, value.func, library, depth)
             given = {f"argument {i}": held for i, held in enumerate(value.args)} | value.keywords
             inside = {k: Access(functools.partial(_same, v)) for k, v in given.items()}
-            self._add(f"{name}()", Variables(inside))
+            self.add(f"{name}()", Variables(inside))
             for key, item in given.items():
-                self._look(f"{name}.{key}", item, library, depth + 1)
+                self.look(f"{name}.{key}", item, library, depth + 1)
         elif kind is types.MethodType:
-            self._look(f"{name}.__self__", value.__self__, library, depth)
-            self._look(name, value.__func__, library, depth)
+            self.look(f"{name}.__self__", value.__self__, library, depth)
+            self.look(name, value.__func__, library, depth)
+        elif kind is types.FunctionType and self._reached:
+            if stored(value):
+                self.add(f"{name}.__dict__", value.__dict__)
         elif kind is types.FunctionType:
             if _is_looked_into(value.__module__ or "", library):
                 self._function(name, value, library, depth)
         elif kind is type(_cached):
-            self._look(name, value.__wrapped__, library, depth)
+            self.look(name, value.__wrapped__, library, depth)
         elif isinstance(value, type):
             self._class(value)
-        elif _is_looked_into(str(kind.__module__), library) and not (
-            isinstance(value, (*places.APART, torch.Generator)) or _is_source(kind)
+        elif _is_looked_into(str(kind.__module__), library) and (
+            (self._reached and isinstance(value, torch.nn.Module))
+            or not (isinstance(value, (*places.APART, torch.Generator)) or _is_source(kind))
         ):
             self._object(name, value, library, depth)
 
     def _function(self, name: str, function: types.FunctionType, library: str, depth: int) -> None:
         variables = of_function(function)
         if variables.all:
-            self._add(name, variables)
+            self.add(name, variables)
         if stored(function):
-            self._add(f"{name}.__dict__", function.__dict__)
+            self.add(f"{name}.__dict__", function.__dict__)
         for key, value in variables.items():
-            self._look(f"{name}.{key}", value, library, depth + 1)
+            self.look(f"{name}.{key}", value, library, depth + 1)
         space, names = function.__globals__, sorted(_names(function.__code__)[0])
         for key in names:  # what it calls, or has as an object
             value = space.get(key)
@@ -304,21 +335,35 @@ class _Search:
                 if is_own(value.__name__, value):
                     for inner in names:
                         found = vars(value).get(inner)
-                        self._look(f"{value.__name__}.{inner}", found, library, depth + 1)
+                        self.look(f"{value.__name__}.{inner}", found, library, depth + 1)
             elif value is not None and key not in variables.all:
-                self._look(f"{name}.{key}", value, library, depth + 1)
+                self.look(f"{name}.{key}", value, library, depth + 1)
 
     def _object(self, name: str, value: Any, library: str, depth: int) -> None:
         rows = dict(attributes(value))
         if any(places.is_live(item) for item in rows.values()):
             return
-        if type(value).__dictoffset__:
-            self._add(name, stored(value))
+        if isinstance(value, torch.nn.Module):
+            self.add(name, stored(value), APART)
+            self.add(f"{name}._buffers", value._buffers)
+        elif type(value).__dictoffset__:
+            self.add(name, stored(value))
         if slots(type(value)):
-            self._add(f"{name}.__slots__", _of_slots(value))
+            self.add(f"{name}.__slots__", _of_slots(value))
         for key, item in rows.items():
-            self._look(f"{name}.{key}", item, library, depth + 1)
+            self.look(f"{name}.{key}", item, library, depth + 1)
         self._class(type(value))
+
+
+@functools.cache
+def _attributes_of(kind: type) -> frozenset[str]:
+    """The names that occur in a class of torch's: attributes that it has itself."""
+    found = set(APART)
+    for one in kind.__mro__:
+        for member in vars(one).values():
+            if type(member) is types.FunctionType:
+                found |= _names(member.__code__)[0]
+    return frozenset(found)
 
 
 def _is_source(kind: type) -> bool:

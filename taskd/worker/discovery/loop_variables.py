@@ -24,7 +24,14 @@ import torch
 from taskd import raised
 from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
-from taskd.worker.discovery.script import CONSTANT, Own, frames_of
+from taskd.worker.discovery.script import (
+    Own,
+    frames_of,
+    is_constant,
+    is_container,
+    is_drawn,
+    is_shared,
+)
 from taskd.worker.discovery.syntax import Unknown
 from taskd.worker.discovery.values import (
     ITEMS,
@@ -44,6 +51,7 @@ from taskd.worker.state.stored_attributes import (
     MISSING,
     Exchanges,
     put_attribute,
+    stored,
     value_of_attribute,
 )
 
@@ -198,6 +206,20 @@ class LoopVariables:
         plain = (*SCALARS, type(None), type(MISSING))
         return self._given | {id(value) for value in found if type(value) not in plain}
 
+    def covered(self) -> tuple[set[int], set[tuple[int, str]]]:
+        """The ids of the containers that are restored, and (id, name) of the attributes."""
+        seen: dict[types.CodeType, dict[str, Any]] = {}
+        held = {place.name: _value(place, seen) for place in self.places}
+        whole = {
+            id(value) for _, value in reach.find([("", held)], is_container, LONGEST, is_container)
+        }
+        single = {
+            (id(stored(place.get.args[0])), place.get.args[1])
+            for place in self.places
+            if isinstance(place.get, partial) and place.get.func is value_of_attribute
+        }
+        return whole, single
+
     def load_state_dict(self, values: dict[str, Any]) -> None:
         seen: dict[types.CodeType, dict[str, Any]] = {}
         changed: dict[types.CodeType, dict[str, Any]] = {}
@@ -269,18 +291,18 @@ class LoopVariables:
                 # as it was before the loop's first pass: a replacement has no value for it either
                 known = self._loops.get(analysis.loop)
                 unbound = known.get(name, False) if known is not None else value is MISSING
-                skipped = inside or function is not None if unbound else _is_constant(value)
+                skipped = inside or function is not None if unbound else is_constant(value)
                 if skipped:
                     continue
                 file = Path(code.co_filename).name
                 where = f"line {analysis.lines[key]} of {file}"
-                if _is_drawn(value) and not unbound:
+                if is_drawn(value) and not unbound:
                     if id(value) not in self._given:
                         named.append(f"{name} ({where}), a {type(value).__name__}: {DRAWN}")
                         with contextlib.suppress(TypeError):  # it takes no weak reference
                             self._drawn.append(weakref.ref(value))
                     continue
-                if inside and _is_shared(value):
+                if inside and is_shared(value):
                     named.append(f"{name} ({where}): {SHARED}")
                     continue
                 if inside and (id(value) in self._given or not is_changeable(value)):
@@ -336,33 +358,6 @@ def _place(
         get = partial(value_of_attribute, holder, variable)
         put = partial(put_attribute, holder, variable)
     return Place(name, variable, where, inside, get=get, put=put)
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
-    job.iterate()."""
-    if value is MISSING or isinstance(value, CONSTANT):
-        return True
-    if isinstance(value, types.GeneratorType):
-        frame = value.gi_frame
-        return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")
-    return type(value).__module__.startswith("taskd.worker.")
-
-
-def _is_shared(value: Any) -> bool:
-    """Whether it is a SharedMemory, or a Value or Array of multiprocessing."""
-    return type(value).__module__ in (
-        "multiprocessing.shared_memory",
-        "multiprocessing.sharedctypes",
-    )
-
-
-def _is_drawn(value: Any) -> bool:
-    """Whether next() takes something out of it."""
-    if not hasattr(type(value), "__next__"):
-        return False
-    readable = getattr(type(value), "readable", None)  # a file that is written is no source
-    return readable is None or bool(value.readable())
 
 
 def _content(cell: Any) -> Any:

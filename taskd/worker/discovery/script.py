@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import types
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from taskd.worker.discovery import frames
 from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.values import ITEMS, SCALARS
-from taskd.worker.state.stored_attributes import stored
+from taskd.worker.state.stored_attributes import MISSING, stored
 
 CONSTANT = (
     types.ModuleType,
@@ -76,3 +77,34 @@ def frames_of(own: Own) -> list[tuple[types.FrameType, bool]]:
             found.append((frame, asks))
         asks = bool(code.co_flags & _ASKED) or code.co_name == "__next__"
     return found
+
+
+def is_constant(value: Any) -> bool:
+    """Whether it does not change, or is taskd's own: a job, its attempts, the iterators of
+    job.iterate()."""
+    if value is MISSING or isinstance(value, CONSTANT):
+        return True
+    if isinstance(value, types.GeneratorType):
+        frame = value.gi_frame
+        return frame is not None and str(frame.f_globals.get("__name__")).startswith("taskd.")
+    return type(value).__module__.startswith("taskd.worker.")
+
+
+def is_shared(value: Any) -> bool:
+    """Whether it is a SharedMemory, or a Value or Array of multiprocessing."""
+    return type(value).__module__ in (
+        "multiprocessing.shared_memory",
+        "multiprocessing.sharedctypes",
+    )
+
+
+def is_container(kind: type) -> bool:
+    return issubclass(kind, (list, tuple, dict, set, deque))
+
+
+def is_drawn(value: Any) -> bool:
+    """Whether next() takes something out of it."""
+    if not hasattr(type(value), "__next__"):
+        return False
+    readable = getattr(type(value), "readable", None)  # a file that is written is no source
+    return readable is None or bool(value.readable())

@@ -21,6 +21,7 @@ from taskd.messages.values import Position
 from taskd.worker.communication import comm_hooks
 from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.discovery.reached import Reached
 from taskd.worker.repair import device_tasks, trials
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
@@ -57,6 +58,7 @@ class RepairSession(ProtectedRank):
     answered: int = 0  # number of the last interruption answered
     aborter: Aborter | None = None  # for devices whose work has to be stopped
     unrecord: Callable[[], None] | None = None  # see dumping.record
+    script: Reached | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

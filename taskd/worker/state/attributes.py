@@ -13,57 +13,41 @@ METRIC ends a job in which it would have to be restored.
 from __future__ import annotations
 
 import logging
-import sys
-from collections import deque
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.looks import (
+    CONTAINERS,
+    LARGEST,
+    METRIC,
+    PARAMETER,
+    Look,
+    Own,
+    Space,
+    is_large,
+    is_plain,
+    size,
+)
 from taskd.worker.state.part import Content, Values
 from taskd.worker.state.small_state import say_unrecordable
 from taskd.worker.state.stored_attributes import into
 
 log = logging.getLogger("taskd.worker")
 
-# bytes of a tensor written to every record; a larger one belongs in a buffer
-LARGEST = 1 << 16
-ITEMS = 64  # of a container; a longer one is data or a history
-ROW = 16  # of a list in a container
-METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
 OTHERS = ""  # in a record: names of the attributes that are not in it
 
-_SCALARS = (bool, int, float, complex, str, bytes, type(None))
-_CONTAINERS = (list, tuple, dict, set, deque)
 _BASE = frozenset(torch.nn.Module().__dict__)
 # of an optimizer, which the part for its groups and rows records
 _RECORDED = ("defaults", "state", "param_groups")
 APART = _BASE.union(_RECORDED)  # attributes whose objects are recorded by others
 
-REMEDY = "a buffer (register_buffer)"
 REMEDY_STATE = "a tensor in state[parameter]"
 REMEDY_VALUE = "a tensor that is given to protect()"
-Own = list[tuple[str, Any]]
-
-
-class Space:
-    """The attributes of an object, or the variables of a function, by name. `apart`: those that its
-    author has not put there; `limit`: bytes of the tensors in one of them."""
-
-    def __init__(
-        self,
-        attributes: MutableMapping[str, Any],
-        apart: Collection[str] = (),
-        limit: int = LARGEST,
-        remedy: str = REMEDY,
-    ) -> None:
-        self.attributes, self.limit, self.remedy = attributes, limit, remedy
-        self._apart = apart
-
-    def own(self) -> Own:
-        return [row for row in list(self.attributes.items()) if row[0] not in self._apart]
 
 
 class Attributes(Values):
@@ -79,10 +63,15 @@ class Attributes(Values):
     ) -> None:
         super().__init__()
         self._spaces: dict[str, Space] = {}
-        self._seen: dict[str, _Look] = {}
+        self._seen: dict[str, Look] = {}
         # their values before the first change, for a repeat of an earlier step; None for a module
         # with something that cannot be recorded
         self._start: dict[str, dict[str, Any] | None] = {}
+        self._reached: list[str] = []
+        self._drawn: set[str] = set()  # that have changed as data were drawn
+        self._waiting: dict[str, Any] = {}  # what a record has of spaces that are found later
+        # looks for those of these names
+        self.find: Callable[[Collection[str]], dict[str, Space]] = lambda names: {}
         for name, root in modules.items():
             for path, module in root.named_modules():
                 if not type(module).__module__.startswith("torch."):
@@ -104,9 +93,65 @@ class Attributes(Values):
         # it may be a batch
         self._exchanged: set[tuple[str, str]] = set()
 
-    def add(self, name: str, space: Space) -> None:
-        self._spaces[name], self._seen[name] = space, _Look(space)
-        self._start[name] = _values(space)
+    def add(self, name: str, space: Space, late: bool = False) -> None:
+        """Also record a space; one of the name that it had in an earlier pass is forgotten.
+        `late`: a step has made it."""
+        known = self._spaces.get(name)
+        if known is not None and (late or known.attributes is space.attributes):
+            return
+        if known is not None:
+            space.moving = known.moving
+        elif space.reached:
+            self._reached.append(name)
+        self._spaces[name], self._seen[name] = space, Look(space)
+        small = [row for row in space.own() if not (space.reached and is_large(row[1]))]
+        self._start[name] = None if late else _values(space, small)
+        if late:
+            self._changed[name] = 1
+            if name.endswith(PARAMETER):  # which had no attributes
+                self._start[name] = {OTHERS: []}
+        if name in self._waiting:
+            self._put(name, self._waiting.pop(name), {})
+
+    def known(self) -> set[int]:
+        """The ids of what the spaces are of."""
+        return {id(space.attributes) for space in self._spaces.values()}
+
+    def names_of(self, identity: int) -> set[Any] | None:
+        """The names of what is recorded of the object whose attributes, or which itself, has this
+        id; None for one of the data, which are drawn again."""
+        found = set[Any]()
+        for name, space in self._spaces.items():
+            if (
+                id(space.attributes) == identity
+                or id(getattr(space.attributes, "of", None)) == identity
+            ):
+                if name in self._drawn:
+                    return None
+                found |= (_values(space, space.recorded()) or {}).keys() - {OTHERS}
+        return found
+
+    def containers(self) -> set[int]:
+        """The ids of those that are recorded as values."""
+        found = set[int]()
+        for space in self._spaces.values():
+            for _, value in space.own():
+                if type(value) in CONTAINERS and is_plain(value, space.limit):
+                    inner = value.values() if type(value) is dict else value
+                    found |= {id(value), *(id(v) for v in inner if type(v) in CONTAINERS)}
+        return found
+
+    @contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Data are drawn inside."""
+        watched = [name for name in self._reached if name not in self._drawn]
+        for name in watched:
+            if not self._seen[name].holds(self._spaces[name].attributes):
+                self._notice(name, self._spaces[name])
+        yield
+        for name in watched:
+            if not self._seen[name].holds(self._spaces[name].attributes):
+                self._drawn.add(name)
 
     def present(self) -> bool:
         return bool(self._spaces or self._extra)
@@ -123,58 +168,77 @@ class Attributes(Values):
         nothing has."""
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, space in self._spaces.items():
+            if name in self._drawn:
+                rows[name] = {OTHERS: None}
+                continue
             if not self._seen[name].holds(space.attributes):
                 self._notice(name, space)
-            if name in self._changed and (values := _values(space)) is not None:
+            if name in self._changed and (values := _values(space, space.recorded())) is not None:
                 rows[name] = values
-        return rows
+        return rows | self._waiting
 
     def put(self, content: Content) -> None:
         """A module that had not changed by then is set back to its start."""
         rows: dict[str, dict[str, Any]] = plain.decode(content.data)
         written: dict[int, Any] = {}  # two attributes may have one object, and have had two
         for name, module in self._extra.items():
-            if f"{name}()" in rows:
-                module.set_extra_state(rows[f"{name}()"][""])
-        for name, space in self._spaces.items():
-            changed = name in self._changed or not self._seen[name].holds(space.attributes)
-            if name in rows:
-                values: dict[str, Any] | None = rows[name]
-            elif changed and _values(space) is not None:
-                values = self._start[name]
-            else:
-                continue
-            if values is None:
-                continue
-            if isinstance(values[OTHERS], str):
-                raise WouldDiverge(f"{name} {values[OTHERS]}")
-            known = {*values, *values[OTHERS]}
-            for key, value in space.own():
-                if key not in known and is_plain(value, space.limit):
-                    del space.attributes[key]
-            for key in values.keys() - {OTHERS}:
-                present = space.attributes.get(key)
-                same = (
-                    (name, key) not in self._exchanged
-                    and self._seen[name].has(key, present)
-                    and plain.same(written.setdefault(id(present), values[key]), values[key])
-                )
-                space.attributes[key] = into(present, values[key], same)
-            if name in rows:
-                self._changed.setdefault(name, 0)
-            else:
-                self._changed.pop(name, None)
-            self._seen[name] = _Look(space)
+            if (values := rows.pop(f"{name}()", None)) is not None:
+                module.set_extra_state(values[""])
+        if unknown := rows.keys() - self._spaces.keys():
+            for name, space in self.find(unknown).items():
+                if name in unknown:
+                    self.add(name, space)
+        for name in self._spaces:
+            self._put(name, rows.pop(name, None), written)
+        self._waiting = rows
+
+    def _put(self, name: str, row: dict[str, Any] | None, written: dict[int, Any]) -> None:
+        space, values = self._spaces[name], row
+        if values is not None and values[OTHERS] is None:
+            self._drawn.add(name)
+        if name in self._drawn:
+            return
+        if not self._seen[name].holds(space.attributes):
+            self._notice(name, space)
+        start = self._start[name]
+        if values is None and name in self._changed and _values(space, space.recorded()):
+            values = start
+        if values is None:
+            return
+        if isinstance(values[OTHERS], str):
+            raise WouldDiverge(f"{name} {values[OTHERS]}")
+        if space.reached and start is not None:
+            space.moving |= (row or {}).keys() - {OTHERS}
+            # what had not changed by then is as it was in the beginning
+            values = {k: v for k, v in (start | values).items() if k in space.moving or k == OTHERS}
+        known = {*values, *values[OTHERS]}
+        for key, value in space.recorded():
+            if key not in known and is_plain(value, space.limit):
+                del space.attributes[key]
+        for key in values.keys() - {OTHERS}:
+            present = space.attributes.get(key)
+            same = (
+                (name, key) not in self._exchanged
+                and self._seen[name].has(key, present)
+                and plain.same(written.setdefault(id(present), values[key]), values[key])
+            )
+            space.attributes[key] = into(present, values[key], same)
+        if row is not None:
+            self._changed.setdefault(name, 0)
+        else:
+            self._changed.pop(name, None)
+        self._seen[name] = Look(space)
 
     def _notice(self, name: str, space: Space) -> None:
-        before, self._seen[name] = self._seen[name], _Look(space)
+        before, self._seen[name] = self._seen[name], Look(space)
         if self._seen[name].equals(before):  # only something not compared was added or removed
             return
+        space.moving |= self._seen[name].differing(before)
         self._exchanged |= {(name, key) for key in self._seen[name].exchanged(before)}
         self._changed[name] = times = self._changed.get(name, 0) + 1
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)
-        large = [key for key, value in space.own() if _is_large(value)]
+        large = [key for key, value in space.recorded() if is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
         if times == 2 and large and space.limit == LARGEST:
             log.warning(
@@ -187,162 +251,23 @@ class Attributes(Values):
             )
 
 
-class _Look:
-    """The plain ones of a space at one moment. Holds the objects, so that no other can get their
-    identity."""
-
-    def __init__(self, space: Space) -> None:
-        self._count = len(space.attributes)
-        self._rows = [
-            (key, value, _mark(value))
-            for key, value in space.own()
-            if is_plain(value, space.limit) or _is_large(value)
-        ]
-
-    def holds(self, attributes: MutableMapping[str, Any]) -> bool:
-        """Whether nothing has changed since."""
-        for key, value, mark in self._rows:
-            now = attributes.get(key, self)
-            if now is not value and (mark is not None or not _is_equal(now, value)):
-                return False
-            if mark is not None and mark != _mark(now):
-                return False
-        return len(attributes) == self._count
-
-    def has(self, key: str, value: Any) -> bool:
-        """Whether it was this very object."""
-        return any(row[1] is value for row in self._rows if row[0] == key)
-
-    def exchanged(self, before: _Look) -> set[str]:
-        """The names of what was another object before."""
-        known = {key: value for key, value, _ in before._rows}
-        return {key for key, value, _ in self._rows if known.get(key, value) is not value}
-
-    def equals(self, other: _Look) -> bool:
-        return len(self._rows) == len(other._rows) and all(
-            a[0] == b[0]
-            and type(a[1]) is type(b[1])
-            and a[2] == b[2]
-            and (a[1] is b[1] or (a[2] is None and _is_equal(a[1], b[1])))
-            for a, b in zip(self._rows, other._rows, strict=True)
-        )
-
-
-class _Same:
-    """A tensor at one moment, in a mark of a container."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor, self._version = tensor, _version(tensor)
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, _Same) and self._tensor is other._tensor
-        return same and self._version == other._version  # type: ignore[attr-defined]
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _version(tensor: torch.Tensor) -> Any:
-    """Tensors that inference made count no versions: their content, if they are small."""
-    if not tensor.is_inference():
-        return tensor._version
-    return b"" if _is_large(tensor) else plain.encode(tensor)
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    """Of values without a mark; a large array is equal to itself alone."""
-    return type(a) is type(b) and not _is_array(a) and bool(a == b)
-
-
-def _mark(value: Any) -> Any:
-    """A mark that shows in-place changes of an object; None if it has none."""
-    kind = type(value)
-    if kind is torch.Tensor:
-        return _version(value)
-    if kind is dict:
-        return {key: _inner(v) for key, v in value.items()}
-    rows = isinstance(value, tuple) and any(type(v) not in _SCALARS for v in value)
-    if kind in (list, deque) or rows:
-        return [_inner(v) for v in value]
-    if kind is set:
-        return set(value)
-    return value.tobytes() if _is_array(value) and not _is_large(value) else None
-
-
-def _inner(value: Any) -> Any:
-    if type(value) is torch.Tensor:
-        return _Same(value)
-    return list(value) if type(value) is list else value
-
-
-def _values(space: Space) -> dict[str, Any] | None:
-    """A copy of the plain ones, with the names of the OTHERS; None if one is too large. Of a metric
-    whose state is too large, that text alone."""
-    own, limit = dict(space.own()), space.limit
+def _values(space: Space, rows: Own) -> dict[str, Any] | None:
+    """A copy of the plain ones among `rows`, with the names of the OTHERS; None if one is too
+    large. Of a metric whose state is too large, that text alone."""
+    own, limit = dict(rows), space.limit
     if limit == METRIC:
-        if (size := sum(map(_size, own.values()))) > METRIC:
-            text = f"has a state of {size:,} bytes; up to {METRIC:,} are recorded in each step"
+        if (found := sum(map(size, own.values()))) > METRIC:
+            text = f"has a state of {found:,} bytes; up to {METRIC:,} are recorded in each step"
             return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
-    elif any(map(_is_large, own.values())):
+    elif any(map(is_large, own.values())):
         return None
     plain_ones = (row for row in own.items() if is_plain(row[1], limit))
-    found = {k: (*v,) if isinstance(v, tuple) else v for k, v in plain_ones}
-    copy: dict[str, Any] = plain.decode(plain.encode(found))
-    return {**copy, OTHERS: [key for key in own if key not in found]}
+    copied = {k: (*v,) if isinstance(v, tuple) else v for k, v in plain_ones}
+    copy: dict[str, Any] = plain.decode(plain.encode(copied))
+    return {**copy, OTHERS: [key for key in own if key not in copied]}
 
 
 def _limit(module: torch.nn.Module) -> int:
     """Bytes of the tensors in one of its attributes."""
     kinds = ((kind.__module__, kind.__name__) for kind in type(module).__mro__)
     return METRIC if ("torchmetrics.metric", "Metric") in kinds else LARGEST
-
-
-def _size(value: Any) -> int:
-    """Bytes of the tensors in it."""
-    inner = value.values() if type(value) is dict else value if type(value) in _CONTAINERS else ()
-    tensors = (v for v in (value, *inner) if type(v) is torch.Tensor)
-    return sum(t.numel() * t.element_size() for t in tensors)
-
-
-def is_plain(value: Any, limit: int = LARGEST) -> bool:
-    """`limit`: bytes of its tensors."""
-    kind = type(value)
-    if kind in _SCALARS:
-        return True
-    if kind is torch.Tensor:
-        return _is_tensor(value) and _size(value) <= limit
-    if kind in _CONTAINERS or (issubclass(kind, tuple) and hasattr(kind, "_make")):
-        atoms = value if kind is set else value.keys() if kind is dict else ()
-        inner = value.values() if kind is dict else () if kind is set else value
-        few = len(value) <= ITEMS or limit > LARGEST
-        return (
-            few
-            and all(type(v) in _SCALARS for v in atoms)
-            and all(type(v) in _SCALARS or _is_tensor(v) or _is_row(v) for v in inner)
-            and _size(value) <= limit
-        )
-    if _is_array(value):
-        return not value.dtype.hasobject and not _is_large(value)
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc"
-
-
-def _is_row(value: Any) -> bool:
-    """A short list or tuple inside a container."""
-    few = type(value) in (list, tuple) and len(value) <= ROW
-    return few and all(type(v) in _SCALARS for v in value)
-
-
-def _is_tensor(value: Any) -> bool:
-    kind = type(value)
-    return kind is torch.Tensor and not value.requires_grad and value.layout is torch.strided
-
-
-def _is_large(value: Any) -> bool:
-    if type(value) is torch.Tensor:
-        return not value.requires_grad and value.numel() * value.element_size() > LARGEST
-    return _is_array(value) and value.nbytes > LARGEST
-
-
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray

@@ -132,8 +132,11 @@ def state(loader: Any) -> bytes:
     return data if len(data) <= STATE_LIMIT else b""
 
 
-def plan(loader: Any) -> str:
-    """How many batches torch's loaders give, and of which epoch, as the script has set it."""
+def plan(loader: Any, total: int | None) -> str:
+    """Of which steps a pass consists; of torch's loaders how many batches they give, and of which
+    epoch, as the script has set it."""
+    if loader is None:
+        return f"job.steps to step {total}"
     found, inside = [], fabric.inside(loader)
     if isinstance(inside, DataLoader):
         try:
@@ -147,4 +150,4 @@ def plan(loader: Any) -> str:
             if isinstance(sampler, DistributedSampler) and not counts:
                 found.append(f"epoch {sampler.epoch}")
                 break
-    return f" of {', '.join(found)}" if found else ""
+    return f"job.batches of {', '.join(found)}" if found else "job.batches"

@@ -43,7 +43,8 @@ class Loop:
         self.session = session
         self.batches = Batches()
         self.cursor = Cursor()
-        self.draws = Draws(session.random, session.communicators.aside, session.variables.objects)
+        given = session.random, session.communicators.aside, session.variables.objects
+        self.draws = Draws(*given, session.state.attributes.drawing)
         self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
         self.rejoin = Rejoin(session, self.cursor, self.batches)
         self._suspicion = Suspicion(session)
@@ -51,7 +52,7 @@ class Loop:
         self.finite = FiniteCheck(session, self._suspicion)
         self.sharing = Sharing(session, self.attempts, self.batches)
         first = session.agent.incarnation == 0  # a replacement's predecessor has looked
-        self._carried = carried.Watch(partial(memory.tensors, session), first)
+        self._carried = carried.Watch(partial(memory.tensors, session), first, session.script)
         self._elastic = self._tells = settings.elastic(os.environ)
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
@@ -150,12 +151,7 @@ class Loop:
 
     def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
         """The pass that the script begins, as it is compared with other processes'."""
-        if self.cursor.calls:
-            what = "job.call"
-        elif loader is None:
-            what = f"job.steps to step {total}"
-        else:
-            what = f"job.batches{loading.plan(loader)}"
+        what = "job.call" if self.cursor.calls else loading.plan(loader, total)
         return f"{what}, first step {self.start}" if self.start else what
 
     def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
@@ -178,6 +174,8 @@ class Loop:
     def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
         """Find the variables that the loop around this attempt carries; `function`: the one given
         to job.call. Raises WouldDiverge if that is not restored and TASKD_CARRIED=refuse."""
+        if self.session.script is not None:
+            self.session.script.look(loop=True)
         with self.refusing():
             self.session.variables.attach(function)
         if self.session.variables:
@@ -241,7 +239,8 @@ class Loop:
             slot.progress(step, slot.FETCHING)
             state = loading.state(self._loader) if self._stateful else b""
             try:
-                batch = next(self._iterator)
+                with self.session.state.attributes.drawing():
+                    batch = next(self._iterator)
             except StopIteration:
                 with self.refusing():
                     standing.passes.ended(before)

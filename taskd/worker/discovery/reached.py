@@ -1,0 +1,115 @@
+"""The script's own objects that its variables reach, and whose state no state_dict has: meters in a
+dict, a loss that counts, an object that a `with` in the loop changes, a module of globals.
+
+What changes in them is recorded with the attributes (`state/attributes.py`). What a loop's code
+carries by itself is known from its source (`loop_variables.py`); where both find something, both
+record the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from taskd import raised
+from taskd.worker.discovery import changing, held, reach
+from taskd.worker.discovery.changing import Holder
+from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.state.looks import Space
+from taskd.worker.state.training_state import TrainingState
+
+log = logging.getLogger("taskd.worker")
+
+GLOBALS = 200  # of a module; one with more has data
+
+
+class Reached:
+    """Finds them where the script protects, and again where a loop begins, since an object of that
+    name may be another one by then."""
+
+    def __init__(
+        self,
+        state: TrainingState,
+        find: Callable[[Collection[str]], dict[str, Space]],
+        known: Iterable[Any],
+        variables: LoopVariables,
+    ) -> None:
+        """`find`: held.find, for these names; `known`: what is restored otherwise."""
+        self._state, self._find, self._variables = state, find, variables
+        self._known = [part for value in known for part in _parts(value)]
+        # whose state_dict says what they have
+        self._given = {id(v) for v in self._known if not isinstance(v, torch.nn.Module)}
+        # of each frame and module: what a loop leaves in variables that it assigns, such as its
+        # last batch, is no state, and is not held
+        self._names: dict[str, set[str]] = {}
+
+    def begin(self) -> None:
+        self._add(self._find(()))
+        self._state.attributes.find = self._find
+        self.look()
+
+    def look_again(self) -> None:
+        """After a step: it may have made objects that are held, and attributes of parameters."""
+        self._add(self._find(()), late=True)
+
+    def _add(self, spaces: dict[str, Space], late: bool = False) -> None:
+        for name, space in spaces.items():
+            self._state.attributes.add(name, space, late)
+        self._state.parts.arrange()
+
+    def look(self, loop: bool = False) -> None:
+        """`loop`: one begins. Never raises: a search must not end a job."""
+        try:
+            self._look(reach.of_caller(), loop)
+        except Exception as error:
+            raised.heed(error)
+            log.warning("could not look for the script's own objects", exc_info=True)
+
+    def _look(self, roots: list[reach.Root], loop: bool) -> None:
+        search = held.Search({*map(id, self._known)} | self._state.attributes.known(), reached=True)
+        for path, variables in roots:
+            names = {key for key in variables if isinstance(key, str) and key[:2] != "__"}
+            if loop:
+                self._names.setdefault(path, names)
+        for path, value in self._values(roots):
+            search.look(path, value, "", 0)
+        for path, variables in roots:
+            # the variables of __main__, whose path is empty, are a loop's
+            if variables.get("__name__") == path and len(variables) <= GLOBALS:
+                search.add(path, variables, [key for key in variables if key[:2] == "__"])
+        self._add(search.spaces)
+
+    def _values(self, roots: list[reach.Root]) -> Iterator[reach.Root]:
+        for path, variables in roots:
+            names = {key for key in variables if isinstance(key, str) and key[:2] != "__"}
+            for key in sorted(names & self._names.get(path, names)):
+                yield f"{path}.{key}" if path else key, variables[key]
+
+    # -- what is in no record ----------------------------------------------------------------------
+
+    def glance(self) -> dict[int, Holder]:
+        """What the script's objects have now."""
+        roots = reach.of_caller()
+        return changing.look([*self._values(roots), *self._state.modules.items()], self._given)
+
+    def unrecorded(self, before: dict[int, Holder]) -> list[str]:
+        """The names of what has changed since `before` and is in no record."""
+        now = self.glance()
+        attributes, found = self._state.attributes, []
+        whole, single = self._variables.covered()
+        whole |= attributes.containers()
+        for identity, steps in changing.changed(before, now).items():
+            recorded = attributes.names_of(identity)
+            if recorded is None or identity in whole:
+                continue
+            names = recorded | {name for holder, name in single if holder == identity}
+            steps -= {f".{name}" for name in names} | {f"[{name!r}]" for name in names}
+            found += [now[identity].path + step for step in sorted(steps)]
+        return found
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.modules() if isinstance(value, torch.nn.Module) else (value,)

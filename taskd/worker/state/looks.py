@@ -1,0 +1,198 @@
+"""Plain values among attributes, and whether they have changed since they were looked at."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Collection, MutableMapping
+from typing import Any
+
+import torch
+
+from taskd.worker.state import plain
+
+# bytes of a tensor written to every record; a larger one belongs in a buffer
+LARGEST = 1 << 16
+ITEMS = 64  # of a container; a longer one is data or a history
+ROW = 16  # of a list in a container
+PARAMETER = ".__dict__"  # ends the name of the attributes of a parameter
+METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
+
+_SCALARS = (bool, int, float, complex, str, bytes, type(None))
+CONTAINERS = (list, tuple, dict, set, deque)
+REMEDY = "a buffer (register_buffer)"
+Own = list[tuple[str, Any]]
+
+
+class Space:
+    """The attributes of an object, or the variables of a function, by name. `apart`: those that its
+    author has not put there; `limit`: bytes of the tensors in one of them; `reached`: found from
+    the script's variables, so that only what has changed is recorded, for the others may be its
+    process's own, and nothing that changes as data are drawn, for a rank draws them again."""
+
+    def __init__(
+        self,
+        attributes: MutableMapping[str, Any],
+        apart: Collection[str] = (),
+        limit: int = LARGEST,
+        remedy: str = REMEDY,
+        reached: bool = False,
+    ) -> None:
+        self.attributes, self.limit, self.remedy = attributes, limit, remedy
+        self._apart = apart
+        self.reached, self.moving = reached, set[str]()  # the names of those that have changed
+
+    def own(self) -> Own:
+        return [row for row in list(self.attributes.items()) if row[0] not in self._apart]
+
+    def recorded(self) -> Own:
+        return [row for row in self.own() if row[0] in self.moving] if self.reached else self.own()
+
+
+class Look:
+    """The plain ones of a space at one moment. Holds the objects, so that no other can get their
+    identity."""
+
+    def __init__(self, space: Space) -> None:
+        self._count = len(space.attributes)
+        self._rows = [
+            (key, value, mark(value))
+            for key, value in space.own()
+            if is_plain(value, space.limit) or is_large(value)
+        ]
+
+    def holds(self, attributes: MutableMapping[str, Any]) -> bool:
+        """Whether nothing has changed since."""
+        for key, value, was in self._rows:
+            now = attributes.get(key, self)
+            if now is not value and (was is not None or not _is_equal(now, value)):
+                return False
+            if was is not None and was != mark(now):
+                return False
+        return len(attributes) == self._count
+
+    def has(self, key: str, value: Any) -> bool:
+        """Whether it was this very object."""
+        return any(row[1] is value for row in self._rows if row[0] == key)
+
+    def exchanged(self, before: Look) -> set[str]:
+        """The names of what was another object before."""
+        known = {key: value for key, value, _ in before._rows}
+        return {key for key, value, _ in self._rows if known.get(key, value) is not value}
+
+    def equals(self, other: Look) -> bool:
+        same = [row[0] for row in self._rows] == [row[0] for row in other._rows]
+        return same and not self.differing(other)
+
+    def differing(self, before: Look) -> set[str]:
+        """The names of what has changed, come or gone since."""
+        now, was = ({row[0]: row for row in look._rows} for look in (self, before))
+        return (now.keys() ^ was.keys()) | {
+            key for key in now.keys() & was.keys() if not _is_alike(now[key], was[key])
+        }
+
+
+def _is_alike(a: tuple[str, Any, Any], b: tuple[str, Any, Any]) -> bool:
+    return (
+        type(a[1]) is type(b[1])
+        and bool(a[2] == b[2])
+        and (a[1] is b[1] or (a[2] is None and _is_equal(a[1], b[1])))
+    )
+
+
+class _Same:
+    """A tensor at one moment, in a mark of a container."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._version = tensor, _version(tensor)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Same) and self._tensor is other._tensor
+        return same and self._version == other._version  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _version(tensor: torch.Tensor) -> Any:
+    """Tensors that inference made count no versions: their content, if they are small."""
+    if not tensor.is_inference():
+        return tensor._version
+    return b"" if is_large(tensor) else plain.encode(tensor)
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    """Of values without a mark; a large array is equal to itself alone."""
+    return type(a) is type(b) and not _is_array(a) and bool(a == b)
+
+
+def mark(value: Any) -> Any:
+    """A mark that shows in-place changes of an object; None if it has none."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return _version(value)
+    if kind is dict:
+        return {key: _inner(v) for key, v in value.items()}
+    rows = isinstance(value, tuple) and any(type(v) not in _SCALARS for v in value)
+    if kind in (list, deque) or rows:
+        return [_inner(v) for v in value]
+    if kind is set:
+        return set(value)
+    return value.tobytes() if _is_array(value) and not is_large(value) else None
+
+
+def _inner(value: Any) -> Any:
+    if type(value) is torch.Tensor:
+        return _Same(value)
+    return list(value) if type(value) is list else value
+
+
+def size(value: Any) -> int:
+    """Bytes of the tensors in it."""
+    inner = value.values() if type(value) is dict else value if type(value) in CONTAINERS else ()
+    tensors = (v for v in (value, *inner) if type(v) is torch.Tensor)
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def is_plain(value: Any, limit: int = LARGEST) -> bool:
+    """`limit`: bytes of its tensors."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if kind is torch.Tensor:
+        return _is_tensor(value) and size(value) <= limit
+    if kind in CONTAINERS or (issubclass(kind, tuple) and hasattr(kind, "_make")):
+        atoms = value if kind is set else value.keys() if kind is dict else ()
+        inner = value.values() if kind is dict else () if kind is set else value
+        few = len(value) <= ITEMS or limit > LARGEST
+        return (
+            few
+            and all(type(v) in _SCALARS for v in atoms)
+            and all(type(v) in _SCALARS or _is_tensor(v) or _is_row(v) for v in inner)
+            and size(value) <= limit
+        )
+    if _is_array(value):
+        return not value.dtype.hasobject and not is_large(value)
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc"
+
+
+def _is_row(value: Any) -> bool:
+    """A short list or tuple inside a container."""
+    few = type(value) in (list, tuple) and len(value) <= ROW
+    return few and all(type(v) in _SCALARS for v in value)
+
+
+def _is_tensor(value: Any) -> bool:
+    kind = type(value)
+    return kind is torch.Tensor and not value.requires_grad and value.layout is torch.strided
+
+
+def is_large(value: Any) -> bool:
+    if type(value) is torch.Tensor:
+        return not value.requires_grad and value.numel() * value.element_size() > LARGEST
+    return _is_array(value) and value.nbytes > LARGEST
+
+
+def _is_array(value: Any) -> bool:
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
