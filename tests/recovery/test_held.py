@@ -5,10 +5,11 @@ from tests.recovery import training
 FAULTS = "1:3:tail:kill,0:7:backward-done:kill,1:11:begin:kill,0:12:tail:kill,1:13:tail:raise"
 
 
-@pytest.mark.parametrize("script", ["held.py", "kept_batches.py"])
+@pytest.mark.parametrize("script", ["held.py", "kept_batches.py", "reached.py"])
 def test_what_no_state_dict_has_is_as_it_was(tmp_path, reference, script):
-    result = training.taskd(tmp_path / "job", 2, script, "16", faults=FAULTS)
-    training.assert_equal(result, reference(2, script, "16"), 2)
+    result = training.taskd(tmp_path / "job", 2, script, "15", faults=FAULTS)
+    training.assert_equal(result, reference(2, script, "15"), 2)
+    assert "not seen by taskd" not in result.output
 
 
 def test_a_forward_that_depends_on_it_is_verified(tmp_path, reference):

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from taskd import raised
-from taskd.worker.discovery import reach
+from taskd.worker.discovery import changing, reach
 from taskd.worker.discovery.changing import Holder
 from taskd.worker.discovery.reached import Reached
 
@@ -29,6 +29,9 @@ log = logging.getLogger("taskd.worker")
 # objects searched around an iterator of batches() for the one that it draws from
 HELD = 200
 MOST = 5  # objects that are named one by one
+# tensors whose content is sampled, in ~5 us each: their versions do not show writes through .data
+# and through NumPy's view
+SAMPLED = 2_000
 
 REMEDY = {
     "written": (
@@ -55,10 +58,10 @@ CHANGED = (
 class Glance:
     """What was alive at the end of an attempt."""
 
-    # (tensor, its version)
-    written: dict[int, tuple[weakref.ref[torch.Tensor], int]] = field(default_factory=dict)
+    # (tensor, its version and a sample of its content)
+    written: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = field(default_factory=dict)
     # (iterator, number of batches given)
-    drawn: dict[int, tuple[weakref.ref[Any], int]] = field(default_factory=dict)
+    drawn: dict[int, tuple[weakref.ref[Any], Any]] = field(default_factory=dict)
     computed: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     node: int = 0  # the last number that autograd had given to a graph node
 
@@ -114,8 +117,10 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if _graph(value) is not None:
                 seen.computed.append(weakref.ref(value))
-            elif not value.is_inference() and value._version and _memory(value) not in known:
-                seen.written[id(value)] = (weakref.ref(value), value._version)
+            elif not value.is_inference() and _memory(value) not in known:
+                few = len(seen.written) < SAMPLED
+                mark = value._version, changing.sample(value.detach()) if few else ""
+                seen.written[id(value)] = (weakref.ref(value), mark)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)
     return seen
@@ -146,7 +151,7 @@ def compare(
                 value is not None
                 and was is not None
                 and was[0]() is value
-                and count > was[1]
+                and count != was[1]
                 and identity not in ours
             ):
                 found.append((value, kind))

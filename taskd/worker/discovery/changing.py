@@ -130,6 +130,15 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", inner) for name, inner in attributes(value))
 
 
+def sample(array: Any) -> str:
+    """Some numbers of a NumPy array, or of a tensor."""
+    tensor = isinstance(array, torch.Tensor)
+    if tensor and (array.device.type == "meta" or not array.is_contiguous() or array.is_complex()):
+        return ""
+    flat = array.reshape(-1)
+    return repr(flat[:: max(1, len(flat) // SAMPLE)].tolist())
+
+
 def _token(value: Any) -> str:
     """A text that changes if the value does; nothing for what is looked into or cannot be told."""
     kind = type(value)
@@ -139,10 +148,7 @@ def _token(value: Any) -> str:
         return repr(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
-        if value.dtype.hasobject or not value.size:
-            return repr(value.shape)
-        flat = value.reshape(-1)
-        return repr(flat[:: max(1, flat.size // SAMPLE)].tolist())
+        return repr(value.shape) if value.dtype.hasobject else sample(value)
     if kind.__module__ == "builtins" and kind.__name__.endswith("iterator"):
         return repr(operator.length_hint(value, -1))
     if not isinstance(value, torch.nn.Module) and _is_object(value):

@@ -46,6 +46,10 @@ _BASE = frozenset(torch.nn.Module().__dict__)
 _RECORDED = ("defaults", "state", "param_groups")
 APART = _BASE.union(_RECORDED)  # attributes whose objects are recorded by others
 
+MADE = (
+    "was made in a step, and steps change it: a replaced rank would make another one. Make it"
+    " before protect()"
+)
 REMEDY_STATE = "a tensor in state[parameter]"
 REMEDY_VALUE = "a tensor that is given to protect()"
 
@@ -68,7 +72,9 @@ class Attributes(Values):
         # with something that cannot be recorded
         self._start: dict[str, dict[str, Any] | None] = {}
         self._reached: list[str] = []
-        self._drawn: set[str] = set()  # that have changed as data were drawn
+        # spaces that have changed as data were drawn: their values as the pass began, if known
+        self._drawn: dict[str, dict[str, Any] | None] = {}
+        self._late: set[str] = set()  # made in a step, and not yet seen to change
         self._waiting: dict[str, Any] = {}  # what a record has of spaces that are found later
         # looks for those of these names
         self.find: Callable[[Collection[str]], dict[str, Space]] = lambda names: {}
@@ -110,6 +116,8 @@ class Attributes(Values):
             self._changed[name] = 1
             if name.endswith(PARAMETER):  # which had no attributes
                 self._start[name] = {OTHERS: []}
+            else:
+                self._late.add(name)
         if name in self._waiting:
             self._put(name, self._waiting.pop(name), {})
 
@@ -151,7 +159,29 @@ class Attributes(Values):
         yield
         for name in watched:
             if not self._seen[name].holds(self._spaces[name].attributes):
-                self._drawn.add(name)
+                moving = self._follow(name)
+                start = None if name in self._changed else self._start[name]
+                self._drawn[name] = start and {k: v for k, v in start.items() if k in moving}
+
+    def pass_begins(self) -> None:
+        for name in self._drawn:
+            self._follow(name)
+            self._drawn[name] = _values(self._spaces[name], self._spaces[name].recorded())
+
+    def _follow(self, name: str) -> set[str]:
+        """The names of what has ever changed in a space."""
+        space, before = self._spaces[name], self._seen[name]
+        now = self._seen[name] = Look(space)
+        space.moving |= now.differing(before)
+        return space.moving
+
+    def draw_again(self) -> None:
+        """This process will draw the data of a pass again: from its beginning."""
+        for name, values in self._drawn.items():
+            space = self._spaces[name]
+            for key in (values or {}).keys() - {OTHERS}:
+                value = (values or {})[key]
+                space.attributes[key] = into(space.attributes.get(key), value)
 
     def present(self) -> bool:
         return bool(self._spaces or self._extra)
@@ -169,7 +199,7 @@ class Attributes(Values):
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, space in self._spaces.items():
             if name in self._drawn:
-                rows[name] = {OTHERS: None}
+                rows[name] = (self._drawn[name] or {}) | {OTHERS: None}
                 continue
             if not self._seen[name].holds(space.attributes):
                 self._notice(name, space)
@@ -195,7 +225,8 @@ class Attributes(Values):
     def _put(self, name: str, row: dict[str, Any] | None, written: dict[int, Any]) -> None:
         space, values = self._spaces[name], row
         if values is not None and values[OTHERS] is None:
-            self._drawn.add(name)
+            space.moving |= values.keys() - {OTHERS}
+            self._drawn.setdefault(name, values)
         if name in self._drawn:
             return
         if not self._seen[name].holds(space.attributes):
@@ -238,6 +269,9 @@ class Attributes(Values):
         self._changed[name] = times = self._changed.get(name, 0) + 1
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)
+        if name in self._late:
+            self._late.remove(name)
+            log.warning("not protected: %s %s", name, MADE)
         large = [key for key, value in space.recorded() if is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
         if times == 2 and large and space.limit == LARGEST:

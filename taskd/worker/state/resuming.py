@@ -15,6 +15,7 @@ from taskd.worker.state.batches import Batches
 from taskd.worker.state.content import fingerprint
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.random_state import RandomState
+from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
@@ -41,6 +42,7 @@ class Carrier(Protocol):
     """The process that reads a loader: a ProtectedRank."""
 
     random: RandomState
+    state: TrainingState
 
     @property
     def rank(self) -> int: ...
@@ -112,6 +114,8 @@ class Resuming:
         # an away rank's loader shares ours
         without = objects if attributes and self.rank == self.carrier.rank else None
         places.put_place(loader, entry.loader, without)
+        if self.rank == self.carrier.rank:
+            self.carrier.state.attributes.draw_again()
         before = entry.start
         # a batch may depend on what was loaded before it; without workers the step's own tells,
         # where there is one. Where the loop changes what the loader reads, the one before cannot

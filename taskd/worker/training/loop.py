@@ -102,6 +102,7 @@ class Loop:
             session.agent.report(from_rank.StepsPlanned, self._end)
         self.batches.clear()
         self.recorder.pace.begin_pass(self.attempts.step)
+        session.state.attributes.pass_begins()
         cursor.begin_pass(
             session.random.snapshot(), places.place(loader) if loader is not None else b""
         )
