@@ -13,13 +13,11 @@ import torch
 from torch import nn
 
 from taskd.worker.discovery import held
-from taskd.worker.discovery.values import into, like
 from taskd.worker.state import plain
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.looks import Space
 from taskd.worker.state.part import Content
-from taskd.worker.state.stored_attributes import Exchanges
-from taskd.worker.state.stored_attributes import into as into_attribute
+from taskd.worker.state.stored_attributes import Exchanges, into, like
 
 calls = 0
 table = {"calls": 0}
@@ -264,7 +262,11 @@ def test_exchanges():
 def test_tensors_of_containers_are_written_to_only_if_they_are_the_same():
     window = deque([torch.zeros(1), torch.ones(1)], maxlen=2)
     inside = list(window)
-    assert into(window, [torch.full((1,), 5.0), torch.full((1,), 6.0)], fresh=True) is window
+
+    def outer(there, _):
+        return there is window
+
+    assert into(window, [torch.full((1,), 5.0), torch.full((1,), 6.0)], outer) is window
     assert [t.item() for t in window] == [5, 6] and [t.item() for t in inside] == [0, 1]
     again = into(window, [torch.full((1,), 7.0), torch.full((1,), 8.0)])
     assert [t.item() for t in again] == [7, 8]
@@ -277,7 +279,7 @@ def test_tensors_of_containers_are_written_to_only_if_they_are_the_same():
 def test_what_is_put_is_on_the_device_of_what_was_there(value):
     there = torch.zeros(2, device="meta")
     present = {"a": there} if type(value) is dict else [there] if type(value) is list else there
-    made = into_attribute(present, value, same=False)
+    made = into(present, value, lambda there, _: False)
     held_by = made.values() if type(made) is dict else made if type(made) is list else [made]
     assert next(iter(held_by)).device.type == "meta"
 

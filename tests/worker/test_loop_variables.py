@@ -20,7 +20,7 @@ from taskd.worker.discovery import holders, values
 from taskd.worker.discovery.frames import assign
 from taskd.worker.discovery.loop_variables import RANGES, LoopVariables
 from taskd.worker.discovery.values import ITEMS, LONGEST, NotRecordable
-from taskd.worker.state import plain
+from taskd.worker.state import plain, stored_attributes
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.stored_attributes import put_attribute, value_of_attribute
 from taskd.worker.training.calls import Calls
@@ -582,7 +582,7 @@ def test_attributes_in_slots_and_dicts():
 def test_recorded_values_come_back(value):
     recorded = plain.decode(plain.encode(values.recordable(value)))
     assert values.is_same(value, recorded)
-    assert values.is_same(values.like(value, recorded), recorded)
+    assert values.is_same(stored_attributes.like(value, recorded), recorded)
 
 
 def test_a_look_at_a_deep_value_ends():
@@ -636,13 +636,16 @@ def test_numbers_of_what_holds_the_model():
     ids=lambda value: str(getattr(value, "dtype", value)),
 )
 def test_a_value_is_not_rounded_to_the_type_that_the_variable_has_by_now(present, recorded):
-    found = values.into(present, recorded)
+    found = stored_attributes.into(present, recorded)
     assert found.dtype == recorded.dtype and found.tolist() == recorded.tolist()
 
 
 def test_an_array_that_may_not_be_written_is_replaced():
     present, recorded = numpy.zeros(2), numpy.ones(2)
     present.flags.writeable = False
-    assert values.into(present, recorded).tolist() == [1, 1] and present.tolist() == [0, 0]
+    assert stored_attributes.into(present, recorded).tolist() == [1, 1] and present.tolist() == [
+        0,
+        0,
+    ]
     present.flags.writeable = True
-    assert values.into(present, recorded) is present and present.tolist() == [1, 1]
+    assert stored_attributes.into(present, recorded) is present and present.tolist() == [1, 1]

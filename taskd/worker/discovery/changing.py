@@ -130,6 +130,18 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f".{name}", inner) for name, inner in attributes(value))
 
 
+def _is_state(value: Any, depth: int) -> bool:
+    """Whether a container has nothing but numbers, text, and tensors without a graph."""
+    kind = type(value)
+    if kind in _NUMBERS:
+        return True
+    if kind is torch.Tensor:
+        return not value.requires_grad
+    if kind not in (list, tuple, dict) or depth > 4 or len(value) > ITEMS:
+        return False
+    return all(_is_state(v, depth + 1) for v in (value.values() if kind is dict else value))
+
+
 def sample(array: Any) -> str:
     """Some numbers of a NumPy array, or of a tensor."""
     tensor = isinstance(array, torch.Tensor)
@@ -151,6 +163,8 @@ def _token(value: Any) -> str:
         return repr(value.shape) if value.dtype.hasobject else sample(value)
     if kind.__module__ == "builtins" and kind.__name__.endswith("iterator"):
         return repr(operator.length_hint(value, -1))
+    if kind in (list, tuple, dict) and value and _is_state(value, 0):
+        return f"container {id(value)}"
     if not isinstance(value, torch.nn.Module) and _is_object(value):
         rows = dict(attributes(value))
         if rows and all(map(is_plain, rows.values())):

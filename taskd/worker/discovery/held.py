@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, MutableMap
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from taskd import raised
 from taskd.worker.discovery.project import is_own
@@ -45,6 +46,7 @@ _MODULE_HOOKS = (
     *("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"),
     *("_state_dict_hooks", "_load_state_dict_post_hooks"),
 )
+_GLOBAL_HOOKS = [f"_global{kind}" for kind in _MODULE_HOOKS[:4]]  # of all modules
 _PARAMETER_HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 _OPTIMIZER_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
 _STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
@@ -71,9 +73,9 @@ def find(
     names: Collection[str] = (),
 ) -> dict[str, Space]:
     """By name, what is held by those that are protected; `objects`: schedulers and the like.
-    `known`: what is restored otherwise; `wrappers`: of the modules; `names`: of parameters'
-    attributes, of which there may be none yet. Never raises: a search must not end a job."""
-    search = Search({id(value) for value in known})
+    `known`: what is restored otherwise; `wrappers`: of the modules; `names`: of what a script adds
+    to objects of torch's, which there may not be yet. Never raises: a search must not end a job."""
+    search = Search({id(value) for value in known}, names=names)
     try:
         for name, root in modules.items():
             for path, module in root.named_modules():
@@ -83,6 +85,7 @@ def find(
                 found = f"{name}.{path}{PARAMETER}"
                 if hooked or stored(parameter) or found in names:
                     search.add(found, parameter.__dict__)
+        search.hooks("modules", torch.nn.modules.module, _GLOBAL_HOOKS)
         for number, wrapper in enumerate(wrappers):
             found = f"wrapper {number}"
             search.foreign(found, wrapper, search.hooks(found, wrapper, _MODULE_HOOKS))
@@ -90,7 +93,7 @@ def find(
             search.foreign(name, optimizer, search.hooks(name, optimizer, _OPTIMIZER_HOOKS))
             search.attributes(name, optimizer)
         for name, value in objects.items():
-            if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
+            if isinstance(value, LRScheduler):
                 search.attributes(name, value)
     except Exception as error:
         raised.heed(error)
@@ -217,9 +220,9 @@ class Search:
     """`reached`: from the script's variables; its functions are then not looked into, for what a
     loop's functions carry is known from their source (liveness.py)."""
 
-    def __init__(self, known: set[int], reached: bool = False) -> None:
+    def __init__(self, known: set[int], reached: bool = False, names: Collection[str] = ()) -> None:
         self.spaces: dict[str, Space] = {}
-        self._seen, self._reached = known, reached
+        self._seen, self._reached, self._names = known, reached, names
         self._most = REACHED if reached else SPACES
         self._classes: set[type] = set()
 
@@ -238,7 +241,8 @@ class Search:
         """What a script has added to an object of torch's; the others have a space already."""
         kind: Any = type(holder)
         known = _attributes_of(kind)
-        if kind.__module__.startswith("torch.") and (hooked or not stored(holder).keys() <= known):
+        added = hooked or name in self._names or not stored(holder).keys() <= known
+        if added and kind.__module__.startswith("torch."):
             self.add(name, stored(holder), known)
 
     def hooks(self, name: str, holder: Any, kinds: Iterable[str]) -> bool:
@@ -359,7 +363,8 @@ class Search:
 def _attributes_of(kind: type) -> frozenset[str]:
     """The names that occur in a class of torch's: attributes that it has itself."""
     found = set(APART)
-    for one in kind.__mro__:
+    drives = (LRScheduler,) if issubclass(kind, torch.optim.Optimizer) else ()
+    for one in (*kind.__mro__, *drives):  # a scheduler marks the optimizer that it drives
         for member in vars(one).values():
             if type(member) is types.FunctionType:
                 found |= _names(member.__code__)[0]

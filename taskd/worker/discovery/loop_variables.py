@@ -39,10 +39,8 @@ from taskd.worker.discovery.values import (
     SCALARS,
     NotRecordable,
     describes_itself,
-    into,
     is_changeable,
     is_same,
-    like,
     recordable,
 )
 from taskd.worker.discovery.variables import Key, Scope
@@ -50,6 +48,8 @@ from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.stored_attributes import (
     MISSING,
     Exchanges,
+    into,
+    like,
     put_attribute,
     stored,
     value_of_attribute,
@@ -233,7 +233,8 @@ class LoopVariables:
                 met: list[Any] = []
                 with contextlib.suppress(NotRecordable):
                     recordable(present, met=met)
-                value = into(present, value, fresh=self._exchanges.look(place.name, met))
+                fresh, outer = self._exchanges.look(place.name, met), present
+                value = into(outer, value, partial(_may_write, outer, fresh))
             else:
                 value = like(present, value)
             if place.code is None:
@@ -358,6 +359,11 @@ def _place(
         get = partial(value_of_attribute, holder, variable)
         put = partial(put_attribute, holder, variable)
     return Place(name, variable, where, inside, get=get, put=put)
+
+
+def _may_write(outer: Any, fresh: bool, there: Any, _: Any) -> bool:
+    """`fresh`: what is inside is made anew."""
+    return there is outer or not fresh
 
 
 def _content(cell: Any) -> Any:

@@ -55,12 +55,14 @@ _OPENED = {
 
 def of_caller() -> list[Root]:
     """The variables of taskd's caller, of its callers, and of the script's own modules."""
-    roots = [
-        (frame.f_code.co_name, frames.variables(frame))
-        for frame in frames.stack()
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("taskd", "runpy", "torch")
-        and frame.f_code.co_name != "<module>"
-    ]
+    roots: list[Root] = []
+    for frame in frames.stack():
+        module = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "<module>":
+            if module == "__main__":
+                break  # what is around it has started the script
+        elif module.partition(".")[0] not in ("taskd", "runpy", "torch"):
+            roots.append((frame.f_code.co_name, frames.variables(frame)))
     return roots + project.own_modules()
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +49,10 @@ APART = _BASE.union(_RECORDED)  # attributes whose objects are recorded by other
 MADE = (
     "was made in a step, and steps change it: a replaced rank would make another one. Make it"
     " before protect()"
+)
+VIEW = (
+    "is a view of another one, and another view in the next step: after a repair it has memory of"
+    " its own. Have it made where it is read"
 )
 REMEDY_STATE = "a tensor in state[parameter]"
 REMEDY_VALUE = "a tensor that is given to protect()"
@@ -98,6 +102,7 @@ class Attributes(Values):
         # where one object has been exchanged for another: what was there is not written to, since
         # it may be a batch
         self._exchanged: set[tuple[str, str]] = set()
+        self._swapped: set[tuple[str, str]] = set()  # inside of one
 
     def add(self, name: str, space: Space, late: bool = False) -> None:
         """Also record a space; one of the name that it had in an earlier pass is forgotten.
@@ -149,19 +154,21 @@ class Attributes(Values):
                     found |= {id(value), *(id(v) for v in inner if type(v) in CONTAINERS)}
         return found
 
-    @contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Data are drawn inside."""
+    def draw(self, iterator: Iterator[Any]) -> Any:
+        """The next of some data, whose drawing may change what the script's variables reach."""
+        if not self._reached:
+            return next(iterator)
         watched = [name for name in self._reached if name not in self._drawn]
         for name in watched:
             if not self._seen[name].holds(self._spaces[name].attributes):
                 self._notice(name, self._spaces[name])
-        yield
+        found = next(iterator)
         for name in watched:
             if not self._seen[name].holds(self._spaces[name].attributes):
                 moving = self._follow(name)
                 start = None if name in self._changed else self._start[name]
                 self._drawn[name] = start and {k: v for k, v in start.items() if k in moving}
+        return found
 
     def pass_begins(self) -> None:
         for name in self._drawn:
@@ -248,12 +255,10 @@ class Attributes(Values):
                 del space.attributes[key]
         for key in values.keys() - {OTHERS}:
             present = space.attributes.get(key)
-            same = (
-                (name, key) not in self._exchanged
-                and self._seen[name].has(key, present)
-                and plain.same(written.setdefault(id(present), values[key]), values[key])
-            )
-            space.attributes[key] = into(present, values[key], same)
+            same = (name, key) not in self._exchanged and self._seen[name].has(key, present)
+            inside = (name, key) not in self._swapped
+            fits = partial(_fits, written, present, same, inside)
+            space.attributes[key] = into(present, values[key], fits)
         if row is not None:
             self._changed.setdefault(name, 0)
         else:
@@ -261,17 +266,22 @@ class Attributes(Values):
         self._seen[name] = Look(space)
 
     def _notice(self, name: str, space: Space) -> None:
-        before, self._seen[name] = self._seen[name], Look(space)
-        if self._seen[name].equals(before):  # only something not compared was added or removed
+        before, now = self._seen[name], Look(space)
+        self._seen[name] = now
+        if now.equals(before):  # only something not compared was added or removed
             return
-        space.moving |= self._seen[name].differing(before)
-        self._exchanged |= {(name, key) for key in self._seen[name].exchanged(before)}
+        space.moving |= now.differing(before)
+        self._exchanged |= {(name, key) for key in now.exchanged(before)}
+        self._swapped |= {(name, key) for key in now.swapped(before)}
         self._changed[name] = times = self._changed.get(name, 0) + 1
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)
         if name in self._late:
             self._late.remove(name)
             log.warning("not protected: %s %s", name, MADE)
+        if times <= 2:
+            for key in now.views():
+                log.warning("not protected: %s: its attribute %s %s", name, key, VIEW)
         large = [key for key, value in space.recorded() if is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
         if times == 2 and large and space.limit == LARGEST:
@@ -283,6 +293,14 @@ class Attributes(Values):
                 large[0],
                 space.remedy,
             )
+
+
+def _fits(
+    written: dict[int, Any], top: Any, same: bool, inside: bool, there: Any, value: Any
+) -> bool:
+    """See stored_attributes.into. Two attributes may have one object, and have had two."""
+    held = same if there is top else inside
+    return held and plain.same(written.setdefault(id(there), value), value)
 
 
 def _values(space: Space, rows: Own) -> dict[str, Any] | None:

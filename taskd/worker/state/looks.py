@@ -80,6 +80,20 @@ class Look:
         known = {key: value for key, value, _ in before._rows}
         return {key for key, value, _ in self._rows if known.get(key, value) is not value}
 
+    def views(self) -> list[str]:
+        """The names of tensors that lie in the memory of another one."""
+        held = [(key, value) for key, value, _ in self._rows if type(value) is torch.Tensor]
+        sizes = {value.untyped_storage().data_ptr(): 0 for _, value in held}
+        for _, value in held:
+            place = value.untyped_storage().data_ptr()
+            sizes[place] = max(sizes[place], value.numel())
+        return [k for k, v in held if v.numel() < sizes[v.untyped_storage().data_ptr()]]
+
+    def swapped(self, before: Look) -> set[str]:
+        """The names of containers in which tensors were others before."""
+        known = {key: was for key, _, was in before._rows}
+        return {key for key, _, now in self._rows if _is_swapped(now, known.get(key))}
+
     def equals(self, other: Look) -> bool:
         same = [row[0] for row in self._rows] == [row[0] for row in other._rows]
         return same and not self.differing(other)
@@ -100,6 +114,16 @@ def _is_alike(a: tuple[str, Any, Any], b: tuple[str, Any, Any]) -> bool:
     )
 
 
+def _is_swapped(now: Any, before: Any) -> bool:
+    if isinstance(now, _Same) and isinstance(before, _Same):
+        return not now.is_of(before)
+    if type(now) is dict and type(before) is dict:
+        return any(_is_swapped(now[key], before[key]) for key in now.keys() & before.keys())
+    if type(now) is list and type(before) is list:
+        return any(map(_is_swapped, now, before))
+    return False
+
+
 class _Same:
     """A tensor at one moment, in a mark of a container."""
 
@@ -109,6 +133,10 @@ class _Same:
     def __eq__(self, other: object) -> bool:
         same = isinstance(other, _Same) and self._tensor is other._tensor
         return same and self._version == other._version  # type: ignore[attr-defined]
+
+    def is_of(self, other: _Same) -> bool:
+        """Whether it is the same tensor, whatever its content."""
+        return self._tensor is other._tensor
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import types
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 MISSING: Any = object()
+MAPPINGS = (dict, OrderedDict, defaultdict)
 _slots: dict[type, dict[str, types.MemberDescriptorType]] = {}
 
 
@@ -76,39 +78,90 @@ def method_of(holder: Any, name: str) -> tuple[types.FunctionType | None, bool]:
     return None, False
 
 
-def into(present: Any, value: Any, same: bool = True) -> Any:
-    """Put `value` in the place of `present`, into the same object if possible, since others may
-    refer to it; not `same`: into a new one."""
-    value = _moved(present, value)
-    if not same and not isinstance(present, tuple):
-        present = None
-    if isinstance(value, torch.Tensor):
-        if (
-            type(present) is torch.Tensor
-            and present.shape == value.shape
-            and not present.requires_grad
-            and not present.is_inference()
-        ):
-            with torch.no_grad():
-                return present.copy_(value)
-        return value.clone()
-    if type(value).__module__ == "numpy" and value.ndim:
-        alike = type(present) is type(value) and present.flags.writeable
-        if alike and (value.shape, value.dtype) == (present.shape, present.dtype):
-            present[...] = value
-            return present
-        return value.copy()
-    if isinstance(value, tuple) and hasattr(type(present), "_make"):  # a named one
-        return type(present)._make(value)
-    if isinstance(value, (list, deque)) and type(present) is type(value):
-        present.clear()
-        present.extend(value)
+def like(present: Any, recorded: Any) -> Any:
+    """A new object with the recorded value, of the kind and on the device of `present`."""
+    if isinstance(recorded, torch.Tensor):
+        made = recorded.clone()
+        if isinstance(present, torch.Tensor):
+            made = made.to(present.device)
+            if present.is_leaf and present.requires_grad:
+                made.requires_grad_()
+        return made
+    if isinstance(recorded, (dict, list, set)) or isinstance(present, bytearray):
+        held = present if type(present) in (*MAPPINGS, list, deque, set, bytearray) else recorded
+        outer = copy.copy(held)
+        return into(outer, recorded, lambda there, _: there is outer)
+    if isinstance(recorded, tuple):
+        return into(present, recorded, lambda there, _: False)
+    return recorded.copy() if _is_array(recorded) else recorded
+
+
+def into(
+    present: Any, recorded: Any, fits: Callable[[Any, Any], bool] = lambda there, value: True
+) -> Any:
+    """Put the recorded value into `present` if it is of that kind, since others may refer to it;
+    returns the object to use from now on. `fits`: whether the value may be written into a tensor,
+    array or container that is there; where it may be another object than was recorded, such as the
+    batch, one is made anew."""
+    kind = type(present)
+    if isinstance(recorded, torch.Tensor):
+        writable = kind is torch.Tensor and not (present.requires_grad or present.is_inference())
+        alike = writable and (present.shape, present.dtype) == (recorded.shape, recorded.dtype)
+        if not alike or not fits(present, recorded):
+            return like(present, recorded)
+        with torch.no_grad():
+            return present.copy_(recorded)
+    if _is_array(recorded):
+        # assigned, a value of another type would be rounded to the present one's
+        alike = kind is type(recorded) and present.flags.writeable
+        alike = alike and (present.shape, present.dtype) == (recorded.shape, recorded.dtype)
+        if not alike or not fits(present, recorded):
+            return like(present, recorded)
+        present[...] = recorded
         return present
-    if isinstance(value, (dict, set)) and type(present) is type(value):
+    if isinstance(recorded, tuple):
+        matching = isinstance(present, tuple) and len(present) == len(recorded)
+        rows = present if matching else (None,) * len(recorded)
+        made = [into(p, r, fits) for p, r in zip(rows, recorded, strict=True)]
+        return kind._make(made) if matching and hasattr(kind, "_make") else tuple(made)
+    container = (
+        (isinstance(recorded, dict) and kind in MAPPINGS)
+        or (isinstance(recorded, list) and kind in (list, deque))
+        or (isinstance(recorded, deque) and kind is deque)
+        or (isinstance(recorded, set) and kind is set)
+        or (isinstance(recorded, bytes) and kind is bytearray)
+    )
+    if not container or not fits(present, recorded):
+        return like(present, recorded)
+    if isinstance(recorded, dict):
+        other = _tensor(present.values())
+        found = {
+            k: into(present[k], v, fits) if k in present else like(other, v)
+            for k, v in recorded.items()
+        }
         present.clear()
-        present.update(value)
-        return present
-    return value
+        present.update(found)
+    elif isinstance(recorded, set):
+        present.clear()
+        present.update(recorded)
+    elif isinstance(recorded, bytes):
+        present[:] = recorded
+    else:
+        other, old = _tensor(present), list(present)
+        items = [into(p, r, fits) for p, r in zip(old, recorded, strict=False)]
+        items += [like(other, value) for value in list(recorded)[len(old) :]]
+        present.clear()
+        present.extend(items)
+    return present
+
+
+def _tensor(values: Iterable[Any]) -> torch.Tensor | None:
+    """One of them, on whose device the others are."""
+    return next((v for v in values if isinstance(v, torch.Tensor)), None)
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0
 
 
 class Exchanges:
@@ -136,21 +189,3 @@ def _reference(value: Any) -> Callable[[], Any]:
         return weakref.ref(value)
     except TypeError:  # a list or a dict
         return lambda: value
-
-
-def _moved(present: Any, value: Any) -> Any:
-    """`value` with its tensors on the device of those in `present`."""
-    held = (*present.values(),) if type(present) is dict else present
-    held = held if isinstance(held, (list, tuple, deque)) else (held,)
-    device = next((v.device for v in held if isinstance(v, torch.Tensor)), None)
-    if device is None or device.type == "cpu":
-        return value
-
-    def move(v: Any) -> Any:
-        return v.to(device) if isinstance(v, torch.Tensor) else v
-
-    if type(value) is dict:
-        return {key: move(v) for key, v in value.items()}
-    if type(value) in (list, tuple, deque):
-        return type(value)(map(move, value))
-    return move(value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,12 +104,12 @@ class Drawn(Passes):
         random: RandomState,
         leave: Callable[[Any], None],
         restored: Callable[[], Collection[int]],
-        drawing: Callable[[], AbstractContextManager[None]],
+        draw: Callable[[Iterator[Any]], Any],
     ) -> None:
         """`leave`: takes a loader whose state is left to this object. `restored`: the ids of
-        objects that others restore; `drawing`: a context in which batches are drawn."""
+        objects that others restore; `draw`: next(), or what does it."""
         self._random, self._leave, self._restored = random, leave, restored
-        self._drawing = drawing
+        self._draw = draw
         self._each_pass = source if not isinstance(source, Iterable) else None
         self._source: Any = source
         self.iterator: Iterator[Any] | None = None
@@ -148,8 +148,7 @@ class Drawn(Passes):
     def _pass_on(self) -> Any:
         """A batch that is not kept."""
         try:
-            with self._drawing():
-                found = next(self._open())
+            found = self._draw(self._open())
         except StopIteration:
             self.place = self._end()
             raise
@@ -190,8 +189,7 @@ class Drawn(Passes):
         # if the source has not begun, its beginning is known
         state = loading.state(self._source) if self.iterator is not None else b""
         try:
-            with self._drawing():
-                value = next(self._open())
+            value = self._draw(self._open())
         except StopIteration:
             return _Item(self._keeper.keep(None), self._end(), self._random.snapshot(), last=True)
         except BaseException:
@@ -299,12 +297,12 @@ class Draws:
         random: RandomState,
         apart: Callable[[], AbstractContextManager[None]],
         restored: Callable[[], Collection[int]] = frozenset,
-        drawing: Callable[[], AbstractContextManager[None]] = nullcontext,
+        draw: Callable[[Iterator[Any]], Any] = next,
     ) -> None:
         """`apart`: a context in which a loader is read without the other ranks. `restored`,
-        `drawing`: see Drawn."""
+        `draw`: see Drawn."""
         self._random, self._apart, self._restored = random, apart, restored
-        self._drawing = drawing
+        self._draw = draw
         self._all: list[Drawn] = []
         # of iterators that a replacement has not made yet
         self._missing: list[tuple[Place, tuple[bytes, bytes]]] = []
@@ -321,7 +319,7 @@ class Draws:
                 "job.iterate() was called after the first attempt: call it before the loop, with an"
                 " iterator that goes on over all epochs"
             )
-        drawn = Drawn(source, self._random, leave, self._restored, self._drawing)
+        drawn = Drawn(source, self._random, leave, self._restored, self._draw)
         self._all.append(drawn)
         if self._missing:
             with self._apart():

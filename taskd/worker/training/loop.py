@@ -44,7 +44,7 @@ class Loop:
         self.batches = Batches()
         self.cursor = Cursor()
         given = session.random, session.communicators.aside, session.variables.objects
-        self.draws = Draws(*given, session.state.attributes.drawing)
+        self.draws = Draws(*given, session.state.attributes.draw)
         self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
         self.rejoin = Rejoin(session, self.cursor, self.batches)
         self._suspicion = Suspicion(session)
@@ -240,8 +240,7 @@ class Loop:
             slot.progress(step, slot.FETCHING)
             state = loading.state(self._loader) if self._stateful else b""
             try:
-                with self.session.state.attributes.drawing():
-                    batch = next(self._iterator)
+                batch = self.session.state.attributes.draw(self._iterator)
             except StopIteration:
                 with self.refusing():
                     standing.passes.ended(before)

@@ -28,20 +28,27 @@ data = TensorDataset(torch.randn(4096, 64), torch.randn(4096, 1))
 loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data))
 job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
 assert job.protected
-python: collections.Counter = collections.Counter()
-native = 0
 
 
-def count(frame, event, _):
-    global native
-    file = frame.f_code.co_filename
-    if event in ("call", "c_call") and "/taskd/" in file:
-        if event == "call":
-            python[file] += 1
-        else:
-            native += 1
+def counting():
+    """What counts, and a function for the numbers: in a closure, where taskd does not record
+    them."""
+    python: collections.Counter = collections.Counter()
+    native = 0
+
+    def count(frame, event, _):
+        nonlocal native
+        file = frame.f_code.co_filename
+        if event in ("call", "c_call") and "/taskd/" in file:
+            if event == "call":
+                python[file] += 1
+            else:
+                native += 1
+
+    return count, lambda: (python, native)
 
 
+count, counted = counting()
 # a variable that the loop carries on
 number = 0
 for attempt in job.batches(loader):
@@ -58,7 +65,7 @@ for attempt in job.batches(loader):
         sys.setprofile(None)
 
 if dist.get_rank() == 0:
-    steps = LAST - FIRST
+    steps, (python, native) = LAST - FIRST, counted()
     files = sum(calls >= steps for calls in python.values())
     calls = sum(python.values()) / steps, native / steps
     print(f"in a step: python {calls[0]:.0f} native {calls[1]:.0f} files {files}")
