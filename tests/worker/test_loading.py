@@ -43,7 +43,7 @@ def test_a_loader_with_a_state_is_moved():
     first, second = Stream(), Stream()
     batches = iter(first)
     assert [next(batches) for _ in range(5)] == [1, 2, 3, 4, 5]
-    state = loading.state(first)
+    state = loading.state_of(first)
     assert loading.ways(state)[0] == loading.MOVED
     assert next(loading.begin(second, 5, loading.MOVED, state)) == 6 and second.drawn == 1
 
@@ -55,7 +55,7 @@ class Refusing(Stream):
 
 def test_a_loader_that_cannot_be_moved_says_so_and_is_drawn_from(caplog):
     loader = Refusing()
-    state = loading.state(loader)
+    state = loading.state_of(loader)
     assert next(loading.begin(loader, 5, loading.MOVED, state), None) is None
     assert "Refusing cannot be moved by its load_state_dict(): KeyError: 'epoch'" in caplog.text
     assert next(loading.begin(loader, 5, loading.ways(state)[1], state)) == 6
@@ -65,7 +65,7 @@ def test_a_loader_that_cannot_be_moved_says_so_and_is_drawn_from(caplog):
 def test_a_state_that_cannot_be_recorded_is_none(state):
     loader = Stream()
     loader.state_dict = lambda: state
-    assert loading.state(loader) == b"" and loading.MOVED not in loading.ways(b"")
+    assert loading.state_of(loader) == b"" and loading.MOVED not in loading.ways(b"")
 
 
 def test_drawing_again_is_shown(caplog, monkeypatch):

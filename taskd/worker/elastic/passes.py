@@ -249,7 +249,7 @@ class Passes:
                 )
             start = away.random.now(before)
             random.restore(start)
-            state = loading.state(away.at.loader)
+            state = loading.state_of(away.at.loader)
             batch = next(away.at.iterator or iter(()), END)
             if batch is END:
                 raise self._uneven(away, "fewer")

@@ -33,7 +33,7 @@ class Batches:
     def keep(
         self, step: int, batch: Any, before: bytes, after: bytes, oldest: int, state: bytes = b""
     ) -> None:
-        """Keep a step's batch, and drop those before step `oldest`. `state`: see loading.state."""
+        """Keep a step's batch, drop those before step `oldest`. `state`: see loading.state_of."""
         kept, self._fresh, self.newest = self._keeper.keep(batch), step, step
         place = plain.encode((state, before)) if state or before != after else b""
         for old in list(self._steps):

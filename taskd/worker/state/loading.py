@@ -17,6 +17,9 @@ log = logging.getLogger("taskd.worker")
 
 # the ways to begin a loader in the middle: by its own state, by its sampler, by drawing all again
 MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
+# loaders of which each later pass, too, begins where load_state_dict() has moved them to
+STICKS = {("datasets.iterable_dataset", "IterableDataset")}
+_NONE = object()
 SAY_EVERY = 5.0  # seconds of drawing again
 STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
 
@@ -56,8 +59,9 @@ def begin(
     dropped.
     """
     if way == MOVED:
-        # without an item, the next way is tried
-        return iter(loader) if load(loader, state) else iter(())
+        if not load(loader, state):
+            return iter(())  # without an item, the next way is tried
+        return _once_begun(loader) if sticks(loader) else iter(loader)
     if skip == 0:
         return iter(loader)
     if fabric.is_loader(loader):
@@ -78,14 +82,33 @@ def begin(
         # DataLoader refuses assignment of a sampler after __init__; restored below
         later = _Later(original, skip)
         object.__setattr__(loader, name, later)
+        begun: Any = loader._iterator  # of persistent workers
+        if begun is not None:
+            begun._index_sampler = later
         try:
             return iter(loader)
         finally:
             object.__setattr__(loader, name, original)
+            if begun is not None:
+                begun._index_sampler = original
             later.skip = 0  # persistent workers keep it for later passes
     items: Iterator[Any] = iter(loader)
     _draw_again(items, skip, type(loader).__name__)
     return items
+
+
+def sticks(loader: Any) -> bool:
+    return any((kind.__module__, kind.__name__) in STICKS for kind in type(loader).__mro__)
+
+
+def _once_begun(loader: Any) -> Iterator[Any]:
+    """Its items; once it has begun, later passes begin from the start again."""
+    iterator = iter(loader)
+    first = next(iterator, _NONE)
+    load(loader, plain.encode({}))
+    if first is not _NONE:
+        yield first
+        yield from iterator
 
 
 def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:
@@ -119,7 +142,7 @@ def load(loader: Any, state: bytes) -> bool:
         return False
 
 
-def state(loader: Any) -> bytes:
+def state_of(loader: Any) -> bytes:
     """The state_dict() of a loader in the middle of a pass; b"" if it has none that can be
     recorded."""
     if not (hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")):

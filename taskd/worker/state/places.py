@@ -69,10 +69,12 @@ def is_generator(value: Any) -> bool:
 
 def place(loader: Any) -> bytes:
     """Where a loader is between two passes: the counters of torch's loaders and samplers (`epoch`,
-    `iteration`); its own state, which torch's have not: asking for it would begin a pass; and the
-    attributes that have changed."""
+    `iteration`); its own state, but for torch's, which have none (asking for it would begin a
+    pass), and for those that begin each pass where they have been moved to; and the attributes that
+    have changed."""
     counters = [_atoms(value) for _, value in _around(loader) if _counts(value)]
-    own = b"" if isinstance(loader, DataLoader) else loading.state(loader)
+    apart = isinstance(loader, DataLoader) or loading.sticks(loader)
+    own = b"" if apart else loading.state_of(loader)
     looks = _looks(loader, bool(own))
     tainted = [path for path, look in looks.items() if look.tainted]
     held: dict[str, Values] = {}
@@ -99,6 +101,23 @@ def put_place(loader: Any, data: bytes, without: Collection[int] | None = frozen
     _put(loader, data, without)
     if own:
         loading.load(loader, own)
+
+
+def start_workers(loader: Any, data: bytes) -> bool:
+    """Begin torch's loaders that have persistent workers and had begun by then: the first pass that
+    they give draws a seed for the workers, and later ones do not. Whether any has begun."""
+    here = [value for _, value in _around(loader) if _counts(value)]
+    begun = [
+        value
+        for value, atoms in zip(here, plain.decode(data)[0], strict=True)
+        # a loader that has not begun has None there
+        if getattr(value, "persistent_workers", False)
+        and value._iterator is None
+        and "_iterator" not in atoms
+    ]
+    for value in begun:
+        iter(value)
+    return bool(begun)
 
 
 def put_end(loader: Any, data: bytes, without: Collection[int] | None = frozenset()) -> None:

@@ -115,6 +115,8 @@ class Resuming:
         without = objects if attributes and self.rank == self.carrier.rank else None
         places.put_place(loader, entry.loader, without)
         if self.rank == self.carrier.rank:
+            if places.start_workers(loader, entry.loader):
+                random.restore(entry.pass_random)
             self.carrier.state.attributes.draw_again()
         before = entry.start
         # a batch may depend on what was loaded before it; without workers the step's own tells,

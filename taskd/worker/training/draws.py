@@ -31,8 +31,8 @@ LoaderOf = Callable[[int], Iterable[Any]]  # of the pass with that number
 @dataclass(frozen=True)
 class Place:
     """How many batches of which pass were drawn, the fingerprint of the last one, and the
-    generators' states and the source's own (see loading.state) before it was fetched. `state` of a
-    pass that has not begun: places.place of the source of the one before."""
+    generators' states and the source's own (see loading.state_of) before it was fetched. `state` of
+    a pass that has not begun: places.place of the source of the one before."""
 
     number: int = 0  # of the pass
     count: int = 0
@@ -187,7 +187,7 @@ class Drawn(Passes):
     def _fetch(self) -> _Item:
         before = self._random.snapshot()
         # if the source has not begun, its beginning is known
-        state = loading.state(self._source) if self.iterator is not None else b""
+        state = loading.state_of(self._source) if self.iterator is not None else b""
         try:
             value = self._draw(self._open())
         except StopIteration:

@@ -238,7 +238,7 @@ class Loop:
             random.restore(after)  # as if it had just been fetched
         else:
             slot.progress(step, slot.FETCHING)
-            state = loading.state(self._loader) if self._stateful else b""
+            state = loading.state_of(self._loader) if self._stateful else b""
             try:
                 batch = self.session.state.attributes.draw(self._iterator)
             except StopIteration:
