@@ -259,7 +259,8 @@ TASKD_CARRIED = Parameter(
     "restore",
     "Variables that a script's loop carries from step to step (a running mean, a prefetched batch)"
     " are restored; what cannot be restored (an iterator, an object of a library) is named in a"
-    " warning. refuse: that ends the job instead, before its first step is repeated.",
+    " warning. refuse: that ends the job instead, before its first step is repeated; so does, after"
+    " the third step, what steps change and no record has.",
     remedy="unset it for restore",
 )
 TASKD_UNCOMPARED = Parameter(

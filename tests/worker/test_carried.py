@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 from taskd.worker.discovery import carried
+from taskd.worker.state.given import WouldDiverge
 
 
 class Script:
@@ -32,13 +34,17 @@ class Script:
         self.optimizer.step()
         return loss
 
-    def found(self, body, own=(), **variables):
+    def found(self, body, own=(), held=(), **variables):
+        """`held`: tensors that are recorded if their versions change."""
+
+        def glance():
+            return carried.glance([*self.protected(), *held], self.protected())
+
         self.kept = body()
-        before = carried.glance(self.protected())
+        before = glance()
         self.kept = body()
-        return carried.describe(
-            carried.compare(before, self.protected(), own), [("main", {"self": self, **variables})]
-        )
+        found = carried.compare(before, glance(), own)
+        return carried.describe(found, [("main", {"self": self, **variables})])
 
 
 def test_the_usual_loop_carries_nothing():
@@ -64,6 +70,40 @@ def test_tensors_that_are_written_to_in_place():
         f"main.average.{k}" for k in sorted(average)
     ] + ["main.total"]
     assert all("Give it to protect()" in t for t in texts)
+
+
+def test_tensors_that_are_written_to_where_torch_does_not_count():
+    script, array = Script(), numpy.zeros(1000)
+    ours, view, counted = torch.zeros(16), torch.from_numpy(array), torch.zeros(4)
+
+    def body():
+        ours.data.add_(1)
+        numpy.add(array, 1, out=array)
+        counted.add_(1)
+        return script.step()
+
+    found = script.found(body, held=[ours, view, counted], ours=ours, view=view, counted=counted)
+    assert [text.partition(" ")[0] for text in found] == ["main.ours", "main.view"]
+    assert all("under torch.no_grad()" in text for text in found)
+    _, text = script.found(body, held=[ours, counted], ours=ours, view=view)
+    assert text.startswith("main.view") and "Give it to protect()" in text
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_what_is_found_is_said_or_ends_the_job(refuses, caplog):
+    script, total = Script(), torch.zeros(())
+    watch = carried.Watch(script.protected, script.protected, refuses=refuses)
+    for _ in range(2):
+        watch.committed()
+        total.add_(1)
+    assert watch.due or refuses
+    if refuses:
+        with pytest.raises(WouldDiverge, match="TASKD_CARRIED=refuse: not seen by taskd: "):
+            watch.committed()
+    else:
+        watch.committed()
+        assert "not seen by taskd: " in caplog.text
+    assert not watch.due
 
 
 def test_a_module_that_was_not_given_is_named_once_and_many_tensors_in_one_line():

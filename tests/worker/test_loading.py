@@ -6,9 +6,67 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from taskd.worker.state import loading
+from taskd.worker.state import loading, places, plain
 
 DATA = list(range(12))
+
+
+def rows(loader) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("skip", [0, 2])
+@pytest.mark.parametrize("way", [loading.SKIPPED, loading.WHOLE])
+def test_a_later_pass_of_persistent_workers_in_a_new_process(skip, way):
+    """The first pass that they give draws a seed for them, and later ones do not."""
+
+    def made():
+        generator = torch.Generator().manual_seed(5)
+        more = {"num_workers": 1, "persistent_workers": True, "shuffle": True}
+        return DataLoader(DATA, 3, generator=generator, **more), generator
+
+    (loader, generator), (new, other) = made(), made()
+    first = rows(loader)
+    place, random = places.place(loader), generator.get_state()
+    second, third = rows(loader), rows(loader)
+    assert not places.start_workers(made()[0], places.place(made()[0]))
+    places.put_place(new, place)
+    assert places.start_workers(new, place)
+    for _ in range(2):  # a way that fails is followed by the next
+        other.set_state(random)
+        assert not places.start_workers(new, place) or skip
+        assert rows(loading.begin(new, skip, way)) == second[skip:]
+    assert first != second != third == rows(new)
+
+
+class IterableDataset:
+    """One whose every pass begins where load_state_dict() has moved it to, as Hugging Face's do."""
+
+    __module__ = "datasets.iterable_dataset"
+
+    def __init__(self) -> None:
+        self.start: dict = {}
+        self.drawn = 0
+
+    def __iter__(self):
+        for number in range(self.start.get("drawn", 0) + 1, 6):
+            self.drawn = number
+            yield number
+
+    def state_dict(self):
+        return {"drawn": self.drawn}
+
+    def load_state_dict(self, state):
+        self.start = state
+
+
+def test_later_passes_of_a_loader_that_was_moved_begin_at_the_start():
+    loader, other = IterableDataset(), IterableDataset()
+    batches = iter(loader)
+    state = [next(batches), next(batches), loading.state_of(loader)][-1]
+    assert list(loading.begin(other, 2, loading.MOVED, state)) == [3, 4, 5]
+    assert list(other) == list(other) == [1, 2, 3, 4, 5]
+    assert plain.decode(places.place(other))[1] == b""
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -23,6 +23,7 @@ from taskd import raised
 from taskd.worker.discovery import changing, reach
 from taskd.worker.discovery.changing import Holder
 from taskd.worker.discovery.reached import Reached
+from taskd.worker.state.given import WouldDiverge
 
 log = logging.getLogger("taskd.worker")
 
@@ -37,6 +38,10 @@ REMEDY = {
     "written": (
         "it is written in every step and is not protected: after a repair it may have other"
         " values. Give it to protect() by name, or make it a buffer of a protected module"
+    ),
+    "held": (
+        "it is written in every step in a way that torch does not count (through .data or NumPy),"
+        " so it is not recorded. Write to the tensor itself under torch.no_grad()"
     ),
     "graph": (
         "its graph reaches back into an earlier step: that part is gone when a step is repeated. "
@@ -60,6 +65,8 @@ class Glance:
 
     # (tensor, its version and a sample of its content)
     written: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = field(default_factory=dict)
+    # the same of tensors that are recorded if their versions change
+    held: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = field(default_factory=dict)
     # (iterator, number of batches given)
     drawn: dict[int, tuple[weakref.ref[Any], Any]] = field(default_factory=dict)
     computed: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
@@ -73,11 +80,14 @@ class Watch:
     def __init__(
         self,
         protected: Callable[[], Iterable[torch.Tensor]],
+        contents: Callable[[], Iterable[torch.Tensor]],
         looks: bool = True,
         reached: Reached | None = None,
+        refuses: bool = False,
     ) -> None:
-        """`protected`: gives the tensors of `glance`; `reached`: the script's objects; without
-        `looks` it is never due."""
+        """`protected`, `contents`: give the tensors of `glance`; `reached`: the script's objects;
+        `refuses`: raise WouldDiverge for what is found; without `looks` it is never due."""
+        self._contents, self._refuses = contents, refuses
         self._protected, self._looks, self._reached = protected, looks, reached
         self._commits, self.due = 0, looks
         self._before: Glance | None = None
@@ -90,15 +100,18 @@ class Watch:
         if self._reached is not None:
             self._reached.look_again()
         if self._commits == 2:
-            self._before = glance(self._protected())
+            self._before = glance(self._protected(), self._contents())
             self._had = self._reached.glance() if self._reached is not None else {}
         elif self._before is not None:
-            texts = describe(compare(self._before, self._protected(), own), reach.of_caller())
+            now = glance(self._protected(), self._contents())
+            texts = describe(compare(self._before, now, own), reach.of_caller())
             if self._reached is not None and (left := self._reached.unrecorded(self._had)):
                 texts.append(f"{few(left)}: {CHANGED}")
+            self._before, self._had = None, {}
+            if texts and self._refuses:
+                raise WouldDiverge(f"TASKD_CARRIED=refuse: not seen by taskd: {'; '.join(texts)}")
             for text in texts:
                 log.warning("not seen by taskd: %s", text)
-            self._before, self._had = None, {}
 
     def repaired(self) -> None:
         """Start over after a repair: the two attempts compared must be consecutive."""
@@ -106,10 +119,11 @@ class Watch:
         self._before, self._had = None, {}
 
 
-def glance(protected: Iterable[torch.Tensor]) -> Glance:
+def glance(protected: Iterable[torch.Tensor], contents: Iterable[torch.Tensor] = ()) -> Glance:
     """Look at all live objects. `protected`: tensors that are recorded or made again; tensors that
-    share their memory count as protected."""
-    known = {_memory(t) for t in protected}
+    share their memory count as protected. `contents`: those that are recorded whatever their
+    versions."""
+    known, recorded = {_memory(t) for t in protected}, {_memory(t) for t in contents}
     seen = Glance(node=_node())
     for value in gc.get_objects():
         kind = type(value)
@@ -117,21 +131,19 @@ def glance(protected: Iterable[torch.Tensor]) -> Glance:
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if _graph(value) is not None:
                 seen.computed.append(weakref.ref(value))
-            elif not value.is_inference() and _memory(value) not in known:
-                few = len(seen.written) < SAMPLED
+            elif not value.is_inference() and (memory := _memory(value)) not in recorded:
+                few = len(seen.written) + len(seen.held) < SAMPLED
                 mark = value._version, changing.sample(value.detach()) if few else ""
-                seen.written[id(value)] = (weakref.ref(value), mark)
+                kept = seen.held if memory in known else seen.written
+                kept[id(value)] = (weakref.ref(value), mark)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)
     return seen
 
 
-def compare(
-    before: Glance, protected: Iterable[torch.Tensor], own: Iterable[Any] = ()
-) -> list[tuple[Any, str]]:
-    """(object, key of REMEDY) for what was carried through the attempt since `before`. `own`:
+def compare(before: Glance, now: Glance, own: Iterable[Any] = ()) -> list[tuple[Any, str]]:
+    """(object, key of REMEDY) for what was carried through the attempt between two glances. `own`:
     iterators of batches()."""
-    now = glance(protected)
     found: list[tuple[Any, str]] = []
     # a loader whose __iter__ is a generator draws from an iterator of its own
     held = reach.find(
@@ -155,6 +167,12 @@ def compare(
                 and identity not in ours
             ):
                 found.append((value, kind))
+    for identity, (reference, mark) in now.held.items():
+        value, was = reference(), before.held.get(identity)
+        if value is None or was is None or was[0]() is not value:
+            continue
+        if mark[0] == was[1][0] and mark[1] != was[1][1]:
+            found.append((value, "held"))
     for result in now.computed:
         value = result()
         if (

@@ -27,6 +27,9 @@ MOST = 20_000  # values
 SAMPLE = 16  # of the numbers of an array
 _SEQUENCES = (list, tuple, deque)
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype)
+# libraries whose objects are recorded in other ways, or hold no numbers of a step
+_KNOWN = {"torch", "numpy", "taskd", "transformers", "lightning", "pytorch_lightning", "accelerate"}
+_KNOWN |= {*sys.stdlib_module_names}
 _BASE = frozenset(torch.nn.Module().__dict__)
 
 
@@ -42,19 +45,21 @@ def look(roots: Iterable[Root], known: Collection[int]) -> dict[int, Holder]:
     """By id, all that holds something. `known`: ids of what is not looked into."""
     found: dict[int, Holder] = {}
     seen, left = {*known}, MOST
-    todo = deque(roots)
+    todo = deque((path, value, False) for path, value in roots)
     while todo and left > 0:
-        path, value = todo.popleft()
-        if id(value) in seen or not _is_entered(value):
+        path, value, foreign = todo.popleft()
+        foreign = foreign or _is_of_library(value)
+        if id(value) in seen or not (foreign or _is_entered(value)):
             continue
         seen.add(id(value))
         rows: dict[str, str] = {}
         for step, inner in _inside(value):
             left -= 1
-            if token := _token(inner):
+            # a library counts and notes much that changes no number
+            if (not foreign or _is_numbers(inner)) and (token := _token(inner)):
                 rows[step] = token
-            if type(inner) not in _NUMBERS:
-                todo.append((path + step, inner))
+            if type(inner) not in _NUMBERS and (not foreign or _is_within(inner)):
+                todo.append((path + step, inner, foreign))
         # an object's attributes have the id of their dict, as spaces of attributes do
         within = stored(value) if not isinstance(value, dict) and stored(value) else value
         found[id(within)] = Holder(path, type(value), rows)
@@ -87,6 +92,31 @@ def _is_entered(value: Any) -> bool:
     return _is_object(value) and not places.is_generator(value)
 
 
+def _is_of_library(value: Any) -> bool:
+    """Whether it is an object of a library, of which nothing is known: an environment, an
+    accountant. One that holds a thread or a file is none."""
+    kind = type(value)
+    return (
+        not isinstance(value, (*places.APART, types.ModuleType))
+        and kind.__module__.partition(".")[0] not in _KNOWN
+        and not is_own(kind.__module__, sys.modules.get(kind.__module__))
+        and not any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
+        and not places.is_generator(value)
+        and not any(places.is_live(inner) for _, inner in attributes(value))
+    )
+
+
+def _is_within(value: Any) -> bool:
+    return type(value) in (list, tuple, dict, deque) or _is_of_library(value)
+
+
+def _is_numbers(value: Any) -> bool:
+    kind = type(value)
+    if kind in (list, tuple):
+        return len(value) <= ITEMS and all(type(v) in (int, float) for v in value)
+    return kind.__module__ == "numpy"
+
+
 def _is_object(value: Any) -> bool:
     """Whether it is one of the script's, and gives no data."""
     kind = type(value)
@@ -108,7 +138,7 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in list(dict.items(value)):
             if isinstance(key, str) and not key.startswith("__") and named:
                 yield f".{key}", inner
-            elif isinstance(key, (str, int, tuple)) and not named:
+            elif isinstance(key, (str, int, float, tuple, type(None))) and not named:
                 yield f"[{key!r}]", inner
     elif issubclass(kind, _SEQUENCES):
         yield from ((f"[{number}]", inner) for number, inner in enumerate(list(value)))
@@ -163,6 +193,8 @@ def _token(value: Any) -> str:
         return repr(value.shape) if value.dtype.hasobject else sample(value)
     if kind.__module__ == "builtins" and kind.__name__.endswith("iterator"):
         return repr(operator.length_hint(value, -1))
+    if kind is tuple and _is_numbers(value):
+        return repr(value)
     if kind in (list, tuple, dict) and value and _is_state(value, 0):
         return f"container {id(value)}"
     if not isinstance(value, torch.nn.Module) and _is_object(value):

@@ -26,7 +26,7 @@ from taskd import raised
 from taskd.worker.discovery.project import is_own
 from taskd.worker.state import places
 from taskd.worker.state.attributes import APART, REMEDY_VALUE
-from taskd.worker.state.looks import PARAMETER, Space, is_plain
+from taskd.worker.state.looks import ADDRESS, PARAMETER, Space, is_plain
 from taskd.worker.state.stored_attributes import (
     MISSING,
     attributes,
@@ -53,7 +53,6 @@ _STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
 _CHANGEABLE = (list, dict, set, deque)
 _STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
-_ADDRESS = 1 << 32  # a whole number from here on may be the id of an object
 
 
 class Access(NamedTuple):
@@ -378,7 +377,7 @@ def _is_source(kind: type) -> bool:
 
 def _is_key(key: Any) -> bool:
     parts = key if type(key) is tuple else (key,)
-    return all(type(p) is str or (type(p) in (int, bool) and p < _ADDRESS) for p in parts)
+    return all(type(p) is str or (type(p) in (int, bool) and p < ADDRESS) for p in parts)
 
 
 @functools.lru_cache(maxsize=1)

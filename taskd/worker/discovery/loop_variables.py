@@ -44,6 +44,7 @@ from taskd.worker.discovery.values import (
     recordable,
 )
 from taskd.worker.discovery.variables import Key, Scope
+from taskd.worker.state import plain
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.stored_attributes import (
     MISSING,
@@ -223,6 +224,7 @@ class LoopVariables:
     def load_state_dict(self, values: dict[str, Any]) -> None:
         seen: dict[types.CodeType, dict[str, Any]] = {}
         changed: dict[types.CodeType, dict[str, Any]] = {}
+        written: dict[int, Any] = {}
         for place in self.places:
             if place.name not in values:
                 continue
@@ -234,7 +236,7 @@ class LoopVariables:
                 with contextlib.suppress(NotRecordable):
                     recordable(present, met=met)
                 fresh, outer = self._exchanges.look(place.name, met), present
-                value = into(outer, value, partial(_may_write, outer, fresh))
+                value = into(outer, value, partial(_may_write, written, outer, fresh))
             else:
                 value = like(present, value)
             if place.code is None:
@@ -361,9 +363,10 @@ def _place(
     return Place(name, variable, where, inside, get=get, put=put)
 
 
-def _may_write(outer: Any, fresh: bool, there: Any, _: Any) -> bool:
-    """`fresh`: what is inside is made anew."""
-    return there is outer or not fresh
+def _may_write(written: dict[int, Any], outer: Any, fresh: bool, there: Any, value: Any) -> bool:
+    """`fresh`: what is inside is made anew. One object in two places may have been two."""
+    may = there is outer or not fresh
+    return may and plain.same(written.setdefault(id(there), value), value)
 
 
 def _content(cell: Any) -> Any:

@@ -54,6 +54,10 @@ VIEW = (
     "is a view of another one, and another view in the next step: after a repair it has memory of"
     " its own. Have it made where it is read"
 )
+BY_ID = (
+    "has keys that are ids of objects, which have others in another process. Key it by name, or by"
+    " the parameter's number"
+)
 REMEDY_STATE = "a tensor in state[parameter]"
 REMEDY_VALUE = "a tensor that is given to protect()"
 
@@ -280,8 +284,9 @@ class Attributes(Values):
             self._late.remove(name)
             log.warning("not protected: %s %s", name, MADE)
         if times <= 2:
-            for key in now.views():
-                log.warning("not protected: %s: its attribute %s %s", name, key, VIEW)
+            said = dict.fromkeys(now.views(), VIEW) | dict.fromkeys(now.by_id(), BY_ID)
+            for key, why in said.items():
+                log.warning("not protected: %s: its attribute %s %s", name, key, why)
         large = [key for key, value in space.recorded() if is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
         if times == 2 and large and space.limit == LARGEST:

@@ -15,6 +15,7 @@ from taskd.worker.state import plain
 LARGEST = 1 << 16
 ITEMS = 64  # of a container; a longer one is data or a history
 ROW = 16  # of a list in a container
+ADDRESS = 1 << 32  # a whole number from here on may be the id of an object
 PARAMETER = ".__dict__"  # ends the name of the attributes of a parameter
 METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
 
@@ -88,6 +89,14 @@ class Look:
             place = value.untyped_storage().data_ptr()
             sizes[place] = max(sizes[place], value.numel())
         return [k for k, v in held if v.numel() < sizes[v.untyped_storage().data_ptr()]]
+
+    def by_id(self) -> list[str]:
+        """The names of dicts whose keys look like the ids of objects."""
+        return [
+            key
+            for key, value, _ in self._rows
+            if type(value) is dict and any(type(k) is int and k >= ADDRESS for k in value)
+        ]
 
     def swapped(self, before: Look) -> set[str]:
         """The names of containers in which tensors were others before."""

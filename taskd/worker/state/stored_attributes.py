@@ -175,9 +175,7 @@ class Exchanges:
     def look(self, name: str, now: Sequence[Any]) -> bool:
         """Whether one has been; `now`: what it holds now."""
         held = self._held.get(name, ())
-        if len({id(value) for value in now}) < len(now) or any(
-            there() is not value for there, value in zip(held, now, strict=False)
-        ):
+        if any(there() is not value for there, value in zip(held, now, strict=False)):
             self._found.add(name)
         if now:
             self._held[name] = [_reference(value) for value in now]

@@ -52,7 +52,9 @@ class Loop:
         self.finite = FiniteCheck(session, self._suspicion)
         self.sharing = Sharing(session, self.attempts, self.batches)
         first = session.agent.incarnation == 0  # a replacement's predecessor has looked
-        self._carried = carried.Watch(partial(memory.tensors, session), first, session.script)
+        tensors = partial(memory.tensors, session), partial(memory.contents, session)
+        refuses = settings.refuses_carried(os.environ)
+        self._carried = carried.Watch(*tensors, first, session.script, refuses)
         self._elastic = self._tells = settings.elastic(os.environ)
         self.start = 0  # the number that the script gives to the job's first step
         self._end: int | None = None  # the current pass ends before this step
@@ -67,7 +69,6 @@ class Loop:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
         session, cursor, attempts = self.session, self.cursor, self.attempts
-        suspicion = self._suspicion
         cursor.plan = self.plan(loader, total)
         try:
             set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)
@@ -115,8 +116,8 @@ class Loop:
                 step = attempts.step
                 if (
                     slot.interruption() > session.built_at
-                    or suspicion.present
-                    or (damage.spoiled() and suspicion.spoiled(step))
+                    or self._suspicion.present
+                    or (damage.spoiled() and self._suspicion.spoiled(step))
                 ):
                     self._repair()
                     continue
@@ -290,7 +291,8 @@ class Loop:
         if self._carried.due and ending in (Ending.COMMITTED, Ending.AGAIN):
             loaders = self._iterator, *self.session.standing.passes.iterators()
             draws = self.draws.iterators()
-            self._carried.committed([*loaders, *draws, *self.session.variables.drawn()])
+            with self.refusing():
+                self._carried.committed([*loaders, *draws, *self.session.variables.drawn()])
         return ending
 
     # -- between attempts --------------------------------------------------------------------------

@@ -23,6 +23,14 @@ AGAIN = 10.0
 def tensors(session: RepairSession) -> Iterator[torch.Tensor]:
     """All that is recorded, or made again when a step is repeated."""
     state = session.state
+    yield from contents(session)
+    held = [("", {**state.modules, **state.optimizers, **state.small})]
+    yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
+
+
+def contents(session: RepairSession) -> Iterator[torch.Tensor]:
+    """Those of them that are recorded whatever their version counters say."""
+    state = session.state
     yield from (*state.replicated, *state.private)
     yield from (sharded.local(p.grad) for p in state.parameters() if p.grad is not None)
     if session.stripes is not None:
@@ -30,8 +38,6 @@ def tensors(session: RepairSession) -> Iterator[torch.Tensor]:
     yield from session.gradients.met()
     yield from comm_hooks.seen()
     yield from session.variables.tensors()
-    held = [("", {**state.modules, **state.optimizers, **state.small})]
-    yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
 
 
 def lay_out(session: RepairSession) -> None:

@@ -1,0 +1,229 @@
+"""The script's own objects: what of them is recorded, and what is named."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from taskd.worker.discovery import changing, held
+from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.discovery.reached import Reached
+from taskd.worker.state import plain
+from taskd.worker.state.attributes import Attributes
+from taskd.worker.state.part import Content
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total, self.name, self.seen = 0.0, "mean", []
+        self.window = [torch.zeros(1), torch.zeros(1)]
+        self.first = self.window[0]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    step: int = 0
+
+
+class Loss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.register_buffer("mean", torch.zeros(1))
+
+
+class Rank:
+    """A process with `variables`, which it finds as a loop begins."""
+
+    def __init__(self, **variables) -> None:
+        self.net = nn.Linear(2, 2)
+        self.variables = variables
+        self.attributes = Attributes({"model": self.net})
+        parts = SimpleNamespace(arrange=lambda: None)
+        state = SimpleNamespace(
+            attributes=self.attributes, parts=parts, modules={"model": self.net}
+        )
+        self.reached = Reached(
+            state,
+            lambda names: held.find({"model": self.net}, {}, {}, [self.net], (), names),
+            [self.net],
+            LoopVariables([], refuses=False),
+        )
+        self.reached.look = self.look  # not at the variables of this test
+        self.reached.begin()
+
+    def look(self) -> None:
+        self.reached._look([("main", self.variables)], loop=True)
+
+    def record(self) -> bytes:
+        return plain.encode(self.attributes.changed())
+
+    def put(self, data: bytes) -> None:
+        self.attributes.put(Content(data))
+
+    def unrecorded(self, step) -> list[str]:
+        """What a step changes that no record has."""
+        roots = [("main", self.variables)]
+        self.reached.glance = lambda: changing.look([*self.reached._values(roots)], set())
+        before = self.reached.glance()
+        step()
+        self.record()
+        return self.reached.unrecorded(before)
+
+
+def made() -> dict:
+    return {"meters": {"a": Meter(), "b": [Meter()]}, "loss": Loss(), "steady": Meter()}
+
+
+def changed(variables: dict) -> None:
+    variables["meters"]["a"].total += 1.5
+    variables["meters"]["b"][0].seen.append(3)
+    variables["meters"]["b"][0].window[0].add_(1)
+    variables["loss"].calls += 1
+    variables["loss"].mean.add_(2)
+
+
+def test_what_changes_goes_to_a_new_process_and_back():
+    one, other = Rank(**made()), Rank(**made())
+    start = one.record()
+    changed(one.variables)
+    first = one.record()
+    changed(one.variables)
+    one.variables["steady"].name = "other"  # not by then
+    for rank in (one, other):
+        rank.put(first)
+        meters, loss = rank.variables["meters"], rank.variables["loss"]
+        assert (meters["a"].total, meters["b"][0].seen) == (1.5, [3])
+        assert (loss.calls, loss.mean.item()) == (1, 2)
+        # the same tensor still has two names
+        assert meters["b"][0].first is meters["b"][0].window[0]
+        assert meters["b"][0].first.item() == 1
+    assert one.variables["steady"].name == "mean"
+    one.put(start)
+    assert one.variables["meters"]["a"].total == 0 and one.variables["loss"].calls == 0
+
+
+def test_only_what_has_changed_is_restored():
+    """A path, a host or a process id is its process's own."""
+    theirs = Meter()
+    theirs.name = "of its process"
+    one, other = Rank(meter=Meter()), Rank(meter=theirs)
+    one.variables["meter"].total = 2.0
+    other.put(one.record())
+    assert (theirs.total, theirs.name) == (2.0, "of its process")
+
+
+def test_what_changes_as_data_are_drawn_is_left_to_who_draws():
+    one, other = Rank(noise=Meter()), Rank(noise=Meter())
+
+    def drawn(noise):
+        while True:
+            noise.total += 1
+            yield noise.total
+
+    data = drawn(one.variables["noise"])
+    assert [one.attributes.draw(data) for _ in range(3)] == [1, 2, 3]
+    one.put(one.record())
+    assert one.variables["noise"].total == 3
+    one.attributes.pass_begins()
+    one.attributes.draw(data)
+    other.put(one.record())
+    assert other.variables["noise"].total == 0
+    # tried twice, each time from where the pass began
+    for _ in range(2):
+        other.attributes.draw_again()
+        assert other.attributes.draw(drawn(other.variables["noise"])) == 4
+
+
+def test_an_object_of_a_later_pass_takes_the_place_of_the_former():
+    rank = Rank(meter=Meter(), epoch=0)
+    rank.variables["meter"].total = 5.0
+    rank.record()
+    former, rank.variables["meter"] = rank.variables["meter"], Meter()
+    rank.variables["left_over"] = Meter()
+    rank.look()
+    rank.variables["meter"].total = rank.variables["left_over"].total = 1.0
+    recorded = rank.record()
+    rank.variables["meter"].total = former.total = rank.variables["left_over"].total = 9.0
+    rank.put(recorded)
+    assert (rank.variables["meter"].total, former.total) == (1.0, 9.0)
+    assert rank.variables["left_over"].total == 9.0  # of a variable that the loop assigns
+
+
+def test_a_record_waits_for_what_is_found_later():
+    one, other = Rank(meter=Meter()), Rank()
+    one.variables["meter"].total = 4.0
+    data = one.record()
+    other.put(data)
+    assert plain.same(plain.decode(other.record()), plain.decode(data))
+    other.variables["meter"] = Meter()
+    other.reached._names.clear()
+    other.look()
+    assert other.variables["meter"].total == 4.0
+
+
+def test_what_a_step_adds_to_parameters_and_torchs_own_objects():
+    one, other = Rank(), Rank()
+    one.net.weight.steps = 3
+    one.net.bias.steps = 1
+    one.net.calls = 2
+    one.reached.look_again()
+    other.put(one.record())
+    assert (other.net.weight.steps, other.net.bias.steps, other.net.calls) == (3, 1, 2)
+    one.net.weight.steps = 4
+    one.put(one.record())
+    assert one.net.weight.steps == 4
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_tensors_that_are_others_by_now_are_not_written_to(kind):
+    """The container has the batch, which is given again."""
+    rank, batch = Rank(meter=Meter()), torch.ones(1)
+    meter = rank.variables["meter"]
+
+    def keep(value):
+        meter.window = [value] if kind is list else {"x": value}
+
+    keep(torch.zeros(1))
+    rank.record()
+    recorded = rank.record()
+    keep(batch)
+    rank.record()
+    rank.put(recorded)
+    assert batch.item() == 1
+
+
+def test_what_no_record_has_is_named():
+    variables = {
+        "state": SimpleNamespace(),
+        "meter": Meter(),
+        "holder": Meter(),
+    }
+    variables["holder"].frozen = Frozen()
+    variables["holder"].count = itertools.count()
+    variables["holder"].rows = [[0, {"a": 1}]] * 70
+    variables["holder"].matrix = numpy.zeros(100_000)
+    rank = Rank(**variables)
+
+    def step():
+        holder = rank.variables["holder"]
+        rank.variables["meter"].total += 1
+        holder.total += 1
+        holder.frozen = replace(holder.frozen, step=1)
+        next(holder.count)
+        holder.rows[3][0] += 1
+        holder.matrix += 1
+
+    assert rank.unrecorded(step) == [
+        "main.holder.count",
+        "main.holder.frozen",
+        "main.holder.matrix",
+        "main.holder.rows[0][0]",
+    ]
+    assert rank.unrecorded(lambda: None) == []
