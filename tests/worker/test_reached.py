@@ -26,6 +26,11 @@ class Meter:
         self.first = self.window[0]
 
 
+class Late:
+    def __init__(self) -> None:
+        self.count = 0.0
+
+
 @dataclass(frozen=True)
 class Frozen:
     step: int = 0
@@ -74,7 +79,7 @@ class Rank:
         before = self.reached.glance()
         step()
         self.record()
-        return self.reached.unrecorded(before)
+        return self.reached.unrecorded(before, self.reached.glance())
 
 
 def made() -> dict:
@@ -146,14 +151,18 @@ def test_an_object_of_a_later_pass_takes_the_place_of_the_former():
     rank.variables["meter"].total = 5.0
     rank.record()
     former, rank.variables["meter"] = rank.variables["meter"], Meter()
-    rank.variables["left_over"] = Meter()
+    later, left_over = Late(), Meter()
+    left_over.output = torch.zeros(1, requires_grad=True) * 2
+    rank.variables |= {"later": later, "left_over": left_over}
     rank.look()
-    rank.variables["meter"].total = rank.variables["left_over"].total = 1.0
+    meter = rank.variables["meter"]
+    meter.total = left_over.total = later.count = 1.0
     recorded = rank.record()
-    rank.variables["meter"].total = former.total = rank.variables["left_over"].total = 9.0
+    meter.total = former.total = left_over.total = later.count = 9.0
     rank.put(recorded)
-    assert (rank.variables["meter"].total, former.total) == (1.0, 9.0)
-    assert rank.variables["left_over"].total == 9.0  # of a variable that the loop assigns
+    assert (meter.total, former.total, later.count) == (1.0, 9.0, 1.0)
+    # of a variable that the loop assigns: it would keep the memory of a step
+    assert left_over.total == 9.0
 
 
 def test_a_record_waits_for_what_is_found_later():

@@ -97,15 +97,14 @@ class Watch:
         """Note a commit; `own`: iterators of batches()."""
         self._commits += 1
         self.due = self._commits <= 2
-        if self._reached is not None:
-            self._reached.look_again()
+        has = self._reached.look_again() if self._reached is not None else {}
         if self._commits == 2:
-            self._before = glance(self._protected(), self._contents())
-            self._had = self._reached.glance() if self._reached is not None else {}
+            self._before, self._had = glance(self._protected(), self._contents()), has
         elif self._before is not None:
             now = glance(self._protected(), self._contents())
             texts = describe(compare(self._before, now, own), reach.of_caller())
-            if self._reached is not None and (left := self._reached.unrecorded(self._had)):
+            left = self._reached.unrecorded(self._had, has) if self._reached is not None else []
+            if left:
                 texts.append(f"{few(left)}: {CHANGED}")
             self._before, self._had = None, {}
             if texts and self._refuses:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from taskd import raised
 from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.reach import ITEMS, Root
 from taskd.worker.state import places
@@ -173,12 +174,23 @@ def _is_state(value: Any, depth: int) -> bool:
 
 
 def sample(array: Any) -> str:
-    """Some numbers of a NumPy array, or of a tensor."""
-    tensor = isinstance(array, torch.Tensor)
-    if tensor and (array.device.type == "meta" or not array.is_contiguous() or array.is_complex()):
+    """Some numbers of a NumPy array, or of a tensor; "" if it cannot be read."""
+    try:
+        if isinstance(array, torch.Tensor) and not _is_there(array):
+            return ""
+        flat = array.reshape(-1)
+        return repr(flat[:: max(1, len(flat) // SAMPLE)].tolist())
+    except Exception as error:  # of a type that has no numbers
+        raised.heed(error)
         return ""
-    flat = array.reshape(-1)
-    return repr(flat[:: max(1, len(flat) // SAMPLE)].tolist())
+
+
+def _is_there(tensor: torch.Tensor) -> bool:
+    """Whether its memory is: FSDP frees that of a tensor that it needs later."""
+    if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        return False
+    bytes_ = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= bytes_
 
 
 def _token(value: Any) -> str:

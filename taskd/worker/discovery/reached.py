@@ -18,7 +18,8 @@ from taskd import raised
 from taskd.worker.discovery import changing, held, reach
 from taskd.worker.discovery.changing import Holder
 from taskd.worker.discovery.loop_variables import LoopVariables
-from taskd.worker.state.looks import Space
+from taskd.worker.state.looks import Space, is_plain
+from taskd.worker.state.stored_attributes import attributes
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
@@ -51,9 +52,16 @@ class Reached:
         self._state.attributes.find = self._find
         self.look()
 
-    def look_again(self) -> None:
-        """After a step: it may have made objects that are held, and attributes of parameters."""
-        self._add(self._find(()), late=True)
+    def look_again(self) -> dict[int, Holder]:
+        """After a step: it may have made objects that are held, and attributes of parameters.
+        Returns what the script's objects have now. Never raises."""
+        try:
+            self._add(self._find(()), late=True)
+            return self.glance()
+        except Exception as error:
+            raised.heed(error)
+            log.warning("could not look again for the script's own objects", exc_info=True)
+            return {}
 
     def _add(self, spaces: dict[str, Space], late: bool = False) -> None:
         for name, space in spaces.items():
@@ -85,8 +93,10 @@ class Reached:
     def _values(self, roots: list[reach.Root]) -> Iterator[reach.Root]:
         for path, variables in roots:
             names = {key for key in variables if isinstance(key, str) and key[:2] != "__"}
-            for key in sorted(names & self._names.get(path, names)):
-                yield f"{path}.{key}" if path else key, variables[key]
+            known = self._names.get(path, names)
+            for key in sorted(names):
+                if key in known or _is_light(variables[key]):
+                    yield f"{path}.{key}" if path else key, variables[key]
 
     # -- what is in no record ----------------------------------------------------------------------
 
@@ -95,20 +105,26 @@ class Reached:
         roots = reach.of_caller()
         return changing.look([*self._values(roots), *self._state.modules.items()], self._given)
 
-    def unrecorded(self, before: dict[int, Holder]) -> list[str]:
-        """The names of what has changed since `before` and is in no record."""
-        now = self.glance()
-        attributes, found = self._state.attributes, []
+    def unrecorded(self, before: dict[int, Holder], now: dict[int, Holder]) -> list[str]:
+        """The names of what has changed between two looks and is in no record."""
+        recorded_by, found = self._state.attributes, []
         whole, single = self._variables.covered()
-        whole |= attributes.containers()
+        whole |= recorded_by.containers()
         for identity, steps in changing.changed(before, now).items():
-            recorded = attributes.names_of(identity)
+            recorded = recorded_by.names_of(identity)
             if recorded is None or identity in whole:
                 continue
             names = recorded | {name for holder, name in single if holder == identity}
             steps -= {f".{name}" for name in names} | {f"[{name!r}]" for name in names}
             found += [now[identity].path + step for step in sorted(steps)]
         return found
+
+
+def _is_light(value: Any) -> bool:
+    """Whether an object holds no memory that a step has made."""
+    rows = dict(attributes(value))
+    held = [v for v in rows.values() if not isinstance(v, (int, float, str, bytes, type(None)))]
+    return bool(rows) and all(map(is_plain, held))
 
 
 def _parts(value: Any) -> Iterable[Any]:

@@ -166,13 +166,14 @@ class Attributes(Values):
         for name in watched:
             if not self._seen[name].holds(self._spaces[name].attributes):
                 self._notice(name, self._spaces[name])
-        found = next(iterator)
-        for name in watched:
-            if not self._seen[name].holds(self._spaces[name].attributes):
-                moving = self._follow(name)
-                start = None if name in self._changed else self._start[name]
-                self._drawn[name] = start and {k: v for k, v in start.items() if k in moving}
-        return found
+        try:
+            return next(iterator)
+        finally:
+            for name in watched:
+                if not self._seen[name].holds(self._spaces[name].attributes):
+                    moving = self._follow(name)
+                    start = None if name in self._changed else self._start[name]
+                    self._drawn[name] = start and {k: v for k, v in start.items() if k in moving}
 
     def pass_begins(self) -> None:
         for name in self._drawn:

@@ -83,7 +83,8 @@ class Look:
 
     def views(self) -> list[str]:
         """The names of tensors that lie in the memory of another one."""
-        held = [(key, value) for key, value, _ in self._rows if type(value) is torch.Tensor]
+        tensors = [row[:2] for row in self._rows if type(row[1]) is torch.Tensor]
+        held = [(key, value) for key, value in tensors if value.layout is torch.strided]
         sizes = {value.untyped_storage().data_ptr(): 0 for _, value in held}
         for _, value in held:
             place = value.untyped_storage().data_ptr()
