@@ -1,9 +1,10 @@
 """A rank's *start record*: inputs of its set-up that its replacement must see again, in the agent's
 directory in the node's shared memory; it outlives the rank.
 
-It has named sections of bytes (CODE, SETUP, FOLDERS) and is sealed like an entry (sealed.py), under
-a seal of its own: no entry passes for one. It is written whole or not at all, in the slot that does
-not have the one before, and sent to the node's keepers before the entries that follow it. The rank
+It has named sections of bytes (CODE, SETUP, FOLDERS, NAMED) and is sealed like an entry
+(sealed.py), under a seal of its own: no entry passes for one. It is written whole or not at all, in
+the slot that does not have the one before, and sent to the node's keepers before the entries that
+follow it. The rank
 writes; its replacement and the agent read.
 """
 
@@ -27,6 +28,7 @@ log = logging.getLogger("taskd.records")
 CODE = "code"  # the sources that the rank has loaded, see worker/set_up/sources.py
 SETUP = "setup"  # results of the collectives of its set-up
 FOLDERS = "folders"  # the directories that it has made, see worker/set_up/folders.py
+NAMED = "named"  # what it names things by, see worker/set_up/names.py
 
 # bytes; a keeper takes messages of up to 1 GiB (agent/copies/keeper_connection.py), and sending
 # this many delays the records behind them by a second or more

@@ -71,6 +71,7 @@ from taskd.settings.reading import (
     manager_is_named,
     manager_wait,
     own_address,
+    own_names,
     patches,
     places,
     pod_rescheduling,

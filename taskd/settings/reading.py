@@ -159,6 +159,11 @@ def refuses_carried(environ: Mapping[str, str]) -> bool:
     return v.TASKD_CARRIED.read(environ) == "refuse"
 
 
+def own_names(environ: Mapping[str, str]) -> bool:
+    """Whether a replacement's set-up names what it makes anew."""
+    return v.TASKD_NAMES.read(environ) == "own"
+
+
 def refuses_uncompared(environ: Mapping[str, str]) -> bool:
     """Whether a job ends whose batches cannot be compared."""
     return v.TASKD_UNCOMPARED.read(environ) == "refuse"

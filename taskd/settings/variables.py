@@ -263,6 +263,16 @@ TASKD_CARRIED = Parameter(
     " the third step, what steps change and no record has.",
     remedy="unset it for restore",
 )
+TASKD_NAMES = Parameter(
+    "TASKD_NAMES",
+    kinds.choice("first", "own"),
+    "first",
+    "first",
+    "What a replacement's set-up gets from the clock, from uuid and from tempfile to name folders"
+    " and runs: first: what the rank's first process got in the same line; own: the present time,"
+    " and new names.",
+    remedy="unset it for first",
+)
 TASKD_UNCOMPARED = Parameter(
     "TASKD_UNCOMPARED",
     kinds.choice("warn", "refuse"),
@@ -357,6 +367,7 @@ SECTIONS = (
             TASKD_STRIPES,
             TASKD_SNAPSHOT_STEPS,
             TASKD_CARRIED,
+            TASKD_NAMES,
             TASKD_UNCOMPARED,
             TASKD_UNEVEN,
             TASKD_VERIFY,

@@ -35,10 +35,6 @@ def refused(directory: Path, kind: str, *options: str, **env: str) -> str:
 @pytest.mark.parametrize(
     ("kind", "fork", "found"),
     [
-        pytest.param(
-            *("makedirs", "off", "exited with status 1 after FileExistsError: [Errno 17] File"),
-            marks=pytest.mark.long,
-        ),
         pytest.param("notempty", "on", "after ValueError: Output direct", marks=pytest.mark.long),
         ("message", "on", "exited with status 1 after SystemExit: the results are there already"),
         ("memory", "on", "after FileExistsError: [Errno 17] File exists: '/taskd-test-"),
@@ -62,25 +58,39 @@ def test_a_lock_is_named(tmp_path):
     assert "after BlockingIOError: [Errno 11] Resource temporarily unavailable" in text
 
 
-def test_a_directory_that_is_another_one_in_a_replacement_is_named(tmp_path, reference):
-    """Its name has the time: the first process's checkpoints lie in one, its successor's in
-    another, and nothing fails."""
+@pytest.mark.parametrize("kind", ["folder", *training.long("process")])
+def test_a_directory_that_is_another_one_in_a_replacement_is_named(tmp_path, reference, kind):
+    """Its name has the time, or the process's id: the first process's checkpoints lie in one, its
+    successor's in another, and nothing fails."""
+    own = {"TASKD_NAMES": "own"} if kind == "folder" else {}
+    with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, kind, **own) as job:
+        job.trains()
+        job.kill(0)
+        job.repaired()
+        result = job.end()
+    training.assert_equal(result, reference(2, "side_effects.py", STEPS, "none"), 2)
+    first, second = sorted((tmp_path / "job" / "runs").iterdir(), key=os.path.getctime)
+    assert told(result.output, NAMED) and result.output.count("its set-up made the directory") == 1
+    words = f"the directory {second}, that of its first process {first}: what the job writes"
+    assert words in result.output, result.output[-3000:]
+
+
+def test_a_replacement_has_the_names_of_the_first_process(tmp_path, reference):
     with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, "folder") as job:
         job.trains()
         job.kill(0)
         job.repaired()
         result = job.end()
     training.assert_equal(result, reference(2, "side_effects.py", STEPS, "none"), 2)
-    first, second = sorted((tmp_path / "job" / "runs").iterdir())
-    assert told(result.output, NAMED) and result.output.count("its set-up made the directory") == 1
-    words = f"the directory {second}, that of its first process {first}: what the job writes"
-    assert words in result.output, result.output[-3000:]
+    assert len(list((tmp_path / "job" / "runs").iterdir())) == 1
+    assert len(list((tmp_path / "job").glob("cache*"))) == 1
+    assert "its set-up made the directory" not in result.output
 
 
 @pytest.mark.parametrize(
-    "kind", ["aware-makedirs", *training.long("aware-notempty", "aware-message")]
+    "kind", ["makedirs", *training.long("aware-makedirs", "aware-notempty", "aware-message")]
 )
-def test_a_script_that_asks_goes_on(tmp_path, reference, kind):
+def test_a_script_that_asks_or_makes_a_directory_again_goes_on(tmp_path, reference, kind):
     with training.start(tmp_path / "job", 2, "side_effects.py", STEPS, kind) as job:
         job.trains()
         job.kill(0)

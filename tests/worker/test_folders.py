@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,3 +60,49 @@ def test_what_is_noted(tmp_path, monkeypatch):
         folders._layer.remove()
     os.mkdir("e")
     assert list(folders._made) == [str(tmp_path / name) for name in ("a", "a/b", "c")]
+
+
+def test_a_directory_of_the_first_process_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    kept: dict[str, bytes] = {}
+    record = SimpleNamespace(read=lambda: kept, write=kept.update)
+    monkeypatch.setattr(folders, "Start", lambda *us: record)
+    monkeypatch.setattr(folders, "us", lambda: (tmp_path, 0, 0))
+
+    def process(begin):
+        for name in ("_made", "_first"):
+            monkeypatch.setattr(folders, name, {})
+        monkeypatch.setattr(folders, "_pid", 0)
+        begin()
+
+    def next_version() -> str:
+        number = 0
+        while True:
+            try:
+                Path(f"version-{number}").mkdir()
+                return f"version-{number}"
+            except FileExistsError:
+                number += 1
+
+    os.mkdir("version-0")
+    process(folders.begin)
+    os.makedirs("run/ckpt")
+    with pytest.raises(FileExistsError):
+        os.mkdir("run")
+    os.mkdir("gone")
+    assert next_version() == "version-1"
+    folders.keep()
+    for _ in range(2):
+        os.path.isdir("gone") and os.rmdir("gone")
+        process(folders.begin_again)
+        os.makedirs("run/ckpt")
+        os.mkdir("gone")
+        assert os.path.isdir("gone") and next_version() == "version-1"
+        with pytest.raises(FileExistsError):
+            os.mkdir("version-0")  # another job's
+        folders.compare()
+    kept[folders.FOLDERS] = b"["
+    process(folders.begin_again)
+    with pytest.raises(FileExistsError):
+        os.mkdir("run")
+    folders._layer.remove()

@@ -1,6 +1,9 @@
 """The directories that a rank's set-up makes or goes to. A name that has the time, a random number
 or the next free version in it is another one in each process: what the job writes lies in several
-directories, and each has a part. Where a replacement's differ, both are named."""
+directories, and each has a part. Where a replacement's differ, both are named.
+
+One that the first process has made is there for a replacement, which runs the same set-up: making
+it succeeds, whether the script allows that it exists or not."""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ REMEDY = (
 )
 
 _layer = methods.Layer(0)
-_made: dict[str, None] = {}
+_made: dict[str, bool] = {}  # whether it was not there before
+_first: dict[str, bool] = {}  # those of the rank's first process
 _pid = 0
 
 
@@ -40,20 +44,41 @@ def begin() -> None:
         _layer.put(os, name, _noting)
 
 
+def begin_again() -> None:
+    """The same in a replacement."""
+    try:
+        kept = json.loads(Start(*us()).read().get(FOLDERS, b"{}"))
+    except (OSError, ValueError) as error:
+        log.warning("the directories that the first set-up has made cannot be read: %s", error)
+        kept = {}
+    _first.update({name: made is True for name, made in kept.items()})
+    begin()
+
+
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(path: Any, *args: Any, **more: Any) -> Any:
-        _note(path, sys._getframe(1).f_globals.get("__name__"), more)
-        return original(path, *args, **more)
+        name = _noted(path, sys._getframe(1).f_globals.get("__name__"), more)
+        if name:
+            _made.setdefault(name, False)
+        try:
+            original(path, *args, **more)
+        except FileExistsError:
+            if not name or not _first.get(name) or not os.path.isdir(name):
+                raise
+        if name and original.__name__ == "mkdir":
+            _made[name] = True
 
     return call
 
 
-def _note(path: Any, caller: Any, more: dict[str, Any]) -> None:
-    # a directory of tempfile's is nobody else's; a worker process makes its own
+def _noted(path: Any, caller: Any, more: dict[str, Any]) -> str:
+    """The name of a directory that is noted, or nothing."""
+    # one of tempfile's is nobody else's; a worker process makes its own
     if caller == "tempfile" or more.get("dir_fd") is not None or os.getpid() != _pid:
-        return
-    if isinstance(path, (str, bytes, os.PathLike)) and len(_made) < MOST:
-        _made[os.path.abspath(os.fsdecode(path))] = None
+        return ""
+    if not isinstance(path, (str, bytes, os.PathLike)) or len(_made) >= MOST:
+        return ""
+    return os.path.abspath(os.fsdecode(path))
 
 
 def keep() -> None:
@@ -61,7 +86,7 @@ def keep() -> None:
     _layer.remove()
     if _made:
         try:
-            Start(*us()).write({FOLDERS: json.dumps(list(_made)).encode()})
+            Start(*us()).write({FOLDERS: json.dumps(_made).encode()})
         except OSError as error:
             log.warning("the directories that the set-up has made cannot be kept: %s", error)
 
@@ -69,11 +94,7 @@ def keep() -> None:
 def compare() -> None:
     """The replacement's set-up is over: name what it has made in place of the first process's."""
     _layer.remove()
-    kept = Start(*us()).read().get(FOLDERS)
-    if kept is None or not _made:
-        return
-    before = [name for name in json.loads(kept) if isinstance(name, str)]
-    for own, first in differing(list(_made), before)[:NAMED]:
+    for own, first in differing(list(_made), list(_first))[:NAMED]:
         log.warning(
             "rank %s: its set-up made the directory %s, that of its first process %s: %s",
             *(us()[2], own, first, REMEDY),

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.worker.communication import groups
-from taskd.worker.set_up import folders
+from taskd.worker.set_up import folders, names
 from taskd.worker.set_up.calls import GIVE, OFF, RECORD
 from taskd.worker.set_up.interception import install, now, suspended, uninstall, without_peers
 
@@ -48,6 +48,7 @@ def record() -> None:
     now.mode = RECORD
     install()
     folders.begin()
+    names.begin(gives=False)
 
 
 def settle(protected: Iterable[torch.Tensor]) -> None:
@@ -82,6 +83,7 @@ def stop(calls: bool) -> None:
             now.keep()
             if os.environ.get("TASKD_INCARNATION", "0") == "0":
                 folders.keep()
+                names.keep()
         now.mode = OFF
         uninstall()
 
@@ -136,7 +138,9 @@ def stand_in() -> None:
         now.load()
     install()
     without_peers()
-    folders.begin()
+    if "TASKD_SHARED_DIR" in os.environ:
+        folders.begin_again()
+        names.begin(gives=True)
 
 
 def reload() -> None:
@@ -158,6 +162,7 @@ def real() -> None:
         uninstall()
         if "TASKD_SHARED_DIR" in os.environ:
             folders.compare()
+            names.end()
 
 
 def came_back(between: bool) -> None:

@@ -5,8 +5,8 @@ side_effects.py OUT STEPS KIND
 KIND, what rank 0 does in its set-up: "makedirs" makes a directory, "notempty" refuses one that is
 not empty, "message" leaves by sys.exit() if it is there, "lock" locks a file that a
 process of its own keeps locked, "memory" makes shared memory by name, which all others attach to,
-"folder" makes a directory that has the time in its name; "none" nothing. With "aware-" before it, a
-replacement leaves out what is done already.
+"folder" makes a directory that has the time in its name, "process" the process's id; "none"
+nothing. With "aware-" before it, a replacement leaves out what is done already.
 """
 
 import fcntl
@@ -15,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from datetime import datetime
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -42,11 +44,12 @@ if rank == 0 and not done:
             raise ValueError(f"Output directory ({results}) already exists and is not empty.")
         results.mkdir(exist_ok=True)
         (results / "first").touch()
-    elif kind == "folder":
-        runs = out / "runs" / str(time.time_ns())
+    elif kind in ("folder", "process"):
+        name = f"{datetime.now():%H-%M-%S-%f}-{uuid.uuid4()}" if kind == "folder" else os.getpid()
+        runs = out / "runs" / str(name)
         os.makedirs(runs / "checkpoints")
         (out / "others").mkdir(exist_ok=True)
-        tempfile.mkdtemp(dir=out)
+        tempfile.mkdtemp("", "cache", out)
         os.chdir(runs)
     elif kind == "message":
         if results.exists():
