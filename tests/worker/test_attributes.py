@@ -128,13 +128,19 @@ def test_one_thing_that_is_too_large_leaves_the_module_alone(caplog):
     module, theirs = Rotary(), Rotary()
     paused, there = Attributes({"m": module}), Attributes({"m": theirs})
     module.fill(2)
-    assert paused.changed() == {} and not caplog.text
+    unrecorded = {"m": {attributes.OTHERS: None}}
+    assert paused.changed() == unrecorded and not caplog.text
     put(there, paused.changed())
     assert theirs.length == 0 and theirs.cache is None
     put(paused, {})
     assert module.length == 2
     module.fill(3)
-    assert paused.changed() == {} and "its attribute cache is too large" in caplog.text
+    assert paused.changed() == unrecorded and "its attribute cache is too large" in caplog.text
+    recorded = paused.changed()
+    module.length, module.cache = 9, None
+    paused.changed()
+    put(paused, recorded)  # of what it had then nothing is known
+    assert module.length == 9
     module.fill(4)
     paused.changed()
     assert caplog.text.count("too large") == 1

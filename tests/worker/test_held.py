@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from taskd.worker.discovery import held
+from taskd.worker.discovery import held, members
 from taskd.worker.state import plain
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.looks import Space
@@ -193,7 +193,7 @@ def test_a_space_of_a_function_has_what_it_keeps():
         calls = count = never
         return default
 
-    variables = held.of_function(function)
+    variables = members.of_function(function)
     assert dict(variables) == {"count": 0, "never": 1, "default 0": [1], "calls": calls}
     variables["count"], variables["calls"] = 7, 8
     assert (count, calls) == (7, 8)

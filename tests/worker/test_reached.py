@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import threading
+import weakref
+from collections import deque
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -14,9 +18,10 @@ from torch import nn
 from taskd.worker.discovery import changing, held
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.discovery.reached import Reached
-from taskd.worker.state import plain
+from taskd.worker.state import looks, plain
 from taskd.worker.state.attributes import Attributes
 from taskd.worker.state.part import Content
+from taskd.worker.state.stored_attributes import into
 
 
 class Meter:
@@ -24,6 +29,16 @@ class Meter:
         self.total, self.name, self.seen = 0.0, "mean", []
         self.window = [torch.zeros(1), torch.zeros(1)]
         self.first = self.window[0]
+
+
+class Stopper:
+    def __init__(self) -> None:
+        self.stop, self.count = False, 0
+
+
+class Saver:
+    def __init__(self) -> None:
+        self.thread, self.other, self.count, self.busy = None, None, 0, False
 
 
 class Late:
@@ -236,3 +251,148 @@ def test_what_no_record_has_is_named():
         "main.holder.rows[0][0]",
     ]
     assert rank.unrecorded(lambda: None) == []
+
+
+def test_a_flag_that_a_signal_has_set_stays():
+    """No repeat of the step sets it again."""
+    rank = Rank(stopper=Stopper())
+    stopper = rank.variables["stopper"]
+    stopper.count = 1
+    recorded = rank.record()
+    stopper.stop, stopper.count = True, 2
+    rank.put(recorded)
+    assert stopper.stop and stopper.count == 1
+
+
+def test_an_object_that_holds_a_thread_by_now_is_left_alone():
+    one, other = Rank(saver=Saver()), Rank(saver=Saver())
+    saver = one.variables["saver"]
+    saver.count, saver.busy = 1, True
+    before = one.record()
+    saver.thread, saver.count, saver.busy = threading.Thread(), 2, False
+    recorded = one.record()
+    for data in (before, recorded):
+        one.put(data)
+        assert (saver.count, saver.busy) == (2, False)
+    other.put(recorded)
+    assert (other.variables["saver"].count, other.variables["saver"].busy) == (0, False)
+
+
+def test_a_flag_is_not_put_without_the_object_that_it_tells_of(caplog):
+    one, other = Rank(saver=Saver()), Rank(saver=Saver())
+    start = one.record()
+    one.variables["saver"].other, one.variables["saver"].busy = object(), True
+    recorded = one.record()
+    other.put(recorded)
+    assert not other.variables["saver"].busy and "not protected: main.saver.other" in caplog.text
+    one.put(start)
+    assert one.variables["saver"].busy and one.variables["saver"].other is not None
+
+
+def test_a_large_value_does_not_take_the_others_back():
+    rank = Rank(saver=Saver())
+    saver = rank.variables["saver"]
+    saver.count, saver.other = 5, torch.zeros(looks.LARGEST)
+    recorded = rank.record()
+    saver.count, saver.other = 6, None
+    rank.put(recorded)
+    assert (saver.count, saver.other) == (5, None)
+
+
+def test_what_steps_change_beside_what_data_change_is_the_steps(caplog):
+    one, other = Rank(stats=Saver()), Rank(stats=Saver())
+
+    def data(stats):
+        while True:
+            stats.drawn = getattr(stats, "drawn", 0) + 1
+            yield stats.drawn
+
+    stats = one.variables["stats"]
+    drawn = data(stats)
+    one.attributes.draw(drawn)
+    stats.count = 3
+    one.attributes.draw(drawn)
+    recorded = one.record()
+    stats.count = 4
+    one.attributes.draw(drawn)
+    one.put(recorded)
+    assert (stats.count, stats.drawn) == (3, 3)
+    other.put(recorded)
+    theirs = other.variables["stats"]
+    assert theirs.count == 3
+    other.attributes.draw_again()
+    assert theirs.count == 3 and not caplog.text
+    one.attributes.draw(drawn)
+    stats.drawn = 0
+    one.record()
+    assert "its attribute drawn is changed by steps and as data are drawn" in caplog.text
+
+
+def test_names_keep_their_order():
+    """Whoever sends each of them sends them in the same order."""
+    names = ["x", "loss", "acc", "lr", "grad", "time"]
+    one, other = Rank(meters={"m": Meter()}), Rank(meters={"m": Meter()})
+    for name in names:
+        one.variables["meters"][name] = 1.0
+    other.put(one.record())
+    assert list(other.variables["meters"]) == ["m", *names]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(1, device="meta"),
+        torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8),
+        torch.sparse_coo_tensor([[0]], [1.0], (2,)),
+        torch.nested.nested_tensor([torch.zeros(1)]),
+        "x" * (looks.LARGEST + 1),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_odd_values_end_no_job(value):
+    rank = Rank(holder=Saver())
+    start = rank.record()
+    rank.variables["holder"].odd = rank.variables["holder"].other = value
+    rank.variables["holder"].count = 1
+    rank.record()
+    rank.variables["late"] = Meter()
+    rank.variables["late"].odd = value
+    rank.reached._names.clear()
+    rank.look()
+    rank.put(start)
+    assert changing.look([("main", rank.variables)], set())
+
+
+def test_an_odd_object_does_not_hide_the_others():
+    gone = Meter()
+    rank = Rank(a=weakref.proxy(gone), meter=Meter())
+    del gone
+    gc.collect()
+    rank = Rank(**rank.variables)
+    rank.variables["meter"].total = 2.0
+    assert "main.meter" in plain.decode(rank.record())
+
+
+def test_an_object_is_not_kept_alive():
+    rank = Rank(teacher=nn.Sequential(Loss(), nn.BatchNorm1d(2)))
+    teacher = weakref.ref(rank.variables["teacher"][0])
+    rank.variables["teacher"][0].calls = 1
+    assert "main.teacher.0" in plain.decode(rank.record())
+    del rank.variables["teacher"]
+    gc.collect()
+    assert teacher() is None
+    rank.look()
+    assert "main.teacher.0" not in plain.decode(rank.record())
+
+
+@pytest.mark.parametrize(
+    ("present", "recorded"),
+    [([1], {"a": 1}), ({}, [1]), (set(), [1]), (bytearray(), None), (deque(), {1}), (None, [1])],
+)
+def test_a_value_of_another_kind_takes_the_place(present, recorded):
+    assert into(present, recorded) == recorded
+
+
+def test_an_expanded_tensor_is_exchanged():
+    found = into(torch.ones(1).expand(4), torch.arange(4.0))
+    assert found.tolist() == [0, 1, 2, 3]

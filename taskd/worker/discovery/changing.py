@@ -29,8 +29,10 @@ SAMPLE = 16  # of the numbers of an array
 _SEQUENCES = (list, tuple, deque)
 _NUMBERS = (bool, int, float, complex, str, bytes, type(None), torch.Size, torch.dtype)
 # libraries whose objects are recorded in other ways, or hold no numbers of a step
-_KNOWN = {"torch", "numpy", "taskd", "transformers", "lightning", "pytorch_lightning", "accelerate"}
-_KNOWN |= {*sys.stdlib_module_names}
+_KNOWN = {
+    *("torch", "numpy", "taskd", "transformers", "lightning", "pytorch_lightning"),
+    *("lightning_fabric", "accelerate", "matplotlib", *sys.stdlib_module_names),
+}
 _BASE = frozenset(torch.nn.Module().__dict__)
 
 
@@ -98,9 +100,9 @@ def _is_of_library(value: Any) -> bool:
     accountant. One that holds a thread or a file is none."""
     kind = type(value)
     return (
-        not isinstance(value, (*places.APART, types.ModuleType))
-        and kind.__module__.partition(".")[0] not in _KNOWN
-        and not is_own(kind.__module__, sys.modules.get(kind.__module__))
+        not issubclass(kind, (*places.APART, types.ModuleType))
+        and str(kind.__module__).partition(".")[0] not in _KNOWN
+        and not is_own(str(kind.__module__), sys.modules.get(kind.__module__))
         and not any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
         and not places.is_generator(value)
         and not any(places.is_live(inner) for _, inner in attributes(value))
@@ -122,8 +124,8 @@ def _is_object(value: Any) -> bool:
     """Whether it is one of the script's, and gives no data."""
     kind = type(value)
     return (
-        not isinstance(value, (*places.APART, types.ModuleType))
-        and is_own(kind.__module__, sys.modules.get(kind.__module__))
+        not issubclass(kind, (*places.APART, types.ModuleType))
+        and is_own(str(kind.__module__), sys.modules.get(kind.__module__))
         and not any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
     )
 
@@ -139,12 +141,12 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         for key, inner in list(dict.items(value)):
             if isinstance(key, str) and not key.startswith("__") and named:
                 yield f".{key}", inner
-            elif isinstance(key, (str, int, float, tuple, type(None))) and not named:
+            elif not named and _is_key(key):
                 yield f"[{key!r}]", inner
     elif issubclass(kind, _SEQUENCES):
         yield from ((f"[{number}]", inner) for number, inner in enumerate(list(value)))
     elif issubclass(kind, set):
-        yield "{}", repr(sorted(map(repr, value)))
+        yield "{}", repr(sorted(repr(v) for v in value if type(v) in _NUMBERS))
     elif kind is types.FunctionType:
         if is_own(value.__module__ or "", sys.modules.get(value.__module__ or "")):
             yield from ((f".{name}", inner) for name, inner in list(stored(value).items()))
@@ -193,11 +195,18 @@ def _is_there(tensor: torch.Tensor) -> bool:
     return tensor.is_contiguous() and tensor.untyped_storage().nbytes() >= bytes_
 
 
+def _is_key(key: Any) -> bool:
+    parts = key if type(key) is tuple else (key,)
+    return all(type(part) in _NUMBERS for part in parts)
+
+
 def _token(value: Any) -> str:
     """A text that changes if the value does; nothing for what is looked into or cannot be told."""
     kind = type(value)
+    if kind in (str, bytes):
+        return f"{len(value)} {hash(value)}"
     if kind in _NUMBERS:
-        return repr(value)
+        return str(hash(value)) if kind is int else repr(value)
     if kind is itertools.count:
         return repr(value)
     numpy = sys.modules.get("numpy")

@@ -10,30 +10,33 @@ holds in its process.
 
 from __future__ import annotations
 
-import dis
 import functools
 import logging
-import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, MutableMapping
+from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from taskd import raised
-from taskd.worker.discovery.project import is_own
+from taskd.worker.discovery.members import (
+    Variables,
+    fixed,
+    names_in,
+    of_class,
+    of_function,
+    of_slots,
+)
+from taskd.worker.discovery.project import is_looked_into, is_own
 from taskd.worker.state import places
 from taskd.worker.state.attributes import APART, REMEDY_VALUE
 from taskd.worker.state.looks import ADDRESS, PARAMETER, Space, is_plain
 from taskd.worker.state.stored_attributes import (
-    MISSING,
     attributes,
-    put_attribute,
     slots,
     stored,
-    value_of_attribute,
 )
 
 log = logging.getLogger("taskd.worker")
@@ -49,18 +52,7 @@ _MODULE_HOOKS = (
 _GLOBAL_HOOKS = [f"_global{kind}" for kind in _MODULE_HOOKS[:4]]  # of all modules
 _PARAMETER_HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 _OPTIMIZER_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
-_STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
-_CHANGEABLE = (list, dict, set, deque)
-_STORE_GLOBAL = dis.opmap["STORE_GLOBAL"]
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
-
-
-class Access(NamedTuple):
-    """`put` of what is only changed in place, and `delete` of what is always there, do nothing."""
-
-    get: Callable[[], Any]
-    put: Callable[[Any], Any] = lambda value: None
-    delete: Callable[[], Any] = lambda: None
 
 
 def find(
@@ -100,121 +92,6 @@ def find(
     return search.spaces
 
 
-class Variables(MutableMapping[str, Any]):
-    """Values in several places, by name: how each is read and put. `of`: what they belong to."""
-
-    def __init__(self, accesses: dict[str, Access], of: Any = None) -> None:
-        self.all, self.of = accesses, of
-
-    def __getitem__(self, name: str) -> Any:
-        value = self.all[name].get()
-        if value is MISSING:
-            raise KeyError(name)
-        return value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.all[name].put(value)
-
-    def __delitem__(self, name: str) -> None:
-        self.all[name].delete()
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, access in self.all.items() if access.get() is not MISSING)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-def of_function(function: types.FunctionType) -> Variables:
-    """The variables that a function keeps from call to call: in its closure, among its defaults,
-    and those of its globals, of the script's modules and of its classes that it assigns or may
-    change."""
-    found: dict[str, Access] = {}
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        if name != "__class__":
-            found[name] = Access(
-                functools.partial(_content, cell),
-                functools.partial(setattr, cell, "cell_contents"),
-                functools.partial(delattr, cell, "cell_contents"),
-            )
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    for number, value in enumerate(defaults):
-        if type(value) in _CHANGEABLE:
-            found[f"default {number}"] = Access(functools.partial(_same, value))
-    space, names, assigned = function.__globals__, *_names(code)
-    for name in sorted(names):
-        value = space.get(name)
-        if name in assigned or type(value) in _CHANGEABLE:
-            found.setdefault(name, _global(space, name))
-        elif isinstance(value, types.ModuleType) and is_own(value.__name__, value):
-            for inner in sorted(names & vars(value).keys()):
-                if is_plain(vars(value)[inner]):
-                    found[f"{name}.{inner}"] = _global(vars(value), inner)
-        elif isinstance(value, type):
-            found |= {f"{name}.{n}": access for n, access in _of_class(value, names).items()}
-    return Variables(found, function)
-
-
-def _of_class(kind: type, names: Collection[str]) -> dict[str, Access]:
-    if not _is_looked_into(kind.__module__, ""):
-        return {}
-    return {
-        name: Access(
-            functools.partial(vars(kind).get, name, MISSING), functools.partial(setattr, kind, name)
-        )
-        for name in sorted({*names} & vars(kind).keys())
-        if not name.startswith("__") and is_plain(vars(kind)[name])
-    }
-
-
-def _of_slots(holder: Any) -> Variables:
-    return Variables(
-        {
-            name: Access(
-                functools.partial(value_of_attribute, holder, name),
-                functools.partial(put_attribute, holder, name),
-            )
-            for name in slots(type(holder))
-        },
-        holder,
-    )
-
-
-@functools.cache  # asked once for its variables, once for what it calls
-def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
-    """The names of globals and attributes in a function and those inside it, and of the globals
-    that are assigned."""
-    names, assigned = {*code.co_names}, set[str]()
-    if _STORE_GLOBAL in code.co_code[::2]:  # arguments and caches too: it may be another byte
-        operations = dis.get_instructions(code)
-        assigned = {o.argval for o in operations if o.opcode == _STORE_GLOBAL}
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            more = _names(inner)
-            names, assigned = names | more[0], assigned | more[1]
-    return names, assigned
-
-
-def _content(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return MISSING
-
-
-def _global(space: dict[str, Any], name: str) -> Access:
-    return Access(
-        functools.partial(space.get, name, MISSING),
-        functools.partial(space.__setitem__, name),
-        functools.partial(space.pop, name, None),
-    )
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
 class Search:
     """`reached`: from the script's variables; its functions are then not looked into, for what a
     loop's functions carry is known from their source (liveness.py)."""
@@ -222,13 +99,27 @@ class Search:
     def __init__(self, known: set[int], reached: bool = False, names: Collection[str] = ()) -> None:
         self.spaces: dict[str, Space] = {}
         self._seen, self._reached, self._names = known, reached, names
-        self._most = REACHED if reached else SPACES
+        self._most, self.full = REACHED if reached else SPACES, False
         self._classes: set[type] = set()
 
-    def add(self, name: str, values: MutableMapping[str, Any], apart: Collection[str] = ()) -> None:
+    def add(
+        self,
+        name: str,
+        values: MutableMapping[str, Any],
+        apart: Collection[str] = (),
+        owner: Any = None,
+    ) -> None:
+        if len(self.spaces) >= self._most:
+            if not self.full:
+                log.warning("not protected: more than %d objects, such as %s", self._most, name)
+            self.full = True
+            return
         while name in self.spaces:  # two modules may have the same name
             name += "'"
-        self.spaces[name] = Space(values, apart, remedy=REMEDY_VALUE, reached=self._reached)
+        space = Space(values, apart, remedy=REMEDY_VALUE, reached=self._reached)
+        if self._reached:
+            space.belongs_to(owner)
+        self.spaces[name] = space
 
     def module(self, name: str, module: torch.nn.Module) -> None:
         kind = type(module)
@@ -258,7 +149,7 @@ class Search:
 
     def _class(self, kind: type) -> None:
         for one in kind.__mro__:
-            if one in self._classes or not _is_looked_into(one.__module__, ""):
+            if one in self._classes or not is_looked_into(one.__module__, ""):
                 continue
             self._classes.add(one)
             name, names = f"{one.__module__}.{one.__qualname__}", set[str]()
@@ -270,9 +161,9 @@ class Search:
                 elif isinstance(member, property):
                     member = member.fget
                 if type(member) is types.FunctionType:
-                    names |= _names(member.__code__)[0]
+                    names |= names_in(member.__code__)[0]
                     self.look(f"{name}.{key}", member, "", 0)
-            if found := _of_class(one, names):
+            if found := of_class(one, names):
                 self.add(name, Variables(found))
 
     def attributes(self, name: str, holder: Any) -> None:
@@ -283,7 +174,7 @@ class Search:
     def look(self, name: str, value: Any, library: str, depth: int, listed: bool = False) -> None:
         """`listed`: in a list, of which no space has the items."""
         kind = type(value)
-        if depth > DEPTH or len(self.spaces) >= self._most or id(value) in self._seen:
+        if depth > DEPTH or self.full or id(value) in self._seen:
             return
         if is_plain(value) and not (listed and kind is dict):
             return
@@ -300,8 +191,7 @@ class Search:
         elif kind is functools.partial:
             self.look(name, value.func, library, depth)
             given = {f"argument {i}": held for i, held in enumerate(value.args)} | value.keywords
-            inside = {k: Access(functools.partial(_same, v)) for k, v in given.items()}
-            self.add(f"{name}()", Variables(inside))
+            self.add(f"{name}()", fixed(given))
             for key, item in given.items():
                 self.look(f"{name}.{key}", item, library, depth + 1)
         elif kind is types.MethodType:
@@ -311,15 +201,16 @@ class Search:
             if stored(value):
                 self.add(f"{name}.__dict__", value.__dict__)
         elif kind is types.FunctionType:
-            if _is_looked_into(value.__module__ or "", library):
+            if is_looked_into(value.__module__ or "", library):
                 self._function(name, value, library, depth)
         elif kind is type(_cached):
             self.look(name, value.__wrapped__, library, depth)
         elif isinstance(value, type):
             self._class(value)
-        elif _is_looked_into(str(kind.__module__), library) and (
-            (self._reached and isinstance(value, torch.nn.Module))
-            or not (isinstance(value, (*places.APART, torch.Generator)) or _is_source(kind))
+        elif self._reached and issubclass(kind, torch.nn.Module):
+            self._module(name, value)
+        elif is_looked_into(str(kind.__module__), library) and not (
+            issubclass(kind, (*places.APART, torch.Generator)) or _is_source(kind)
         ):
             self._object(name, value, library, depth)
 
@@ -331,7 +222,7 @@ class Search:
             self.add(f"{name}.__dict__", function.__dict__)
         for key, value in variables.items():
             self.look(f"{name}.{key}", value, library, depth + 1)
-        space, names = function.__globals__, sorted(_names(function.__code__)[0])
+        space, names = function.__globals__, sorted(names_in(function.__code__)[0])
         for key in names:  # what it calls, or has as an object
             value = space.get(key)
             if isinstance(value, types.ModuleType):
@@ -342,17 +233,29 @@ class Search:
             elif value is not None and key not in variables.all:
                 self.look(f"{name}.{key}", value, library, depth + 1)
 
+    def _module(self, name: str, root: torch.nn.Module) -> None:
+        """One that was not given, with those inside."""
+        for path, module in root.named_modules():
+            if path and id(module) in self._seen:
+                continue
+            self._seen.add(id(module))
+            inner = f"{name}.{path}" if path else name
+            if is_looked_into(type(module).__module__, ""):
+                self.add(inner, stored(module), APART, owner=module)
+                for key, value in list(stored(module).items()):
+                    if key not in APART:
+                        self.look(f"{inner}.{key}", value, "", 1)
+            if module._buffers:
+                self.add(f"{inner}._buffers", module._buffers, owner=module)
+
     def _object(self, name: str, value: Any, library: str, depth: int) -> None:
         rows = dict(attributes(value))
         if any(places.is_live(item) for item in rows.values()):
             return
-        if isinstance(value, torch.nn.Module):
-            self.add(name, stored(value), APART)
-            self.add(f"{name}._buffers", value._buffers)
-        elif type(value).__dictoffset__:
-            self.add(name, stored(value))
+        if type(value).__dictoffset__:
+            self.add(name, stored(value), owner=value)
         if slots(type(value)):
-            self.add(f"{name}.__slots__", _of_slots(value))
+            self.add(f"{name}.__slots__", of_slots(value))
         for key, item in rows.items():
             self.look(f"{name}.{key}", item, library, depth + 1)
         self._class(type(value))
@@ -366,7 +269,7 @@ def _attributes_of(kind: type) -> frozenset[str]:
     for one in (*kind.__mro__, *drives):  # a scheduler marks the optimizer that it drives
         for member in vars(one).values():
             if type(member) is types.FunctionType:
-                found |= _names(member.__code__)[0]
+                found |= names_in(member.__code__)[0]
     return frozenset(found)
 
 
@@ -383,11 +286,6 @@ def _is_key(key: Any) -> bool:
 @functools.lru_cache(maxsize=1)
 def _cached() -> None:
     """A function of the kind that functools makes."""
-
-
-def _is_looked_into(module: str, library: str) -> bool:
-    first = module.partition(".")[0]
-    return (library == first and first not in _STRANGE) or is_own(module, sys.modules.get(module))
 
 
 def _library(kind: type) -> str:

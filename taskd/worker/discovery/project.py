@@ -50,6 +50,14 @@ def is_own(name: str, module: Any) -> bool:
     return isinstance(file, str) and file[:1] != "<" and is_project(file)
 
 
+_STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
+
+
+def is_looked_into(module: str, library: str) -> bool:
+    first = module.partition(".")[0]
+    return (library == first and first not in _STRANGE) or is_own(module, sys.modules.get(module))
+
+
 def own_modules() -> list[tuple[str, dict[str, Any]]]:
     """The script's own modules."""
     main = sys.modules.get("__main__")

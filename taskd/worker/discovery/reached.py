@@ -78,12 +78,15 @@ class Reached:
 
     def _look(self, roots: list[reach.Root], loop: bool) -> None:
         search = held.Search({*map(id, self._known)} | self._state.attributes.known(), reached=True)
-        for path, variables in roots:
-            names = {key for key in variables if isinstance(key, str) and key[:2] != "__"}
-            if loop:
-                self._names.setdefault(path, names)
+        if loop:
+            for path, variables in roots:
+                self._names.setdefault(path, _names(variables))
         for path, value in self._values(roots):
-            search.look(path, value, "", 0)
+            try:
+                search.look(path, value, "", 0)
+            except Exception as error:  # of an odd object; the others are looked at
+                raised.heed(error)
+                log.debug("%s is not looked into", path, exc_info=True)
         for path, variables in roots:
             # the variables of __main__, whose path is empty, are a loop's
             if variables.get("__name__") == path and len(variables) <= GLOBALS:
@@ -92,7 +95,7 @@ class Reached:
 
     def _values(self, roots: list[reach.Root]) -> Iterator[reach.Root]:
         for path, variables in roots:
-            names = {key for key in variables if isinstance(key, str) and key[:2] != "__"}
+            names = _names(variables)
             known = self._names.get(path, names)
             for key in sorted(names):
                 if key in known or _is_light(variables[key]):
@@ -112,12 +115,16 @@ class Reached:
         whole |= recorded_by.containers()
         for identity, steps in changing.changed(before, now).items():
             recorded = recorded_by.names_of(identity)
-            if recorded is None or identity in whole:
+            if identity in whole:
                 continue
             names = recorded | {name for holder, name in single if holder == identity}
             steps -= {f".{name}" for name in names} | {f"[{name!r}]" for name in names}
             found += [now[identity].path + step for step in sorted(steps)]
         return found
+
+
+def _names(variables: dict[str, Any]) -> set[str]:
+    return {key for key in variables if isinstance(key, str) and key[:2] != "__"}
 
 
 def _is_light(value: Any) -> bool:

@@ -4,7 +4,8 @@ hold (discovery/held.py) that change in training: a counter, a running mean.
 Such attributes are neither buffers nor optimizer state, so no state_dict has them. Attributes that
 an author put into `self` are compared with their values at `protect`. Once something has changed,
 all plain attributes of the object are recorded together: a flag without the cache that it describes
-is worse than neither. torch's own classes keep no state this way.
+is worse than neither. torch's own classes keep no state this way. Of the script's own objects
+(discovery/reached.py) only what has changed is recorded: a path or a pid is its process's own.
 
 A metric of torchmetrics is all state: tensors, and lists of them, of any size. One that outgrows
 METRIC ends a job in which it would have to be restored.
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from taskd.worker.state import plain
+from taskd.worker.state import places, plain
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.looks import (
     CONTAINERS,
@@ -39,7 +40,11 @@ from taskd.worker.state.stored_attributes import into
 
 log = logging.getLogger("taskd.worker")
 
-OTHERS = ""  # in a record: names of the attributes that are not in it
+# in a record: names of the attributes that are not in it (None: none is recorded), of those that
+# are too large, and what those that change as data are drawn had as the pass began
+OTHERS, LARGE, DRAWN = "", " ", "  "
+_NO_NAMES = (OTHERS, LARGE, DRAWN)
+UNKNOWN = "\0"  # as the pass began
 
 _BASE = frozenset(torch.nn.Module().__dict__)
 # of an optimizer, which the part for its groups and rows records
@@ -53,6 +58,10 @@ MADE = (
 VIEW = (
     "is a view of another one, and another view in the next step: after a repair it has memory of"
     " its own. Have it made where it is read"
+)
+BOTH = (
+    "is changed by steps and as data are drawn: after a repair it may have another value. Keep the"
+    " two apart"
 )
 BY_ID = (
     "has keys that are ids of objects, which have others in another process. Key it by name, or by"
@@ -80,8 +89,7 @@ class Attributes(Values):
         # with something that cannot be recorded
         self._start: dict[str, dict[str, Any] | None] = {}
         self._reached: list[str] = []
-        # spaces that have changed as data were drawn: their values as the pass began, if known
-        self._drawn: dict[str, dict[str, Any] | None] = {}
+        self._both: set[tuple[str, str]] = set()  # named: changed by steps and by data
         self._late: set[str] = set()  # made in a step, and not yet seen to change
         self._waiting: dict[str, Any] = {}  # what a record has of spaces that are found later
         # looks for those of these names
@@ -109,18 +117,17 @@ class Attributes(Values):
         self._swapped: set[tuple[str, str]] = set()  # inside of one
 
     def add(self, name: str, space: Space, late: bool = False) -> None:
-        """Also record a space; one of the name that it had in an earlier pass is forgotten.
+        """Also record a space, in the place of the one that had this name in an earlier pass.
         `late`: a step has made it."""
         known = self._spaces.get(name)
         if known is not None and (late or known.attributes is space.attributes):
             return
+        start = None if late else _values(space, space.own())
         if known is not None:
-            space.moving = known.moving
+            space.moving, space.drawn = known.moving, known.drawn
         elif space.reached:
             self._reached.append(name)
-        self._spaces[name], self._seen[name] = space, Look(space)
-        small = [row for row in space.own() if not (space.reached and is_large(row[1]))]
-        self._start[name] = None if late else _values(space, small)
+        self._spaces[name], self._seen[name], self._start[name] = space, Look(space), start
         if late:
             self._changed[name] = 1
             if name.endswith(PARAMETER):  # which had no attributes
@@ -131,69 +138,72 @@ class Attributes(Values):
             self._put(name, self._waiting.pop(name), {})
 
     def known(self) -> set[int]:
-        """The ids of what the spaces are of."""
+        """The ids of what the spaces are of; those of objects that are gone are forgotten."""
+        for name in [name for name, space in self._spaces.items() if space.is_gone()]:
+            for held in (self._spaces, self._seen, self._start):
+                held.pop(name)
+            self._reached.remove(name)
+            self._changed.pop(name, None)
         return {id(space.attributes) for space in self._spaces.values()}
 
-    def names_of(self, identity: int) -> set[Any] | None:
-        """The names of what is recorded of the object whose attributes, or which itself, has this
-        id; None for one of the data, which are drawn again."""
+    def names_of(self, identity: int) -> set[Any]:
+        """The names of what is recorded, or drawn again, of the object whose attributes, or which
+        itself, has this id."""
         found = set[Any]()
-        for name, space in self._spaces.items():
-            if (
-                id(space.attributes) == identity
-                or id(getattr(space.attributes, "of", None)) == identity
-            ):
-                if name in self._drawn:
-                    return None
-                found |= (_values(space, space.recorded()) or {}).keys() - {OTHERS}
+        for space in self._spaces.values():
+            of = getattr(space.attributes, "of", None)
+            if identity in (id(space.attributes), id(of)) and not space.left:
+                values = _values(space, space.recorded()) or {}
+                found |= {*_names(values), *space.drawn}
         return found
 
     def containers(self) -> set[int]:
         """The ids of those that are recorded as values."""
         found = set[int]()
         for space in self._spaces.values():
-            for _, value in space.own():
+            for _, value in () if space.left else space.own():
                 if type(value) in CONTAINERS and is_plain(value, space.limit):
                     inner = value.values() if type(value) is dict else value
                     found |= {id(value), *(id(v) for v in inner if type(v) in CONTAINERS)}
         return found
 
+    # -- data --------------------------------------------------------------------------------------
+
     def draw(self, iterator: Iterator[Any]) -> Any:
-        """The next of some data, whose drawing may change what the script's variables reach."""
+        """The next of some data. What its drawing changes, of what the script's variables reach, is
+        the data's: whoever has a batch keeps that, and whoever draws it again changes it again."""
         if not self._reached:
             return next(iterator)
-        watched = [name for name in self._reached if name not in self._drawn]
-        for name in watched:
-            if not self._seen[name].holds(self._spaces[name].attributes):
-                self._notice(name, self._spaces[name])
+        for name in self._reached:
+            self._look_at(name)
         try:
             return next(iterator)
         finally:
-            for name in watched:
-                if not self._seen[name].holds(self._spaces[name].attributes):
-                    moving = self._follow(name)
-                    start = None if name in self._changed else self._start[name]
-                    self._drawn[name] = start and {k: v for k, v in start.items() if k in moving}
+            for name in self._reached:
+                space, before = self._spaces[name], self._seen[name]
+                if not space.left and not before.holds(space.attributes):
+                    self._seen[name] = now = Look(space)
+                    start = self._start[name] or {}
+                    for key in now.differing(before) - space.drawn.keys():
+                        known = key in start and key not in space.moving
+                        space.drawn[key] = start[key] if known else UNKNOWN
 
     def pass_begins(self) -> None:
-        for name in self._drawn:
-            self._follow(name)
-            self._drawn[name] = _values(self._spaces[name], self._spaces[name].recorded())
-
-    def _follow(self, name: str) -> set[str]:
-        """The names of what has ever changed in a space."""
-        space, before = self._spaces[name], self._seen[name]
-        now = self._seen[name] = Look(space)
-        space.moving |= now.differing(before)
-        return space.moving
+        for name in self._reached:
+            if drawn := self._spaces[name].drawn:
+                values = _values(self._spaces[name], self._spaces[name].own()) or {}
+                drawn.update({key: values.get(key, UNKNOWN) for key in drawn})
 
     def draw_again(self) -> None:
         """This process will draw the data of a pass again: from its beginning."""
-        for name, values in self._drawn.items():
+        for name in self._reached:
             space = self._spaces[name]
-            for key in (values or {}).keys() - {OTHERS}:
-                value = (values or {})[key]
-                space.attributes[key] = into(space.attributes.get(key), value)
+            for key, value in space.drawn.items():
+                if value != UNKNOWN:
+                    space.attributes[key] = into(space.attributes.get(key), value)
+            self._seen[name] = Look(space)
+
+    # -- as a part ---------------------------------------------------------------------------------
 
     def present(self) -> bool:
         return bool(self._spaces or self._extra)
@@ -210,13 +220,12 @@ class Attributes(Values):
         nothing has."""
         rows = {f"{name}()": {"": module.get_extra_state()} for name, module in self._extra.items()}
         for name, space in self._spaces.items():
-            if name in self._drawn:
-                rows[name] = (self._drawn[name] or {}) | {OTHERS: None}
-                continue
-            if not self._seen[name].holds(space.attributes):
-                self._notice(name, space)
-            if name in self._changed and (values := _values(space, space.recorded())) is not None:
-                rows[name] = values
+            self._look_at(name)
+            if name in self._changed or space.drawn or space.left:
+                values = None if space.left else _values(space, space.recorded())
+                rows[name] = {OTHERS: None} if values is None else values
+                if space.drawn:
+                    rows[name][DRAWN] = space.drawn
         return rows | self._waiting
 
     def put(self, content: Content) -> None:
@@ -230,35 +239,42 @@ class Attributes(Values):
             for name, space in self.find(unknown).items():
                 if name in unknown:
                     self.add(name, space)
-        for name in self._spaces:
+        for name in list(self._spaces):
             self._put(name, rows.pop(name, None), written)
         self._waiting = rows
 
+    def forget_waiting(self) -> None:
+        """What a record had of spaces that this process has made otherwise by now."""
+        self._waiting = {}
+
     def _put(self, name: str, row: dict[str, Any] | None, written: dict[int, Any]) -> None:
-        space, values = self._spaces[name], row
-        if values is not None and values[OTHERS] is None:
-            space.moving |= values.keys() - {OTHERS}
-            self._drawn.setdefault(name, values)
-        if name in self._drawn:
-            return
-        if not self._seen[name].holds(space.attributes):
-            self._notice(name, space)
-        start = self._start[name]
-        if values is None and name in self._changed and _values(space, space.recorded()):
+        space, start = self._spaces[name], self._start[name]
+        if row is not None:
+            space.drawn = row.get(DRAWN, {}) | space.drawn
+        moved = {*space.moving}  # before the interrupted step, if this process has lived
+        self._look_at(name)
+        values = row
+        if row is None and name in self._changed and _values(space, space.recorded()) is not None:
             values = start
-        if values is None:
+        if values is None or values[OTHERS] is None or space.left:
             return
         if isinstance(values[OTHERS], str):
             raise WouldDiverge(f"{name} {values[OTHERS]}")
-        if space.reached and start is not None:
-            space.moving |= (row or {}).keys() - {OTHERS}
+        if space.reached and not self._fits(name, values, moved):
+            return
+        if space.reached:
+            space.moving |= {*_names(values)} if row is not None else set()
             # what had not changed by then is as it was in the beginning
-            values = {k: v for k, v in (start | values).items() if k in space.moving or k == OTHERS}
-        known = {*values, *values[OTHERS]}
+            kept = {k: v for k, v in (start or {}).items() if k in space.moving or k in _NO_NAMES}
+            values = {k: v for k, v in (kept | values).items() if k not in space.drawn}
+            if row is not None:  # of those that changed at once in the step, as by a signal
+                values = {k: v for k, v in values.items() if not self._is_news(name, k, moved)}
+        known = {*values, *values[OTHERS], *values.get(LARGE, ())}
         for key, value in space.recorded():
-            if key not in known and is_plain(value, space.limit):
+            news = space.reached and self._is_news(name, key, moved)
+            if key not in known and is_plain(value, space.limit) and not news:
                 del space.attributes[key]
-        for key in values.keys() - {OTHERS}:
+        for key in _names(values):
             present = space.attributes.get(key)
             same = (name, key) not in self._exchanged and self._seen[name].has(key, present)
             inside = (name, key) not in self._swapped
@@ -270,27 +286,68 @@ class Attributes(Values):
             self._changed.pop(name, None)
         self._seen[name] = Look(space)
 
-    def _notice(self, name: str, space: Space) -> None:
-        before, now = self._seen[name], Look(space)
-        self._seen[name] = now
+    def _fits(self, name: str, values: dict[str, Any], moved: set[str]) -> bool:
+        """Whether an object of the script is of the recorded kind: a flag is not put back without
+        the object that it tells of, which steps may make."""
+        space = self._spaces[name]
+        present = dict(space.own())
+        plain_here = {key for key, value in present.items() if is_plain(value, space.limit)}
+        missing = [key for key in values[OTHERS] if key not in present or key in plain_here]
+        made = [k for k in _names(values) if k in present and not _is_value(present[k], space)]
+        if missing or made:
+            if not space.left:
+                log.warning("not protected: %s.%s %s", name, (missing or made)[0], MADE)
+            space.left = True
+        return not space.left
+
+    def _is_news(self, name: str, key: str, moved: set[str]) -> bool:
+        """Whether a flag of an object of the script has changed in this step for the first time:
+        perhaps by a signal, which will not come again."""
+        start = (self._start[name] or {}).get(key)
+        lived = bool(moved) or self._changed.get(name, 0) > 0
+        return lived and key not in moved and (start is None or type(start) is bool)
+
+    def _look_at(self, name: str) -> None:
+        space, before = self._spaces[name], self._seen[name]
+        if space.left or before.holds(space.attributes):
+            return
+        self._seen[name] = now = Look(space)
         if now.equals(before):  # only something not compared was added or removed
             return
-        space.moving |= now.differing(before)
+        if space.reached and any(places.is_live(value) for _, value in space.own()):
+            space.left = True  # what it says of itself holds in its process
+            return
+        differing = now.differing(before)
+        space.moving |= differing
         self._exchanged |= {(name, key) for key in now.exchanged(before)}
         self._swapped |= {(name, key) for key in now.swapped(before)}
         self._changed[name] = times = self._changed.get(name, 0) + 1
+        self._say(name, space, times, now, now.exchanged(before), differing & space.drawn.keys())
+
+    def _say(
+        self,
+        name: str,
+        space: Space,
+        times: int,
+        now: Look,
+        exchanged: set[str],
+        both: set[str],
+    ) -> None:
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)
         if name in self._late:
             self._late.remove(name)
             log.warning("not protected: %s %s", name, MADE)
+        said = dict.fromkeys([key for key in both if (name, key) not in self._both], BOTH)
+        self._both |= {(name, key) for key in both}
         if times <= 2:
-            said = dict.fromkeys(now.views(), VIEW) | dict.fromkeys(now.by_id(), BY_ID)
-            for key, why in said.items():
-                log.warning("not protected: %s: its attribute %s %s", name, key, why)
+            said |= {key: VIEW for key in now.views() if key in exchanged}
+            said |= dict.fromkeys(now.by_id(), BY_ID)
+        for key, why in said.items():
+            log.warning("not protected: %s: its attribute %s %s", name, key, why)
         large = [key for key, value in space.recorded() if is_large(value)]
         # a single change is a cache that the first forward filled; metrics have their own limit
-        if times == 2 and large and space.limit == LARGEST:
+        if times == 2 and large and space.limit == LARGEST and not space.reached:
             log.warning(
                 "%s: its attribute %s is too large to record at every step, so none of its"
                 " attributes is recorded; after a repair they may have other values. Make what"
@@ -301,28 +358,40 @@ class Attributes(Values):
             )
 
 
+def _names(values: dict[str, Any]) -> list[str]:
+    """In the order of the record: a loop over them may send each."""
+    return [key for key in values if key not in _NO_NAMES]
+
+
+def _is_value(value: Any, space: Space) -> bool:
+    return is_plain(value, space.limit) or is_large(value)
+
+
 def _fits(
     written: dict[int, Any], top: Any, same: bool, inside: bool, there: Any, value: Any
 ) -> bool:
-    """See stored_attributes.into. Two attributes may have one object, and have had two."""
+    """See stored_attributes.into."""
     held = same if there is top else inside
     return held and plain.same(written.setdefault(id(there), value), value)
 
 
 def _values(space: Space, rows: Own) -> dict[str, Any] | None:
-    """A copy of the plain ones among `rows`, with the names of the OTHERS; None if one is too
-    large. Of a metric whose state is too large, that text alone."""
+    """A copy of the plain ones among `rows`, with the names of the OTHERS, and, of an object of the
+    script, of those that are too LARGE; None if one of another object is. Of a metric whose state
+    is too large, that text alone."""
     own, limit = dict(rows), space.limit
+    large = [key for key, value in rows if is_large(value)] if limit != METRIC else []
     if limit == METRIC:
         if (found := sum(map(size, own.values()))) > METRIC:
             text = f"has a state of {found:,} bytes; up to {METRIC:,} are recorded in each step"
             return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
-    elif any(map(is_large, own.values())):
+    elif large and not space.reached:
         return None
     plain_ones = (row for row in own.items() if is_plain(row[1], limit))
     copied = {k: (*v,) if isinstance(v, tuple) else v for k, v in plain_ones}
     copy: dict[str, Any] = plain.decode(plain.encode(copied))
-    return {**copy, OTHERS: [key for key in own if key not in copied]}
+    others = {OTHERS: [key for key in own if key not in copied and key not in large]}
+    return copy | others | ({LARGE: large} if large else {})
 
 
 def _limit(module: torch.nn.Module) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import weakref
 from collections import deque
 from collections.abc import Collection, MutableMapping
 from typing import Any
@@ -20,6 +22,12 @@ PARAMETER = ".__dict__"  # ends the name of the attributes of a parameter
 METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
 
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
+_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2),
+}
 CONTAINERS = (list, tuple, dict, set, deque)
 REMEDY = "a buffer (register_buffer)"
 Own = list[tuple[str, Any]]
@@ -28,8 +36,8 @@ Own = list[tuple[str, Any]]
 class Space:
     """The attributes of an object, or the variables of a function, by name. `apart`: those that its
     author has not put there; `limit`: bytes of the tensors in one of them; `reached`: found from
-    the script's variables, so that only what has changed is recorded, for the others may be its
-    process's own, and nothing that changes as data are drawn, for a rank draws them again."""
+    the script's variables. `moving`: the names of those that have changed; `drawn`: of those that
+    change as data are drawn; `left`: none is recorded any more."""
 
     def __init__(
         self,
@@ -41,13 +49,25 @@ class Space:
     ) -> None:
         self.attributes, self.limit, self.remedy = attributes, limit, remedy
         self._apart = apart
-        self.reached, self.moving = reached, set[str]()  # the names of those that have changed
+        self.reached, self.left, self.moving = reached, False, set[str]()
+        self.drawn: dict[str, Any] = {}
+        self._owner: weakref.ref[Any] | None = None
 
     def own(self) -> Own:
         return [row for row in list(self.attributes.items()) if row[0] not in self._apart]
 
     def recorded(self) -> Own:
-        return [row for row in self.own() if row[0] in self.moving] if self.reached else self.own()
+        if not self.reached:
+            return self.own()
+        return [row for row in self.own() if row[0] in self.moving and row[0] not in self.drawn]
+
+    def belongs_to(self, owner: Any) -> None:
+        """An object, which is not kept alive."""
+        with contextlib.suppress(TypeError):  # of a class without weak references
+            self._owner = weakref.ref(owner) if owner is not None else None
+
+    def is_gone(self) -> bool:
+        return self._owner is not None and self._owner() is None
 
 
 class Look:
@@ -169,10 +189,10 @@ def mark(value: Any) -> Any:
     if kind is torch.Tensor:
         return _version(value)
     if kind is dict:
-        return {key: _inner(v) for key, v in value.items()}
+        return {key: _inner(v) for key, v in list(value.items())}
     rows = isinstance(value, tuple) and any(type(v) not in _SCALARS for v in value)
     if kind in (list, deque) or rows:
-        return [_inner(v) for v in value]
+        return [_inner(v) for v in list(value)]
     if kind is set:
         return set(value)
     return value.tobytes() if _is_array(value) and not is_large(value) else None
@@ -186,7 +206,9 @@ def _inner(value: Any) -> Any:
 
 def size(value: Any) -> int:
     """Bytes of the tensors in it."""
-    inner = value.values() if type(value) is dict else value if type(value) in CONTAINERS else ()
+    kind = type(value)
+    inner = value.values() if kind is dict else value if kind in CONTAINERS else ()
+    inner = list(inner)  # another thread of the script may change it
     tensors = (v for v in (value, *inner) if type(v) is torch.Tensor)
     return sum(t.numel() * t.element_size() for t in tensors)
 
@@ -194,13 +216,16 @@ def size(value: Any) -> int:
 def is_plain(value: Any, limit: int = LARGEST) -> bool:
     """`limit`: bytes of its tensors."""
     kind = type(value)
+    if kind in (str, bytes):
+        return len(value) <= LARGEST
     if kind in _SCALARS:
         return True
     if kind is torch.Tensor:
         return _is_tensor(value) and size(value) <= limit
     if kind in CONTAINERS or (issubclass(kind, tuple) and hasattr(kind, "_make")):
-        atoms = value if kind is set else value.keys() if kind is dict else ()
-        inner = value.values() if kind is dict else () if kind is set else value
+        # copies: another thread of the script may change it
+        atoms = list(value) if kind in (set, dict) else ()
+        inner = list(value.values()) if kind is dict else () if kind is set else list(value)
         few = len(value) <= ITEMS or limit > LARGEST
         return (
             few
@@ -211,7 +236,7 @@ def is_plain(value: Any, limit: int = LARGEST) -> bool:
     if _is_array(value):
         return not value.dtype.hasobject and not is_large(value)
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc"
+    return numpy is not None and issubclass(kind, numpy.generic) and value.dtype.kind in "biufc"
 
 
 def _is_row(value: Any) -> bool:
@@ -221,8 +246,13 @@ def _is_row(value: Any) -> bool:
 
 
 def _is_tensor(value: Any) -> bool:
-    kind = type(value)
-    return kind is torch.Tensor and not value.requires_grad and value.layout is torch.strided
+    """Whether it is one that can be encoded."""
+    return (
+        type(value) is torch.Tensor
+        and not (value.requires_grad or value.is_meta or value.is_quantized or value.is_nested)
+        and value.layout is torch.strided
+        and value.dtype in _DTYPES
+    )
 
 
 def is_large(value: Any) -> bool:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import copy
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
+from taskd.worker.state import plain
+
 MISSING: Any = object()
-MAPPINGS = (dict, OrderedDict, defaultdict)
+MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 _slots: dict[type, dict[str, types.MemberDescriptorType]] = {}
 
 
@@ -87,10 +89,11 @@ def like(present: Any, recorded: Any) -> Any:
             if present.is_leaf and present.requires_grad:
                 made.requires_grad_()
         return made
-    if isinstance(recorded, (dict, list, set)) or isinstance(present, bytearray):
-        held = present if type(present) in (*MAPPINGS, list, deque, set, bytearray) else recorded
-        outer = copy.copy(held)
-        return into(outer, recorded, lambda there, _: there is outer)
+    if isinstance(recorded, (dict, list, deque, set)) or type(present) is bytearray:
+        outer = copy.copy(present if _takes(present, recorded) else recorded)
+        if _takes(outer, recorded):
+            return into(outer, recorded, lambda there, _: there is outer)
+        return outer
     if isinstance(recorded, tuple):
         return into(present, recorded, lambda there, _: False)
     return recorded.copy() if _is_array(recorded) else recorded
@@ -107,7 +110,7 @@ def into(
     if isinstance(recorded, torch.Tensor):
         writable = kind is torch.Tensor and not (present.requires_grad or present.is_inference())
         alike = writable and (present.shape, present.dtype) == (recorded.shape, recorded.dtype)
-        if not alike or not fits(present, recorded):
+        if not alike or not plain.is_dense(present) or not fits(present, recorded):
             return like(present, recorded)
         with torch.no_grad():
             return present.copy_(recorded)
@@ -124,14 +127,7 @@ def into(
         rows = present if matching else (None,) * len(recorded)
         made = [into(p, r, fits) for p, r in zip(rows, recorded, strict=True)]
         return kind._make(made) if matching and hasattr(kind, "_make") else tuple(made)
-    container = (
-        (isinstance(recorded, dict) and kind in MAPPINGS)
-        or (isinstance(recorded, list) and kind in (list, deque))
-        or (isinstance(recorded, deque) and kind is deque)
-        or (isinstance(recorded, set) and kind is set)
-        or (isinstance(recorded, bytes) and kind is bytearray)
-    )
-    if not container or not fits(present, recorded):
+    if not _takes(present, recorded) or not fits(present, recorded):
         return like(present, recorded)
     if isinstance(recorded, dict):
         other = _tensor(present.values())
@@ -153,6 +149,18 @@ def into(
         present.clear()
         present.extend(items)
     return present
+
+
+def _takes(present: Any, recorded: Any) -> bool:
+    """Whether a container can hold what is recorded."""
+    kind = type(present)
+    return (
+        (isinstance(recorded, dict) and kind in MAPPINGS)
+        or (isinstance(recorded, list) and kind in (list, deque))
+        or (isinstance(recorded, deque) and kind is deque)
+        or (isinstance(recorded, set) and kind is set)
+        or (isinstance(recorded, bytes) and kind is bytearray)
+    )
 
 
 def _tensor(values: Iterable[Any]) -> torch.Tensor | None:

@@ -187,6 +187,7 @@ class Recorder:
     def end_pass(self) -> None:
         """Do not count changes by the script before the next pass as drift."""
         self._last = None
+        self._session.state.attributes.forget_waiting()
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
         """Start over from `step`, after a repair or a dump; `entry`: its record, where state was
