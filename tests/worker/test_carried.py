@@ -85,8 +85,16 @@ def test_tensors_that_are_written_to_where_torch_does_not_count():
     found = script.found(body, held=[ours, view, counted], ours=ours, view=view, counted=counted)
     assert [text.partition(" ")[0] for text in found] == ["main.ours", "main.view"]
     assert all("under torch.no_grad()" in text for text in found)
-    _, text = script.found(body, held=[ours, counted], ours=ours, view=view)
-    assert text.startswith("main.view") and "Give it to protect()" in text
+    # that of another module, but not what may be received
+    other = torch.nn.Linear(1, 1)
+
+    def both():
+        view.data.add_(1)
+        other.weight.data.add_(1)
+        return script.step()
+
+    (text,) = script.found(both, other=other, view=view)
+    assert text.startswith("main.other (Linear)") and "Give it to protect()" in text
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -131,9 +131,11 @@ def glance(protected: Iterable[torch.Tensor], contents: Iterable[torch.Tensor] =
             if _graph(value) is not None:
                 seen.computed.append(weakref.ref(value))
             elif not value.is_inference() and (memory := _memory(value)) not in recorded:
-                few = len(seen.written) + len(seen.held) < SAMPLED
-                mark = value._version, changing.sample(value.detach()) if few else ""
                 kept = seen.held if memory in known else seen.written
+                few = len(seen.written) + len(seen.held) < SAMPLED
+                # others may be what is received, or shared with other processes
+                sampled = few and (kept is seen.held or kind is torch.nn.Parameter)
+                mark = value._version, changing.sample(value.detach()) if sampled else ""
                 kept[id(value)] = (weakref.ref(value), mark)
         elif issubclass(kind, _BaseDataLoaderIter):
             seen.drawn[id(value)] = (weakref.ref(value), value._num_yielded)

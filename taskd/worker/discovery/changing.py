@@ -90,7 +90,7 @@ def _is_entered(value: Any) -> bool:
         return len(value) <= ITEMS
     if issubclass(kind, dict):
         return dict.__len__(value) <= ITEMS or "__name__" in value
-    if kind in (types.FunctionType, functools.partial):
+    if kind in (types.FunctionType, types.CellType, functools.partial):
         return True
     return _is_object(value) and not places.is_generator(value)
 
@@ -151,11 +151,12 @@ def _inside(value: Any) -> Iterator[tuple[str, Any]]:
         if is_own(value.__module__ or "", sys.modules.get(value.__module__ or "")):
             yield from ((f".{name}", inner) for name, inner in list(stored(value).items()))
             names = value.__code__.co_freevars
-            for name, cell in zip(names, value.__closure__ or (), strict=False):
-                try:
-                    yield f".{name}", cell.cell_contents
-                except ValueError:  # not assigned yet
-                    continue
+            yield from zip((f".{name}" for name in names), value.__closure__ or (), strict=False)
+    elif kind is types.CellType:
+        try:
+            yield ".", value.cell_contents
+        except ValueError:  # not assigned yet
+            return
     elif kind is functools.partial:
         yield from ((f".{name}", inner) for name, inner in value.keywords.items())
         yield from ((f".<argument {i}>", inner) for i, inner in enumerate(value.args))

@@ -208,17 +208,16 @@ class LoopVariables:
         return self._given | {id(value) for value in found if type(value) not in plain}
 
     def covered(self) -> tuple[set[int], set[tuple[int, str]]]:
-        """The ids of the containers that are restored, and (id, name) of the attributes."""
+        """The ids of the containers and cells that are restored, and (id, name) of attributes."""
         seen: dict[types.CodeType, dict[str, Any]] = {}
         held = {place.name: _value(place, seen) for place in self.places}
-        whole = {
-            id(value) for _, value in reach.find([("", held)], is_container, LONGEST, is_container)
-        }
-        single = {
-            (id(stored(place.get.args[0])), place.get.args[1])
-            for place in self.places
-            if isinstance(place.get, partial) and place.get.func is value_of_attribute
-        }
+        found = reach.find([("", held)], is_container, LONGEST, is_container)
+        whole, single = {id(value) for _, value in found}, set[tuple[int, str]]()
+        for place in self.places:
+            if isinstance(place.get, partial) and place.get.func is _content:
+                whole.add(id(place.get.args[0]))
+            elif isinstance(place.get, partial) and place.get.func is value_of_attribute:
+                single.add((id(stored(place.get.args[0])), place.get.args[1]))
         return whole, single
 
     def load_state_dict(self, values: dict[str, Any]) -> None:

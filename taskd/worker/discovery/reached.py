@@ -119,7 +119,7 @@ class Reached:
                 continue
             names = recorded | {name for holder, name in single if holder == identity}
             steps -= {f".{name}" for name in names} | {f"[{name!r}]" for name in names}
-            found += [now[identity].path + step for step in sorted(steps)]
+            found += [(now[identity].path + step).rstrip(".") for step in sorted(steps)]
         return found
 
 

@@ -152,6 +152,8 @@ class Attributes(Values):
         found = set[Any]()
         for space in self._spaces.values():
             of = getattr(space.attributes, "of", None)
+            cells = getattr(of, "__closure__", None) or ()
+            found |= {"" for cell in cells if id(cell) == identity}
             if identity in (id(space.attributes), id(of)) and not space.left:
                 values = _values(space, space.recorded()) or {}
                 found |= {*_names(values), *space.drawn}
@@ -244,7 +246,7 @@ class Attributes(Values):
         self._waiting = rows
 
     def forget_waiting(self) -> None:
-        """What a record had of spaces that this process has made otherwise by now."""
+        """What a record had of spaces that this process has not made."""
         self._waiting = {}
 
     def _put(self, name: str, row: dict[str, Any] | None, written: dict[int, Any]) -> None:
@@ -325,13 +327,7 @@ class Attributes(Values):
         self._say(name, space, times, now, now.exchanged(before), differing & space.drawn.keys())
 
     def _say(
-        self,
-        name: str,
-        space: Space,
-        times: int,
-        now: Look,
-        exchanged: set[str],
-        both: set[str],
+        self, name: str, space: Space, times: int, now: Look, exchanged: set[str], both: set[str]
     ) -> None:
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -24,8 +25,7 @@ def tensors(session: RepairSession) -> Iterator[torch.Tensor]:
     """All that is recorded, or made again when a step is repeated."""
     state = session.state
     yield from contents(session)
-    held = [("", {**state.modules, **state.optimizers, **state.small})]
-    yield from (tensor for _, tensor in reach.find(held, lambda kind: kind is torch.Tensor))
+    yield from _inside(state.modules)
 
 
 def contents(session: RepairSession) -> Iterator[torch.Tensor]:
@@ -38,6 +38,12 @@ def contents(session: RepairSession) -> Iterator[torch.Tensor]:
     yield from session.gradients.met()
     yield from comm_hooks.seen()
     yield from session.variables.tensors()
+    yield from _inside({**state.optimizers, **state.small})
+
+
+def _inside(objects: dict[str, Any]) -> Iterator[torch.Tensor]:
+    found = reach.find([("", objects)], lambda kind: kind is torch.Tensor)
+    yield from (tensor for _, tensor in found)
 
 
 def lay_out(session: RepairSession) -> None:
