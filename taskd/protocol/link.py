@@ -3,6 +3,7 @@ numbered envelopes."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from typing import Any
@@ -17,6 +18,8 @@ from taskd.protocol.delivery import Inbox
 from taskd.protocol.keys import Identity, Keys
 
 log = logging.getLogger("taskd.link")
+
+REFUSALS = 2  # in a row, 20 to 40 ms apart; a manager that ends just then causes one
 
 
 class Link:
@@ -64,7 +67,7 @@ class Link:
         self._told = not refusal
         self.connected = False
         self.connections = 0  # how many there have been
-        self.refusals = 0  # ends of attempts before there was any
+        self.refusals = 0  # attempts that the other side ended, before there was any
         self.socket.connect(curve.endpoint(*address))
 
     def send(self, message: Any) -> bool:
@@ -121,14 +124,17 @@ class Link:
         """Update whether there is a connection; log once that the key is refused, which otherwise
         looks like silence."""
         while self.monitor.poll(0):
-            event = recv_monitor_message(self.monitor)["event"]
+            found = recv_monitor_message(self.monitor)
+            event = found["event"]
             self.connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
             self.connections += self.connected
-            # a manager that cannot decrypt our handshake under its key hangs up without a reply
-            if self.answered or self.connections:
+            # a manager that cannot decrypt our handshake under its key hangs up without a reply;
+            # one that says nothing is no manager, or cannot answer yet. A disconnection follows
+            silent = found["value"] == errno.EAGAIN or event == zmq.EVENT_DISCONNECTED
+            if self.answered or self.connections or silent:
                 continue
             self.refusals += 1
-            if not self._told:
+            if not self._told and self.refusals >= REFUSALS:
                 self._told = True
                 log.error(
                     "%s:%d refuses this key: TASKD_SECRET (or TASKD_SECRET_FILE; without them"

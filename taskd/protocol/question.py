@@ -10,7 +10,7 @@ import zmq
 
 from taskd.messages import from_agent
 from taskd.protocol.keys import Keys
-from taskd.protocol.link import Link
+from taskd.protocol.link import REFUSALS, Link
 
 
 class ManagerGone(ConnectionError):
@@ -21,7 +21,6 @@ class KeyRefused(ConnectionError):
     """What listens there cannot read what we encrypt."""
 
 
-REFUSALS = 2  # in a row, 20 to 40 ms apart; a manager that ends just then causes one
 LATE = 1.0  # seconds; an answer that nothing has to be done for takes a round trip
 
 

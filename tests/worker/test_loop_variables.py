@@ -649,3 +649,14 @@ def test_an_array_that_may_not_be_written_is_replaced():
     ]
     present.flags.writeable = True
     assert stored_attributes.into(present, recorded) is present and present.tolist() == [1, 1]
+
+
+def test_what_is_to_be_done_at_a_commit_needs_a_call():
+    """A loop of attempts says itself what is committed."""
+    attempts = SimpleNamespace(open=True)
+    calls = Calls(SimpleNamespace(recorder=None, attempts=attempts))
+    assert not calls.after(print)
+    calls._attempts = iter(())
+    assert calls.after(print)
+    attempts.open = False
+    assert not calls.after(print)

@@ -135,9 +135,10 @@ class Calls:
 
     def after(self, function: Callable[[], Any]) -> bool:
         """Run `function` once the call under way is committed; False if none is."""
-        if self._loop.attempts.open:
+        runs = self._loop.attempts.open and self._attempts is not None  # not in a loop of attempts
+        if runs:
             self._after.append(function)
-        return self._loop.attempts.open
+        return runs
 
     def finish(self) -> bool:
         """Wait until all calls are committed on every rank. False if protection has ended."""
