@@ -264,6 +264,35 @@ def test_a_flag_that_a_signal_has_set_stays():
     assert stopper.stop and stopper.count == 1
 
 
+def test_what_a_replacement_has_changed_in_its_set_up_is_put_back():
+    """It runs what lies between finished passes again."""
+    one, other = Rank(stopper=Stopper()), Rank(stopper=Stopper())
+    one.variables["stopper"].stop, one.variables["stopper"].count = True, 3
+    recorded = one.record()
+    other.variables["stopper"].count = 7
+    other.record()
+    other.put(recorded)
+    assert (other.variables["stopper"].stop, other.variables["stopper"].count) == (True, 3)
+
+
+def test_results_that_an_object_keeps_do_not_keep_it_from_being_restored(caplog):
+    """A loss with its graph, a list of outputs, a history that grows."""
+    one, other = Rank(saver=Saver()), Rank(saver=Saver())
+    saver = one.variables["saver"]
+    saver.count, saver.busy, saver.other = 2, True, torch.zeros(1, requires_grad=True) * 2
+    saver.rows = []
+    one.record()
+    saver.rows += range(looks.ITEMS + 1)
+    recorded = one.record()
+    assert "its attribute rows has outgrown" in caplog.text
+    caplog.clear()
+    for rank in (one, other):
+        rank.variables["saver"].count = 9
+        rank.put(recorded)
+        assert (rank.variables["saver"].count, rank.variables["saver"].busy) == (2, True)
+    assert saver.other is not None and len(saver.rows) > looks.ITEMS and not caplog.text
+
+
 def test_an_object_that_holds_a_thread_by_now_is_left_alone():
     one, other = Rank(saver=Saver()), Rank(saver=Saver())
     saver = one.variables["saver"]

@@ -23,14 +23,20 @@ import torch
 from taskd.worker.state import places, plain
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.looks import (
+    BOTH,
+    BY_ID,
     CONTAINERS,
     LARGEST,
+    MADE,
     METRIC,
+    OUTGROWN,
     PARAMETER,
+    VIEW,
     Look,
     Own,
     Space,
     is_large,
+    is_object,
     is_plain,
     size,
 )
@@ -40,8 +46,9 @@ from taskd.worker.state.stored_attributes import into
 
 log = logging.getLogger("taskd.worker")
 
-# in a record: names of the attributes that are not in it (None: none is recorded), of those that
-# are too large, and what those that change as data are drawn had as the pass began
+# in a record: names of the attributes that are not in it (None: none is recorded), of those of the
+# script's objects that are values, and what those that change as data are drawn had as the pass
+# began
 OTHERS, LARGE, DRAWN = "", " ", "  "
 _NO_NAMES = (OTHERS, LARGE, DRAWN)
 UNKNOWN = "\0"  # as the pass began
@@ -51,22 +58,6 @@ _BASE = frozenset(torch.nn.Module().__dict__)
 _RECORDED = ("defaults", "state", "param_groups")
 APART = _BASE.union(_RECORDED)  # attributes whose objects are recorded by others
 
-MADE = (
-    "was made in a step, and steps change it: a replaced rank would make another one. Make it"
-    " before protect()"
-)
-VIEW = (
-    "is a view of another one, and another view in the next step: after a repair it has memory of"
-    " its own. Have it made where it is read"
-)
-BOTH = (
-    "is changed by steps and as data are drawn: after a repair it may have another value. Keep the"
-    " two apart"
-)
-BY_ID = (
-    "has keys that are ids of objects, which have others in another process. Key it by name, or by"
-    " the parameter's number"
-)
 REMEDY_STATE = "a tensor in state[parameter]"
 REMEDY_VALUE = "a tensor that is given to protect()"
 
@@ -262,19 +253,13 @@ class Attributes(Values):
             return
         if isinstance(values[OTHERS], str):
             raise WouldDiverge(f"{name} {values[OTHERS]}")
-        if space.reached and not self._fits(name, values, moved):
-            return
         if space.reached:
-            space.moving |= {*_names(values)} if row is not None else set()
-            # what had not changed by then is as it was in the beginning
-            kept = {k: v for k, v in (start or {}).items() if k in space.moving or k in _NO_NAMES}
-            values = {k: v for k, v in (kept | values).items() if k not in space.drawn}
-            if row is not None:  # of those that changed at once in the step, as by a signal
-                values = {k: v for k, v in values.items() if not self._is_news(name, k, moved)}
+            if self._lacks(name, values):
+                return
+            values = self._with_start(space, row or {}, start or {}, moved)
         known = {*values, *values[OTHERS], *values.get(LARGE, ())}
         for key, value in space.recorded():
-            news = space.reached and self._is_news(name, key, moved)
-            if key not in known and is_plain(value, space.limit) and not news:
+            if key not in known and is_plain(value, space.limit):
                 del space.attributes[key]
         for key in _names(values):
             present = space.attributes.get(key)
@@ -288,26 +273,30 @@ class Attributes(Values):
             self._changed.pop(name, None)
         self._seen[name] = Look(space)
 
-    def _fits(self, name: str, values: dict[str, Any], moved: set[str]) -> bool:
-        """Whether an object of the script is of the recorded kind: a flag is not put back without
-        the object that it tells of, which steps may make."""
-        space = self._spaces[name]
-        present = dict(space.own())
-        plain_here = {key for key, value in present.items() if is_plain(value, space.limit)}
-        missing = [key for key in values[OTHERS] if key not in present or key in plain_here]
-        made = [k for k in _names(values) if k in present and not _is_value(present[k], space)]
+    def _lacks(self, name: str, values: dict[str, Any]) -> bool:
+        """Whether an object of the script holds another than was recorded, which a step has made:
+        a flag is not put back without what it tells of."""
+        space, present = self._spaces[name], dict(self._spaces[name].own())
+        missing = [key for key in values[OTHERS] if not is_object(present.get(key))]
+        made = [key for key in _names(values) if is_object(present.get(key))]
         if missing or made:
-            if not space.left:
-                log.warning("not protected: %s.%s %s", name, (missing or made)[0], MADE)
+            log.warning("not protected: %s.%s %s", name, (missing or made)[0], MADE)
             space.left = True
-        return not space.left
+        return space.left
 
-    def _is_news(self, name: str, key: str, moved: set[str]) -> bool:
-        """Whether a flag of an object of the script has changed in this step for the first time:
-        perhaps by a signal, which will not come again."""
-        start = (self._start[name] or {}).get(key)
-        lived = bool(moved) or self._changed.get(name, 0) > 0
-        return lived and key not in moved and (start is None or type(start) is bool)
+    @staticmethod
+    def _with_start(
+        space: Space, row: dict[str, Any], start: dict[str, Any], moved: set[str]
+    ) -> dict[str, Any]:
+        """`row`, with what had not changed by then as it was in the beginning; but not a flag that
+        has changed in this step for the first time: a signal may have set it. `moved`: the names of
+        what had changed before."""
+        space.moving |= {*_names(row)}
+        apart = {*row.get(OTHERS, ()), *row.get(LARGE, ()), *space.drawn}
+        news = {k for k in space.moving - moved - row.keys() if _is_flag(start.get(k))}
+        kept = {k: start[k] for k in _names(start) if k in space.moving - news - apart}
+        kept = {k: v for k, v in (kept | row).items() if k not in space.drawn}
+        return {OTHERS: [], **kept, LARGE: [*row.get(LARGE, ()), *news]}
 
     def _look_at(self, name: str) -> None:
         space, before = self._spaces[name], self._seen[name]
@@ -324,11 +313,10 @@ class Attributes(Values):
         self._exchanged |= {(name, key) for key in now.exchanged(before)}
         self._swapped |= {(name, key) for key in now.swapped(before)}
         self._changed[name] = times = self._changed.get(name, 0) + 1
-        self._say(name, space, times, now, now.exchanged(before), differing & space.drawn.keys())
+        self._say(name, times, now, before, differing & space.drawn.keys())
 
-    def _say(
-        self, name: str, space: Space, times: int, now: Look, exchanged: set[str], both: set[str]
-    ) -> None:
+    def _say(self, name: str, times: int, now: Look, before: Look, both: set[str]) -> None:
+        space = self._spaces[name]
         if times == 1 and space.remedy == REMEDY_VALUE:
             log.info("also protected: values in %s", name)
         if name in self._late:
@@ -337,8 +325,10 @@ class Attributes(Values):
         said = dict.fromkeys([key for key in both if (name, key) not in self._both], BOTH)
         self._both |= {(name, key) for key in both}
         if times <= 2:
-            said |= {key: VIEW for key in now.views() if key in exchanged}
+            said |= {key: VIEW for key in now.views() if key in now.exchanged(before)}
             said |= dict.fromkeys(now.by_id(), BY_ID)
+        for key in now.outgrown(before):
+            said[key] = OUTGROWN
         for key, why in said.items():
             log.warning("not protected: %s: its attribute %s %s", name, key, why)
         large = [key for key, value in space.recorded() if is_large(value)]
@@ -359,8 +349,8 @@ def _names(values: dict[str, Any]) -> list[str]:
     return [key for key in values if key not in _NO_NAMES]
 
 
-def _is_value(value: Any, space: Space) -> bool:
-    return is_plain(value, space.limit) or is_large(value)
+def _is_flag(value: Any) -> bool:
+    return value is None or type(value) is bool
 
 
 def _fits(
@@ -372,22 +362,24 @@ def _fits(
 
 
 def _values(space: Space, rows: Own) -> dict[str, Any] | None:
-    """A copy of the plain ones among `rows`, with the names of the OTHERS, and, of an object of the
-    script, of those that are too LARGE; None if one of another object is. Of a metric whose state
-    is too large, that text alone."""
+    """A copy of the plain ones among `rows`, with the names of the OTHERS: of an object of the
+    script objects alone, and LARGE has the other values; None if one is large and of another
+    object. Of a metric whose state is too large, that text alone."""
     own, limit = dict(rows), space.limit
-    large = [key for key, value in rows if is_large(value)] if limit != METRIC else []
     if limit == METRIC:
         if (found := sum(map(size, own.values()))) > METRIC:
             text = f"has a state of {found:,} bytes; up to {METRIC:,} are recorded in each step"
             return {OTHERS: f"{text}: have it compute in parts, or by thresholds"}
-    elif large and not space.reached:
+    elif not space.reached and any(map(is_large, own.values())):
         return None
     plain_ones = (row for row in own.items() if is_plain(row[1], limit))
     copied = {k: (*v,) if isinstance(v, tuple) else v for k, v in plain_ones}
     copy: dict[str, Any] = plain.decode(plain.encode(copied))
-    others = {OTHERS: [key for key in own if key not in copied and key not in large]}
-    return copy | others | ({LARGE: large} if large else {})
+    others = [key for key in own if key not in copied]
+    if not space.reached:
+        return {**copy, OTHERS: others}
+    objects = [key for key in others if is_object(own[key])]
+    return {**copy, OTHERS: objects, LARGE: [key for key in others if key not in objects]}
 
 
 def _limit(module: torch.nn.Module) -> int:

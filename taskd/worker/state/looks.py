@@ -29,7 +29,29 @@ _DTYPES = {
     *(torch.float8_e4m3fn, torch.float8_e5m2),
 }
 CONTAINERS = (list, tuple, dict, set, deque)
+_GROWING = (*CONTAINERS, str, bytes)
 REMEDY = "a buffer (register_buffer)"
+# why an attribute is not protected
+MADE = (
+    "was made in a step, and steps change it: a replaced rank would make another one. Make it"
+    " before protect()"
+)
+VIEW = (
+    "is a view of another one, and another view in the next step: after a repair it has memory of"
+    " its own. Have it made where it is read"
+)
+BOTH = (
+    "is changed by steps and as data are drawn: after a repair it may have another value. Keep the"
+    " two apart"
+)
+BY_ID = (
+    "has keys that are ids of objects, which have others in another process. Key it by name, or by"
+    " the parameter's number"
+)
+OUTGROWN = (
+    "has outgrown what is recorded in each step (64 items, 64 KiB): after a repair it may hold"
+    " something else. Keep less of it, or give it to protect()"
+)
 Own = list[tuple[str, Any]]
 
 
@@ -75,7 +97,7 @@ class Look:
     identity."""
 
     def __init__(self, space: Space) -> None:
-        self._count = len(space.attributes)
+        self._space, self._count = space, len(space.attributes)
         self._rows = [
             (key, value, mark(value))
             for key, value in space.own()
@@ -100,6 +122,15 @@ class Look:
         """The names of what was another object before."""
         known = {key: value for key, value, _ in before._rows}
         return {key for key, value, _ in self._rows if known.get(key, value) is not value}
+
+    def outgrown(self, before: Look) -> list[str]:
+        """The names of containers and text that were plain before."""
+        plain_now = {row[0] for row in self._rows}
+        return [
+            key
+            for key, _, _ in before._rows
+            if key not in plain_now and type(self._space.attributes.get(key)) in _GROWING
+        ]
 
     def views(self) -> list[str]:
         """The names of tensors that lie in the memory of another one."""
@@ -237,6 +268,13 @@ def is_plain(value: Any, limit: int = LARGEST) -> bool:
         return not value.dtype.hasobject and not is_large(value)
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, numpy.generic) and value.dtype.kind in "biufc"
+
+
+def is_object(value: Any) -> bool:
+    """Whether it is no value: no number, text, tensor, array, nor a container."""
+    kind = type(value)
+    known = issubclass(kind, (*_SCALARS, *CONTAINERS, torch.Tensor))
+    return not known and kind.__module__ != "numpy"
 
 
 def _is_row(value: Any) -> bool:
