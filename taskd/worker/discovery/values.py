@@ -71,8 +71,9 @@ def recordable(
     if hasattr(kind, "__len__") and len(value) > items:
         raise NotRecordable(f"a {kind.__name__} of {len(value)} items")
     if kind in MAPPINGS:
-        keys = [recordable(k, items, numbers, depth + 1) for k in value]
-        held = [recordable(v, items, numbers, depth + 1, met) for v in value.values()]
+        rows = list(value.items())  # another thread of the script may change it
+        keys = [recordable(k, items, numbers, depth + 1) for k, _ in rows]
+        held = [recordable(v, items, numbers, depth + 1, met) for _, v in rows]
         return dict(zip(keys, held, strict=True))
     if kind in _SEQUENCES:
         made = [recordable(v, items, numbers, depth + 1, met) for v in value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import types
 import weakref
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from taskd.worker.state import plain
 
 MISSING: Any = object()
-MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
+MAPPINGS = (dict, OrderedDict, defaultdict)
 _slots: dict[type, dict[str, types.MemberDescriptorType]] = {}
 
 
