@@ -59,6 +59,7 @@ class Rank:
     immortal: bool = False
     recorded: int = -1  # this step's record is final already: the rank was paused before it
     begun: bool = False  # its loop
+    released: bool = False  # past its loop: it takes no orders any more
     since: float = 0.0  # when the step was entered
     beat: float = 0.0  # when it last made progress
     turn: int = 0  # number of its last scheduled action

@@ -103,6 +103,7 @@ class Agents(Part):
         elif isinstance(command, to_rank.Release):
             for rank in node.ranks:
                 if rank.alive and rank.mode == FINISHED and rank.step <= command.step:
+                    rank.released = True
                     self.later(
                         rank,
                         self.chance.uniform(0.0, 1.0),
@@ -180,6 +181,7 @@ class Agents(Part):
         def out() -> None:
             if (
                 rank.mode in (HUNG, LOOPING)
+                or rank.released
                 or rank.interrupted > interruption
                 or interruption <= rank.built_at
             ):

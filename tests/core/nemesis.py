@@ -206,7 +206,8 @@ class Nemesis:
         """Report a fault and wait for orders. Except for a network fault, the rank's memory is
         corrupt."""
         node = self.world.nodes[rank.node]
-        if not node.protected or rank.mode in ("ended", "setup", "hung", "looping"):
+        busy = rank.mode in ("ended", "setup", "hung", "looping")
+        if not node.protected or busy or rank.released:
             return
         if fault != from_rank.NETWORK:
             rank.clean, rank.spoiled = False, True
