@@ -336,3 +336,11 @@ def test_the_script_s_modules_and_code_are_left_alone():
     loader.net.train(False)
     loader.passes = 1
     assert set(plain.decode(places.place(loader))[2]) == {places.ROOT}
+
+
+def test_numbers_of_numpy_in_a_container():
+    """As `list(generator.integers(...))` has them."""
+    value = {"left": [numpy.int64(3), numpy.float32(0.5)], "none": (numpy.bool_(True),)}
+    found = plain.decode(places._encoded(value))
+    assert plain.same(found, value) and type(found["left"][0]) is numpy.int64
+    assert not places._encoded([numpy.array([object()])[0]])

@@ -259,7 +259,9 @@ def _items(value: Any, depth: int) -> int:
     kind = type(value)
     if kind in (str, bytes):
         return 1 + len(value) // 8
-    if kind in ATOMS:
+    numpy = sys.modules.get("numpy")
+    number = numpy is not None and issubclass(kind, numpy.generic) and value.dtype.kind in "biuf"
+    if kind in ATOMS or number:
         return 1
     if kind not in CONTAINERS or depth == NESTED or len(value) > ITEMS:
         return ITEMS + 1
