@@ -404,6 +404,8 @@ def test_an_odd_object_does_not_hide_the_others():
     rank = Rank(**rank.variables)
     rank.variables["meter"].total = 2.0
     assert "main.meter" in plain.decode(rank.record())
+    found = changing.look(rank.variables.items(), set())
+    assert [holder.path for holder in found.values()][:1] == ["meter"]
 
 
 def test_an_object_is_not_kept_alive():

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from taskd import raised
+from taskd.worker.discovery.held import is_source
 from taskd.worker.discovery.project import is_own
 from taskd.worker.discovery.reach import ITEMS, Root
 from taskd.worker.state import places
@@ -64,7 +65,7 @@ def look(roots: Iterable[Root], known: Collection[int]) -> dict[int, Holder]:
             if type(inner) not in _NUMBERS and (not foreign or _is_within(inner)):
                 todo.append((path + step, inner, foreign))
         # an object's attributes have the id of their dict, as spaces of attributes do
-        within = stored(value) if not isinstance(value, dict) and stored(value) else value
+        within = stored(value) if not issubclass(type(value), dict) and stored(value) else value
         found[id(within)] = Holder(path, type(value), rows)
     return found
 
@@ -84,7 +85,7 @@ def changed(before: dict[int, Holder], now: dict[int, Holder]) -> dict[int, set[
 
 def _is_entered(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         return True
     if issubclass(kind, (*_SEQUENCES, set)):
         return len(value) <= ITEMS
@@ -103,7 +104,7 @@ def _is_of_library(value: Any) -> bool:
         not issubclass(kind, (*places.APART, types.ModuleType))
         and str(kind.__module__).partition(".")[0] not in _KNOWN
         and not is_own(str(kind.__module__), sys.modules.get(kind.__module__))
-        and not any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
+        and not is_source(kind)
         and not places.is_generator(value)
         and not any(places.is_live(inner) for _, inner in attributes(value))
     )
@@ -126,13 +127,13 @@ def _is_object(value: Any) -> bool:
     return (
         not issubclass(kind, (*places.APART, types.ModuleType))
         and is_own(str(kind.__module__), sys.modules.get(kind.__module__))
-        and not any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
+        and not is_source(kind)
     )
 
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     kind = type(value)
-    if isinstance(value, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module):
         yield from ((f".{name}", part) for name, part in value._modules.items())
         if not kind.__module__.startswith("torch."):
             yield from ((f".{k}", v) for k, v in list(stored(value).items()) if k not in _BASE)
@@ -211,7 +212,7 @@ def _token(value: Any) -> str:
     if kind is itertools.count:
         return repr(value)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
+    if numpy is not None and issubclass(kind, (numpy.ndarray, numpy.generic)):
         return repr(value.shape) if value.dtype.hasobject else sample(value)
     if kind.__module__ == "builtins" and kind.__name__.endswith("iterator"):
         return repr(operator.length_hint(value, -1))
@@ -219,7 +220,7 @@ def _token(value: Any) -> str:
         return repr(value)
     if kind in (list, tuple, dict) and value and _is_state(value, 0):
         return f"container {id(value)}"
-    if not isinstance(value, torch.nn.Module) and _is_object(value):
+    if _is_object(value):
         rows = dict(attributes(value))
         if rows and all(map(is_plain, rows.values())):
             # one that is exchanged for another in a step, such as a frozen dataclass

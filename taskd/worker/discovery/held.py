@@ -210,7 +210,7 @@ class Search:
         elif self._reached and issubclass(kind, torch.nn.Module):
             self._module(name, value)
         elif is_looked_into(str(kind.__module__), library) and not (
-            issubclass(kind, (*places.APART, torch.Generator)) or _is_source(kind)
+            issubclass(kind, (*places.APART, torch.Generator)) or is_source(kind)
         ):
             self._object(name, value, library, depth)
 
@@ -273,7 +273,7 @@ def _attributes_of(kind: type) -> frozenset[str]:
     return frozenset(found)
 
 
-def _is_source(kind: type) -> bool:
+def is_source(kind: type) -> bool:
     """Whether data comes from it: whoever loops over it has its place."""
     return any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
 
