@@ -30,8 +30,8 @@ log = logging.getLogger("taskd.worker")
 # objects searched around an iterator of batches() for the one that it draws from
 HELD = 200
 MOST = 5  # objects that are named one by one
-# tensors whose content is sampled, in ~5 us each: their versions do not show writes through .data
-# and through NumPy's view
+# tensors whose content is sampled: their versions do not show writes through .data and through
+# NumPy's view
 SAMPLED = 2_000
 
 REMEDY = {
@@ -97,14 +97,16 @@ class Watch:
         """Note a commit; `own`: iterators of batches()."""
         self._commits += 1
         self.due = self._commits <= 2
-        has = self._reached.look_again() if self._reached is not None else {}
+        if self._reached is not None:
+            self._reached.look_again()
         if self._commits == 2:
-            self._before, self._had = glance(self._protected(), self._contents()), has
+            self._before = glance(self._protected(), self._contents())
+            self._had = self._reached.glance() if self._reached is not None else {}
         elif self._before is not None:
             now = glance(self._protected(), self._contents())
             texts = describe(compare(self._before, now, own), reach.of_caller())
-            left = self._reached.unrecorded(self._had, has) if self._reached is not None else []
-            if left:
+            reached = self._reached
+            if reached is not None and (left := reached.unrecorded(self._had, reached.glance())):
                 texts.append(f"{few(left)}: {CHANGED}")
             self._before, self._had = None, {}
             if texts and self._refuses:
@@ -164,7 +166,7 @@ def compare(before: Glance, now: Glance, own: Iterable[Any] = ()) -> list[tuple[
                 value is not None
                 and was is not None
                 and was[0]() is value
-                and count != was[1]
+                and (count > was[1] if kind == "drawn" else count != was[1])
                 and identity not in ours
             ):
                 found.append((value, kind))

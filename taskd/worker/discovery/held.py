@@ -42,7 +42,7 @@ from taskd.worker.state.stored_attributes import (
 log = logging.getLogger("taskd.worker")
 
 DEPTH, SPACES = 5, 1_000  # how far around a protected object to search
-REACHED = 300  # spaces from the script's variables: ~1 us each in every step
+REACHED = 300  # spaces from the script's variables, which are looked at in every step
 ITEMS = 64  # of a container that is looked into
 
 _MODULE_HOOKS = (

@@ -24,6 +24,7 @@ import torch
 from taskd import raised
 from taskd.worker.discovery import frames, reach, syntax
 from taskd.worker.discovery.liveness import Analysis
+from taskd.worker.discovery.members import content_of
 from taskd.worker.discovery.script import (
     Own,
     frames_of,
@@ -214,7 +215,7 @@ class LoopVariables:
         found = reach.find([("", held)], is_container, LONGEST, is_container)
         whole, single = {id(value) for _, value in found}, set[tuple[int, str]]()
         for place in self.places:
-            if isinstance(place.get, partial) and place.get.func is _content:
+            if isinstance(place.get, partial) and place.get.func is content_of:
                 whole.add(id(place.get.args[0]))
             elif isinstance(place.get, partial) and place.get.func is value_of_attribute:
                 single.add((id(stored(place.get.args[0])), place.get.args[1]))
@@ -351,7 +352,7 @@ def _place(
         return Place(name, variable, where, inside, code=code)
     if kind == "cell":
         cell = analysis.cells[number]
-        get, put = partial(_content, cell), partial(setattr, cell, "cell_contents")
+        get, put = partial(content_of, cell), partial(setattr, cell, "cell_contents")
     elif kind == "global":
         space = analysis.spaces[number]
         get, put = partial(space.get, variable, MISSING), partial(space.__setitem__, variable)
@@ -366,13 +367,6 @@ def _may_write(written: dict[int, Any], outer: Any, fresh: bool, there: Any, val
     """`fresh`: what is inside is made anew. One object in two places may have been two."""
     may = there is outer or not fresh
     return may and plain.same(written.setdefault(id(there), value), value)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # it is empty
-        return MISSING
 
 
 def _value(place: Place, seen: dict[types.CodeType, dict[str, Any]]) -> Any:

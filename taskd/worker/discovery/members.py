@@ -69,7 +69,7 @@ def of_function(function: types.FunctionType) -> Variables:
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         if name != "__class__":
             found[name] = Access(
-                functools.partial(_content, cell),
+                functools.partial(content_of, cell),
                 functools.partial(setattr, cell, "cell_contents"),
                 functools.partial(delattr, cell, "cell_contents"),
             )
@@ -131,7 +131,7 @@ def names_in(code: types.CodeType) -> tuple[set[str], set[str]]:
     return names, assigned
 
 
-def _content(cell: types.CellType) -> Any:
+def content_of(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

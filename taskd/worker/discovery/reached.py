@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -52,16 +53,10 @@ class Reached:
         self._state.attributes.find = self._find
         self.look()
 
-    def look_again(self) -> dict[int, Holder]:
-        """After a step: it may have made objects that are held, and attributes of parameters.
-        Returns what the script's objects have now. Never raises."""
-        try:
+    def look_again(self) -> None:
+        """After a step: it may have made objects that are held, and attributes of parameters."""
+        with _ending_no_job("what a step has made"):
             self._add(self._find(()), late=True)
-            return self.glance()
-        except Exception as error:
-            raised.heed(error)
-            log.warning("could not look again for the script's own objects", exc_info=True)
-            return {}
 
     def _add(self, spaces: dict[str, Space], late: bool = False) -> None:
         for name, space in spaces.items():
@@ -69,12 +64,9 @@ class Reached:
         self._state.parts.arrange()
 
     def look(self, loop: bool = False) -> None:
-        """`loop`: one begins. Never raises: a search must not end a job."""
-        try:
+        """`loop`: one begins."""
+        with _ending_no_job("which there are"):
             self._look(reach.of_caller(), loop)
-        except Exception as error:
-            raised.heed(error)
-            log.warning("could not look for the script's own objects", exc_info=True)
 
     def _look(self, roots: list[reach.Root], loop: bool) -> None:
         search = held.Search({*map(id, self._known)} | self._state.attributes.known(), reached=True)
@@ -105,8 +97,11 @@ class Reached:
 
     def glance(self) -> dict[int, Holder]:
         """What the script's objects have now."""
-        roots = reach.of_caller()
-        return changing.look([*self._values(roots), *self._state.modules.items()], self._given)
+        found: dict[int, Holder] = {}
+        with _ending_no_job("what they have"):
+            values = self._values(reach.of_caller())
+            found = changing.look([*values, *self._state.modules.items()], self._given)
+        return found
 
     def unrecorded(self, before: dict[int, Holder], now: dict[int, Holder]) -> list[str]:
         """The names of what has changed between two looks and is in no record."""
@@ -121,6 +116,16 @@ class Reached:
             steps -= {f".{name}" for name in names} | {f"[{name!r}]" for name in names}
             found += [(now[identity].path + step).rstrip(".") for step in sorted(steps)]
         return found
+
+
+@contextmanager
+def _ending_no_job(what: str) -> Iterator[None]:
+    """A search must not end a job."""
+    try:
+        yield
+    except Exception as error:
+        raised.heed(error)
+        log.warning("could not look at the script's own objects (%s)", what, exc_info=True)
 
 
 def _names(variables: dict[str, Any]) -> set[str]:
