@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 STATE = "state"
 INDEX = "index"
 RECORDS = "records"
-VERSION = 6  # also where the records in it have another format
+VERSION = 7  # also where the records in it have another format
 OVER = 3600.0  # seconds
 PUBLIC = b"taskd dump without a secret"
 

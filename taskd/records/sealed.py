@@ -25,7 +25,7 @@ from typing import Any
 from taskd.cython_api import digest
 from taskd.cython_api.attempt import Rows
 
-VERSION = 9
+VERSION = 10
 MAX_SECTIONS = 1 << 20  # one per gradient of a rank, and a few more
 KEY = "record-key"  # file in the node's shared directory: the key, then the job's id
 KEY_BYTES = 32

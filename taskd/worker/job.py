@@ -20,11 +20,13 @@ from taskd.cython_api import slot
 from taskd.messages import to_rank
 from taskd.worker.communication.patience import Patience
 from taskd.worker.repair.session import RepairSession
-from taskd.worker.training.attempt import Attempt, Ending
-from taskd.worker.training.calls import Calls, give, run
+from taskd.worker.training.attempt import Attempt
+from taskd.worker.training.calls import Calls, give
 from taskd.worker.training.draws import Passes
+from taskd.worker.training.epochs import numbered
 from taskd.worker.training.finite import is_finite
 from taskd.worker.training.loop import Loop
+from taskd.worker.training.unprotected import Unprotected
 
 log = logging.getLogger("taskd.worker")
 
@@ -37,13 +39,10 @@ class Job:
 
     def __init__(self, conversation: RepairSession | None) -> None:
         self._patience = Patience() if conversation is None else conversation.patience
-        self._step = 0  # without protection, counted from 0
-        self._start: int | None = None  # the number of the first step, once it is fixed
-        self._announced = 0  # steps before this one had been committed when protection ended
+        self._unprotected = Unprotected()
         self.loop: Loop | None = None  # of a protected rank
         self._calls: Calls | None = None
         self._begun = False  # whether the script has begun a loop
-        self._after: list[Callable[[], Any]] | None = None  # without protection, in a call
         if conversation is not None:
             self.loop = Loop(conversation)
             self._calls = Calls(self.loop)
@@ -63,8 +62,8 @@ class Job:
         passes from the first one on, and taskd skips those that are done: do not skip them by this
         number.
         """
-        step = self._calls.place() if self._calls is not None else self._step
-        return step + (self._start or 0)
+        step = self._calls.place() if self._calls is not None else self._unprotected.step
+        return step + (self._unprotected.first or 0)
 
     def begin_at(self, step: int) -> None:
         """Give the job's first step this number, where the script goes on from a checkpoint of its
@@ -102,20 +101,14 @@ class Job:
             raise ValueError(
                 f"begin_at({step!r}): the number of a step must be an int of at least 0"
             )
-        if self._start is None and not self._begun:
-            self._start = step
-            if self.loop is not None:
-                self.loop.start = step
-        elif step != (self._start or 0):
-            raise RuntimeError(
-                f"begin_at({step}): this job's first step has the number {self._start or 0}. Call"
-                " it once, before the first step; a second loop continues the count"
-            )
+        self._unprotected.begin_at(step, self._begun)
+        if self.loop is not None:
+            self.loop.start = step
 
     @property
     def position(self) -> int:
         """The next step, for taskd's own threads."""
-        return self.loop.attempts.step if self.loop is not None else self._step
+        return self.loop.attempts.step if self.loop is not None else self._unprotected.step
 
     # -- the loops ---------------------------------------------------------------------------------
 
@@ -137,6 +130,40 @@ class Job:
         """
         return self._run(loader, None)
 
+    def epochs(self, items: int | Iterable[Any]) -> Iterator[Any]:
+        """Iterate over epochs, the loop around `job.batches` or `job.steps`: a replacement, and a
+        job that goes on from a dump, begin with the epoch in which training is.
+
+        With `range` instead, they run what the script does between two passes again, for each one
+        that is over, without its steps: `print(loss)` raises there, and `torch.save` writes other
+        weights over an earlier epoch's file. What stands before the loop runs in every process.
+
+        Args:
+            items: The number of epochs, or what is iterated over, the same in every process:
+                `range(3, 10)`, or a list of learning rates.
+
+        Yields:
+            The numbers from 0, or the items.
+
+        Raises:
+            ValueError: `items` is an int below 0.
+            RuntimeError: The script is in such a loop already.
+
+        Example:
+            import taskd
+            import torch
+
+            model = torch.nn.Linear(1, 1)
+            job = taskd.protect(model=model)
+            for epoch in job.epochs(2):
+                for attempt in job.batches([torch.ones(1), torch.zeros(1)]):
+                    with attempt as (step, batch):
+                        loss = model(batch).item()
+                print(epoch, step, loss)  # runs once, as under torchrun
+        """
+        over = numbered(items)
+        return self.loop.epochs.over(over) if self.loop is not None else iter(over)
+
     def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
         loop, self._begun = self.loop, True
         if loop is not None and loop.cursor.calls:
@@ -145,30 +172,14 @@ class Job:
                 " skip the calls"
             )
         if loop is None:
-            yield from self._plain(iter(loader) if loader is not None else None, total)
+            rest = iter(loader) if loader is not None else None
+            yield from self._unprotected.attempts(rest, total)
             return
         over = yield from loop.run(loader, total)
         if loop.attempts.alone:
             self.leave_alone(loop.attempts.alone)
         if not over:
-            yield from self._plain(loop.rest(), total)
-
-    def _plain(self, batches: Iterator[Any] | None, total: int | None) -> Iterator[Attempt]:
-        start = self._start or 0
-        while total is None or self._step + start < total:
-            value: Any = self._step + start
-            if batches is not None:
-                try:
-                    value = (value, next(batches))
-                except StopIteration:
-                    return
-            yield Attempt(self._step, value, self._ended)
-
-    def _ended(self, error: BaseException | None) -> Ending:
-        if error is not None:
-            return Ending.RAISED
-        self._step += 1
-        return Ending.COMMITTED if self._step > self._announced else Ending.AGAIN
+            yield from self._unprotected.attempts(loop.rest(), total)
 
     def leave_alone(self, reason: str) -> None:
         """End protection; training continues."""
@@ -178,8 +189,8 @@ class Job:
         slot.started(slot.ALL_DONE)  # no other rank waits for this one
         if self.loop is not None:
             self.loop.draws.let_go()
-            self._announced = self.loop.session.entries.announced
-        self._step, self.loop, self._calls = self.position, None, None
+            self._unprotected.announced = self.loop.session.entries.announced
+        self._unprotected.step, self.loop, self._calls = self.position, None, None
 
     # -- loops that call a function ----------------------------------------------------------------
 
@@ -232,12 +243,7 @@ class Job:
             if done:
                 return give(result)  # type: ignore[no-any-return]
             self._alone()
-        after = self._after = []
-        result = run(function, args, kwargs)
-        self._step, self._after = self._step + 1, None
-        for function_after in after:
-            function_after()
-        return give(result)  # type: ignore[no-any-return]
+        return give(self._unprotected.call(function, args, kwargs))  # type: ignore[no-any-return]
 
     def on_commit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """Inside a function given to `job.call`: run `function(*args, **kwargs)` when the step is
@@ -271,11 +277,8 @@ class Job:
             job.finish()
         """
         hook = functools.partial(function, *args, **kwargs)
-        if self._calls is not None and self._calls.after(hook):
-            return
-        if self._after is None:
-            raise RuntimeError("on_commit() is for functions that job.call() runs")
-        self._after.append(hook)
+        if self._calls is None or not self._calls.after(hook):
+            self._unprotected.on_commit(hook)
 
     def iterate(self, source: Iterable[Any] | Callable[[int], Iterable[Any]]) -> Iterator[Any]:
         """Iterate over batches that attempts draw with `next()`. A repeated step gets the same
@@ -312,7 +315,7 @@ class Job:
         self.leave_alone(self.loop.attempts.alone)
         for call in repeated:
             call()
-            self._step += 1
+            self._unprotected.step += 1
 
     def shares(self, step: int) -> Iterator[int]:
         """Iterate over the ranks whose samples of `step` this process computes: its own and, where
@@ -352,7 +355,7 @@ class Job:
                     optimizer.step()
         """
         if self.loop is not None:
-            yield from self.loop.sharing.shares(step, self._start or 0)
+            yield from self.loop.sharing.shares(step, self._unprotected.first or 0)
         else:
             yield dist.get_rank() if dist.is_initialized() else 0
 

@@ -213,16 +213,17 @@ def _formed(loop: Loop, found: dumps.Found | None) -> None:
     with scratch():
         for ddp in session.state.ddps:
             buckets.rebuild(ddp, None)
-    loaded = None
+    loaded, load = None, None
     if found is not None:
         from taskd.worker.repair import dumping
 
-        loaded = dumping.load(session.state, found, session.rank)
+        load = partial(dumping.load, session.state, found, session.rank)
+        loaded = load()
     _compare(session)
     if found is not None and loaded is not None:
         kind, entry, several = loaded
         entry = dumping.compared(session.state, found.step, entry) if several else entry
-        loop.begin_at(found.step, kind, entry)
+        loop.begin_at(found.step, kind, entry, None if several else load)
         log.info("rank %d begins at step %d of %s", session.rank, found.step, found.path)
         return
     loop.recorder.formed()

@@ -222,3 +222,70 @@ def test_what_is_learnt_between_passes_is_called_too_much_once(monkeypatch):
     made.add(results.Result(results.LOOPS, "job.steps to step 3", "", []))
     made.add(results.Result("default", "barrier", "", []))
     assert made.full and made.too_many() == results.TOO_MANY and made.too_many() == ""
+
+
+def epoch(index: int) -> Result:
+    return Result(LOOPS, f"{results.MARK}1{results.EPOCH}{index}", "", [], [])
+
+
+def evaluated(value: bytes) -> Result:
+    return Result("process group 0", "allreduce", "", [], [value])
+
+
+def of_epochs(count: int) -> Results:
+    """The results of a set-up, and of epochs with an evaluation each."""
+    made = Results()
+    made.fits(1)
+    made.add(evaluated(b"s"))
+    for index in range(count):
+        made.begin_epoch(epoch(index))
+        made.add(Result(LOOPS, "job.steps", "", [], []))
+        made.fits(1)
+        made.add(evaluated(b"%d" % index))
+    return made
+
+
+@given(st.integers(1, 9), st.integers(0, 1), st.booleans())
+def test_a_replacement_gets_what_its_epoch_got(count, back, reloaded):
+    """The results of two epochs are kept, whatever their number."""
+    first, again = of_epochs(count), Results()
+    assert len(first.made) == 1 + 3 * min(count, 2)
+    assert first._small == 1 + min(count, 2)
+    again.load(first.encode())
+    assert again.next(wanted(evaluated(b""))).data == [b"s"]
+    index = max(count - 1 - back, 0)
+    again.go_to(epoch(index).call)
+    if reloaded:
+        again.load(first.encode())
+    again.next(epoch(index))
+    again.next(Result(LOOPS, "job.steps", "", [], []))
+    assert again.next(wanted(evaluated(b""))).data == [b"%d" % index]
+
+
+def test_a_mark_that_was_set_while_the_rank_was_away():
+    again = kept(of_epochs(2).made)
+    again.next(wanted(evaluated(b"")))
+    again.go_to(epoch(7).call)
+    assert not again.left and again.exhausted(LOOPS)
+
+
+def test_a_peer_in_the_same_epoch_has_the_result():
+    """Ranks drop what they got in earlier epochs at different moments."""
+    ours, peer = of_epochs(3), of_epochs(4)
+    ours.made.pop()  # it died in the evaluation
+    peer.made[-1].answer = None
+    found = ours.of_peer(wanted(evaluated(b"")), peer)
+    assert found is not None and found.data == [b"2"]
+    assert of_epochs(3).of_peer(wanted(evaluated(b"")), of_epochs(2)) is None
+
+
+def test_a_loop_that_was_left_has_its_mark_where_it_was_left():
+    made = of_epochs(2)
+    at = len(made.made)
+    made.add(evaluated(b"behind"))
+    made.begin_epoch(epoch(-1), at)
+    again = kept(made.made)
+    again.next(wanted(evaluated(b"")))
+    again.go_to(epoch(-1).call)
+    again.next(epoch(-1))
+    assert again.next(wanted(evaluated(b""))).data == [b"behind"]

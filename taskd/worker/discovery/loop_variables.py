@@ -141,12 +141,12 @@ class LoopVariables:
         try:
             loop, places, named, reads = self._search(function)
         except Unknown as error:
-            self._say([f"{UNSEEN}: {error}: {GIVE}"])
+            self.say([f"{UNSEEN}: {error}: {GIVE}"])
             return
         except Exception as error:  # a search must not end a job
             raised.heed(error)
             log.warning("could not look for %s", UNSEEN, exc_info=True)
-            self._say([f"{UNSEEN}: {type(error).__name__}: {GIVE}"])
+            self.say([f"{UNSEEN}: {type(error).__name__}: {GIVE}"])
             return
         finally:
             syntax.forget()
@@ -156,15 +156,15 @@ class LoopVariables:
                 if not place.inside and place.name not in known:
                     log.info("also protected: %s (%s)", place.name, place.where)
             self._loops[loop] = {place.name: place.unbound for place in places}
-            self._say(named)
-        self._say(reads)
+            self.say(named)
+        self.say(reads)
         # its next pass also finds leftovers of the last one in variables that carry nothing
         self.places = [place for place in places if place.name in self._loops[loop]]
 
     def __bool__(self) -> bool:
         return bool(self.places)
 
-    def _say(self, texts: list[str]) -> None:
+    def say(self, texts: list[str]) -> None:
         new = [text for text in dict.fromkeys(texts) if text not in self._said]
         self._said |= set(new)
         if new and self._refuses:
@@ -195,7 +195,7 @@ class LoopVariables:
                     if place.name not in self._said and not place.unbound:
                         self._said.add(place.name)
                         why = GROWN if place.inside else KEEP
-                        self._say([f"{place.name} ({place.where}) is {error}: {why}"])
+                        self.say([f"{place.name} ({place.where}) is {error}: {why}"])
         return found
 
     def objects(self) -> set[int]:

@@ -174,6 +174,7 @@ class Away:
             place=place,
             structure=self._structure_of(own.structure),
             committed=self._committed(own.committed),
+            ends=b"",  # what our steps have computed
             nested=b"",
         )
         return b"".join(entries.encode(entry, self._seal, step))  # type: ignore[arg-type]

@@ -83,12 +83,12 @@ class SetUp:
         """This process is where the previous one was; `between`: between two passes."""
         self.results.come_back(between)
         self.rest, self.asks = between and self.results.left, between
+        self._kept = -1  # as many may be made as were left out
         if not between:
             self._forget_peers()
 
     def between(self) -> None:
-        """A pass is over. Results are now written at once: a process that ends here cannot be asked
-        later."""
+        """A pass is over. Results are now written at once: a process may end here."""
         self.mode = GIVE if self.rest else RECORD
 
     # -- calls -------------------------------------------------------------------------------------
@@ -208,6 +208,14 @@ class SetUp:
             self._take(wanted)
         else:
             self._record(wanted)
+
+    def epoch(self, text: str, begun: bool, at: int | None) -> None:
+        if self.gives:
+            if begun:
+                self.results.go_to(text)
+            self.plan(text, begun)
+        elif self.results.begin_epoch(Result(LOOPS, text, "", [], []), at):
+            self._kept = -1
 
     # -- recording ---------------------------------------------------------------------------------
 

@@ -124,6 +124,18 @@ def plan(text: str, begun: bool = False) -> None:
         now.plan(text, begun)
 
 
+def made() -> int:
+    """How many results there are."""
+    return len(now.results.made)
+
+
+def epoch(text: str, begun: bool, at: int | None = None) -> None:
+    """The script begins an epoch of job.epochs, or had left the loop when there were `at` results.
+    `begun`: the rank's previous process has done so: earlier results are passed over."""
+    if now.mode != OFF:
+        now.epoch(text, begun, at)
+
+
 # -- a replacement ---------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ SMALL, SMALL_LIMIT, LARGE_LIMIT = 64 << 10, 32 << 20, 64 << 20
 # calls; a script that is never protected, or trains before it is, never stops making them
 CALLS = 20_000
 LOOPS = "the job's loops"  # a channel
+MARK, EPOCH = "job.epochs ", ", epoch "  # in the marks of job.epochs, after which loop it is
 REMEDY_LOOP = (
     "A replacement runs the script's set-up again, and a checkpoint that training has written"
     " meanwhile must not change where it begins: read it by start = taskd.once(load), which runs"
@@ -38,8 +39,8 @@ REMEDY = (
 TOO_MANY = (
     "what the script's collectives between the passes of its loops have returned so far is too much"
     f" to be kept ({CALLS:,} calls and {(SMALL_LIMIT + LARGE_LIMIT) >> 20} MiB are): from now on a"
-    " fault that needs a new process for this rank ends the job. Gather less there, or inside an"
-    " attempt"
+    " fault that needs a new process for this rank ends the job. Loop over job.epochs(), where only"
+    " the last two epochs are kept, or gather inside an attempt"
 )
 PENDING = "it was not waited for before the loop"  # why a result is not known
 # calls that give every rank of a group the same
@@ -80,6 +81,18 @@ class Result(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
         return f"{self.call}{detail}" + (f" of {shapes}" if shapes else "")
 
 
+def _loop_of(result: Result) -> str | None:
+    """The loop over job.epochs that this is a mark of."""
+    loop, found, _ = result.call.partition(EPOCH)
+    return loop if found and result.channel == LOOPS and loop.startswith(MARK) else None
+
+
+def _since(mark: list[str], made: list[Result]) -> list[Result]:
+    """The results behind this mark, if there is one."""
+    at = [i for i, result in enumerate(made) if result.call in mark and result.channel == LOOPS]
+    return made[at[-1] :] if at else made
+
+
 # building one takes as long as decoding
 _DECODER = msgspec.msgpack.Decoder(tuple[int, list[Result]])
 
@@ -94,6 +107,8 @@ class Results:
     _channels: dict[str, list[Result]] = field(default_factory=dict)
     _given: dict[str, int] = field(default_factory=dict)  # channel -> number of results given again
     _passed_over: list[Result] = field(default_factory=list)
+    # marks that were gone to, and what was given then
+    _went: list[tuple[str, dict[str, int]]] = field(default_factory=list)
     _said: bool = False  # see too_many
     _small: int = 0  # bytes
     _large: int = 0
@@ -115,6 +130,23 @@ class Results:
     def add(self, result: Result) -> Result:
         self.made.append(result)
         return result
+
+    def begin_epoch(self, mark: Result, at: int | None = None) -> bool:
+        """Add a mark, before the result number `at`; return whether results were dropped: those of
+        the epochs before the last one. A replacement begins with it, or with this one."""
+        self.made.insert(len(self.made) if at is None else at, mark)
+        loop = mark.call.partition(EPOCH)[0]
+        marks = [i for i, r in enumerate(self.made) if _loop_of(r) == loop]
+        dropped = self.made[marks[0] : marks[-2]] if len(marks) > 2 else []
+        for result in dropped:
+            size = sum(map(len, result.data or ()))
+            if size <= SMALL:
+                self._small -= size
+            else:
+                self._large -= size
+        if dropped:
+            del self.made[marks[0] : marks[-2]]
+        return bool(dropped)
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes of one result can be kept; counts them if so."""
@@ -141,6 +173,8 @@ class Results:
         passed over stays made. Raises msgspec.ValidationError, msgspec.DecodeError."""
         self.missed, made = _DECODER.decode(data)
         self._hold(made)
+        for mark, given in self._went:
+            self._leave_out(mark, given)
         for result in self._passed_over:
             if len(self._channels.get(result.channel, [])) < self._given[result.channel]:
                 self._hold([*self.made, result])
@@ -170,6 +204,22 @@ class Results:
         self._hold([*self.made, result])
         self._given[result.channel] = self._given.get(result.channel, 0) + 1
 
+    def go_to(self, mark: str) -> None:
+        """Pass over all results before this mark that have not been given again; all that are left
+        if it is not there: it was set while the rank was away."""
+        self._went.append((mark, dict(self._given)))
+        self._leave_out(*self._went[-1])
+
+    def _leave_out(self, mark: str, given: dict[str, int]) -> None:
+        count, made, rest = dict(given), list[Result](), list[Result]()
+        for result in self.made:
+            if count.get(result.channel, 0) > 0:
+                count[result.channel] -= 1
+                made.append(result)
+            elif rest or (result.channel == LOOPS and result.call == mark):
+                rest.append(result)
+        self._hold(made + rest)
+
     def exhausted(self, channel: str) -> bool:
         """Whether all results of the channel have been given."""
         return self._given.get(channel, 0) >= len(self._channels.get(channel, []))
@@ -194,8 +244,15 @@ class Results:
         result would differ from the peer's."""
         if wanted.call in BY_TWO:
             return None
+        marks = [r.call for r in self.made if _loop_of(r) is not None][-1:]
+        if marks and not any(r.channel == LOOPS and r.call in marks for r in peer.made):
+            return None  # it is in an earlier epoch
         ours, theirs = (
-            [r for r in rank.made if r.channel == wanted.channel and r.call not in BY_TWO]
+            [
+                r
+                for r in _since(marks, rank.made)
+                if r.channel == wanted.channel and r.call not in BY_TWO
+            ]
             for rank in (self, peer)
         )
         if len(ours) >= len(theirs):

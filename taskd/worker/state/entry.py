@@ -27,8 +27,8 @@ class Entry:
     fingerprints of the step's batch and of the one before; `place`: the loader's before the latter,
     see batches.py. `calls`: the loop calls job.call; `committed`: what code between the calls has
     changed, as it was before, see training/calls.py. `plan`: of the pass, see training/loop.py.
-    `draws`, `origins`: of job.iterate, see training/draws.py. `every`: steps between two whole
-    records, see training/pace.py.
+    `epoch`, `ends`: see training/cursor.py. `draws`, `origins`: of job.iterate, see
+    training/draws.py. `every`: steps between two whole records, see training/pace.py.
 
     `structure`: of the tensors, see structure.py; `orders`: per DDP, see communication/buckets.py.
     `mark`, `replica_set`: of the replicated tensors, see replicas.py, core/replica_sets.py.
@@ -49,6 +49,8 @@ class Entry:
     calls: bool = False
     committed: bytes = b""
     plan: str = ""
+    epoch: bytes = b""
+    ends: bytes = b""
     draws: bytes = b""
     origins: bytes = b""
     every: int = 1
@@ -90,7 +92,7 @@ _BATCH, _PREVIOUS, _FETCH, _CALLS = 1, 2, 4, 8
 # records/nested.py
 _SECTIONS = (
     *("layout", "nested", "fetch", "pass_random", "loader", "structure", "draws", "origins"),
-    *("committed", "plan", "place"),
+    *("committed", "plan", "epoch", "ends", "place"),
 )
 
 
@@ -124,6 +126,8 @@ def encode(entry: Entry, seal: Seal, step: int) -> list[Buffer | Rows]:
         entry.origins,
         entry.committed,
         _bytes(entry.plan),
+        entry.epoch,
+        entry.ends,
         entry.place,
         *of_parts,
     ]
@@ -154,7 +158,8 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         raise BadRecord(f"{len(data)} bytes of fields and {len(sections)} sections: not a record")
     pass_number, index, mark, every, batch, previous, there = _NUMBERS.unpack(data)
     layout, nested, fetch, *rest = sections[:own]
-    pass_random, loader, structure, draws, origins, committed, plan, place = map(bytes, rest)
+    pass_random, loader, structure, draws, origins, *later = map(bytes, rest)
+    committed, plan, epoch, ends, place = later
     orders, parts = _decoded(layout, sections[own:])
     return Entry(
         pass_number=pass_number,
@@ -171,6 +176,8 @@ def decode(payload: Buffer, seal: Seal, step: int) -> Entry:
         calls=bool(there & _CALLS),
         committed=committed,
         plan=plan.decode(errors="replace"),
+        epoch=epoch,
+        ends=ends,
         draws=draws,
         origins=origins,
         every=every,

@@ -171,6 +171,11 @@ class Calls:
         if self._attempts is not None:
             return
         rejoin, cursor = self._loop.rejoin, self._loop.cursor
+        if self._loop.epochs.inside:
+            raise RuntimeError(
+                "job.call() cannot be used inside a loop over job.epochs(): loop over"
+                " range(job.step, total), where a replacement begins with its own step"
+            )
         cursor.calls = True
         if rejoin.target != NOWHERE:
             if not rejoin.calls:
@@ -181,7 +186,7 @@ class Calls:
             resumed = None
             while resumed is None:
                 cursor.pass_number = rejoin.target
-                resumed = rejoin.begins or self._loop.come_back()
+                resumed = rejoin.dumped() or self._loop.come_back()
             self._loop.is_of(resumed, self._loop.plan(None, None))
             rejoin.begins = self._given = resumed
             rejoin.calls = False

@@ -15,11 +15,11 @@ from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.worker.discovery import carried, unsupported
-from taskd.worker.discovery.loop_variables import NAME, RANGES
+from taskd.worker.discovery.loop_variables import NAME
 from taskd.worker.repair.outcomes import LeftAlone, Resumed
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
-from taskd.worker.set_up.results import REMEDY_DUMP, REMEDY_LOOP, NotTheSame
+from taskd.worker.set_up.results import NotTheSame
 from taskd.worker.state import accelerator, loading, places
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.entry import Entry
@@ -29,9 +29,10 @@ from taskd.worker.training.attempt import Attempt, Ending
 from taskd.worker.training.attempts import Attempts
 from taskd.worker.training.cursor import Cursor
 from taskd.worker.training.draws import Draws
+from taskd.worker.training.epochs import Epochs
 from taskd.worker.training.finite import FiniteCheck
 from taskd.worker.training.recorder import Recorder
-from taskd.worker.training.rejoin import NOWHERE, Rejoin
+from taskd.worker.training.rejoin import NOWHERE, Load, Rejoin
 from taskd.worker.training.sharing import NOT_LEFT, Sharing
 from taskd.worker.training.suspicion import Suspicion
 
@@ -47,6 +48,7 @@ class Loop:
         self.draws = Draws(*given, session.state.attributes.draw)
         self.recorder = Recorder(session, self.cursor, self.batches, self.draws)
         self.rejoin = Rejoin(session, self.cursor, self.batches)
+        self.epochs = Epochs(session, self.cursor, self.rejoin)
         self._suspicion = Suspicion(session)
         self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
@@ -69,6 +71,8 @@ class Loop:
         """Yield attempts at one pass over `loader`, or at the steps up to `total`. Returns whether
         the pass is over; if not, the rank is no longer protected."""
         session, cursor, attempts = self.session, self.cursor, self.attempts
+        with self.refusing():
+            self.epochs.pass_begins()
         cursor.plan = self.plan(loader, total)
         try:
             set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)
@@ -87,6 +91,7 @@ class Loop:
             self.look_at_variables()
         # a replacement skips the passes that its predecessor had finished
         if cursor.pass_number < self.rejoin.target:
+            self.epochs.skips()
             cursor.pass_number += 1
             return True
         set_up.stop(cursor.calls)
@@ -142,6 +147,7 @@ class Loop:
                 except GeneratorExit:  # break, return or an exception
                     if not attempts.abandoned and not sys.is_finalizing():
                         slot.progress(attempts.step, slot.LEFT)
+                        self.epochs.pass_ends()
                     self._end_pass()
                     raise
                 if attempts.open:
@@ -154,24 +160,13 @@ class Loop:
     def plan(self, loader: Iterable[Any] | None, total: int | None) -> str:
         """The pass that the script begins, as it is compared with other processes'."""
         what = "job.call" if self.cursor.calls else loading.plan(loader, total)
+        what += self.cursor.item
         return f"{what}, first step {self.start}" if self.start else what
 
     def is_of(self, resumed: Resumed, plan: str, ranges: str | None = None) -> None:
-        """Raises WouldDiverge if the step that the repair resumes is not one of a pass over `plan`.
-        `ranges`: LoopVariables.ranges; None: not known yet, or not compared."""
-        was = resumed.entry.plan if resumed.entry is not None else ""
-        if ranges is None:
-            was = was.partition(RANGES)[0]
-        else:
-            plan += ranges
-        if was not in ("", plan):
-            remedy = REMEDY_LOOP if self.session.agent.incarnation else REMEDY_DUMP
-            error = WouldDiverge(
-                f"step {resumed.step} belongs to a pass over {was!r}, but this process goes on with"
-                f" {plan!r}. {remedy}"
-            )
-            self.attempts.refused(error)
-            raise error
+        """See Rejoin.compare."""
+        with self.refusing():
+            self.rejoin.compare(resumed, plan, ranges)
 
     def look_at_variables(self, function: Callable[..., Any] | None = None) -> None:
         """Find the variables that the loop around this attempt carries; `function`: the one given
@@ -205,7 +200,7 @@ class Loop:
         cursor, rejoin = self.cursor, self.rejoin
         iterator: Iterator[Any] | None = None
         if cursor.pass_number == rejoin.target:
-            resumed = rejoin.begins or self.come_back()
+            resumed = rejoin.dumped() or self.come_back()
             if resumed is None:
                 cursor.pass_number += 1
                 return False
@@ -213,6 +208,7 @@ class Loop:
             iterator = rejoin.take_up(loader, resumed, self.draws)
             if resumed.kind == PASS_END:
                 self._end = self.attempts.step
+            self.epochs.joins(resumed.entry.ends if resumed.entry is not None else b"")
             rejoin.done()
         elif loader is not None:
             iterator = iter(loader)
@@ -350,6 +346,7 @@ class Loop:
         loop was taken back."""
         session, step = self.session, self.attempts.step
         self.cursor.end_pass(self._loader)
+        self.epochs.pass_ends()
         if not self.attempts.recorder_waits(step, PASS_END):
             return False
         slot.progress(step, slot.INTERRUPTED)
@@ -386,9 +383,10 @@ class Loop:
 
     # -- a new process of a rank -------------------------------------------------------------------
 
-    def begin_at(self, step: int, kind: int, entry: Entry) -> None:
-        """Begin a rank's first process from a dump: its loops skip the finished passes."""
-        self._take_up(self.rejoin.from_dump(step, kind, entry), report=False)
+    def begin_at(self, step: int, kind: int, entry: Entry, load: Load) -> None:
+        """Begin a rank's first process from a dump: its loops skip the finished passes. `load`:
+        reads its replicated state again."""
+        self._take_up(self.rejoin.from_dump(step, kind, entry, load), report=False)
         self.recorder.keep_entry(step, kind, entry)
 
     def come_back(self) -> Resumed | None:

@@ -41,6 +41,16 @@ def contents(session: RepairSession) -> Iterator[torch.Tensor]:
     yield from _inside({**state.optimizers, **state.small})
 
 
+def versions(session: RepairSession) -> list[int]:
+    """The version counters of parameters, buffers and optimizers' state."""
+    state = session.state
+    found = [*state.parameters(), *(b for m in state.modules.values() for b in m.buffers())]
+    for optimizer in state.optimizers.values():
+        found += (v for held in optimizer.state.values() for v in held.values())
+    local = [sharded.local(value) for value in found if isinstance(value, torch.Tensor)]
+    return [tensor._version for tensor in local if not tensor.is_inference()]
+
+
 def _inside(objects: dict[str, Any]) -> Iterator[torch.Tensor]:
     found = reach.find([("", objects)], lambda kind: kind is torch.Tensor)
     yield from (tensor for _, tensor in found)

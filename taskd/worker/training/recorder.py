@@ -306,6 +306,8 @@ class Recorder:
             calls=cursor.calls,
             committed=self._committed[1] if again else b"",
             plan=cursor.plan + (self._session.variables.ranges if cursor.calls else ""),
+            epoch=cursor.epoch,
+            ends=cursor.ends if kind == PASS_END else b"",
             draws=taken.draws,
             origins=b"" if self._draws.idle else self._draws.origins(),
             every=self.pace.every,
