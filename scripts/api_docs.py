@@ -140,6 +140,7 @@ GROUPS = (
         "taskd.",
     ),
     Group("", JOB, ("Job", "Job.protected", "Job.begin_at", "Job.steps", "Job.batches")),
+    Group("", JOB, ("Job.epochs",)),
     Group("", JOB, ("Job.step", "Job.shares", "Job.call", "Job.on_commit", "Job.iterate")),
     Group("", JOB, ("Job.finish",)),
     Group("", "taskd/worker/training/attempt.py", ("Attempt",)),

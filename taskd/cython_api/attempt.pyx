@@ -349,6 +349,11 @@ cdef class Places:
                     at += 1
         for optimizer in self.optimizers:
             for state in (<object>optimizer.state).values():
+                if not isinstance(state, dict):  # one of the optimizer's own
+                    if not self.put(OTHER, at, keep):
+                        return False
+                    at += 1
+                    continue
                 for value in (<object>state).values():
                     if PyObject_TypeCheck(value, <PyTypeObject *>self.kind):
                         if not self.meet(value, at, keep):

@@ -54,6 +54,11 @@ from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")
 
+WRAPPER = (
+    "it wraps a protected optimizer, and what it keeps itself is not restored. If that outlives a"
+    " step (slow weights, averages), train without it"
+)
+
 
 def protect(
     objects: dict[str, Any],
@@ -82,6 +87,8 @@ def _protect(objects: dict[str, Any]) -> Job:
     logs.setup(f"worker-{os.environ['RANK']}")
     for name, value in [*found.objects.items(), *found.generators.items()]:
         log.info("also protected: %s (%s)", name, type(value).__name__)
+    for name, value in found.wrappers:
+        log.warning("not protected: %s (%s): %s", name, type(value).__name__, WRAPPER)
     if state is not None:
         obstacle = found.obstacle or _obstacle(state)
     belonging.attach()

@@ -11,6 +11,7 @@ import training
 from tests.lab.troubleshooting import told
 
 STEPS = "24"
+PASSES = "the ranks begin step N in different passes of the loop"
 UNEVEN = "ranks began different numbers of collectives in step N"
 
 
@@ -24,6 +25,15 @@ def test_a_rank_that_begins_others_ends_the_job_before_the_next_update(tmp_path,
     printed = [int(step) for step in re.findall(r"rank \d step (\d+) loss", result.output)]
     assert max(printed) == 9, "a loss of a later step"
     assert "replaced in" not in result.output
+
+
+def test_a_rank_that_breaks_off_alone_ends_the_job_before_the_next_update(tmp_path):
+    result = training.taskd(tmp_path / "job", 3, "uneven.py", STEPS, "breaks")
+    assert result.status == 1, result.output[-3000:]
+    assert told(result.output, PASSES)
+    assert re.search(r"ranks 0, 2 in pass 1|rank [02] in pass 1", training.paragraph(result))
+    printed = [int(step) for step in re.findall(r"rank \d step (\d+) loss", result.output)]
+    assert max(printed) == 9 and "replaced in" not in result.output
 
 
 @pytest.mark.parametrize("kind", ["threads", "sends", "monitors"])

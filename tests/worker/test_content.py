@@ -250,6 +250,40 @@ def test_what_has_ways_of_its_own_to_change():
     assert counted.n == 2 and not made.changed()
 
 
+class Library(collections.abc.MutableMapping):
+    """Such as a TensorDict: what it holds is reached by its own methods alone."""
+
+    def __init__(self, **held):
+        self._held = tuple(held.items())
+
+    def __getitem__(self, key):
+        return dict(self._held)[key]
+
+    def __setitem__(self, key, value):
+        self._held = tuple({**dict(self._held), key: value}.items())
+
+    def __delitem__(self, key):
+        self._held = tuple((k, v) for k, v in self._held if k != key)
+
+    def __iter__(self):
+        return iter(dict(self._held))
+
+    def __len__(self):
+        return len(self._held)
+
+
+def test_a_mapping_of_a_library_gets_its_keys_back():
+    batch = Library(x=torch.zeros(2), y=torch.ones(2))
+    x = batch["x"]
+    made = kept.Kept(batch, True, BATCHES)
+    batch["z"], batch["x"] = x + 1, x + 2
+    del batch["y"]
+    x += 5
+    again = made.again("the batch")
+    assert again is batch and sorted(batch) == ["x", "y"]
+    assert batch["x"] is x and x.equal(torch.zeros(2)) and batch["y"].equal(torch.ones(2))
+
+
 def test_what_cannot_be_put_back_is_not_given_back():
     reshaped = torch.zeros(3)
     made = kept.Kept(reshaped, True, BATCHES)

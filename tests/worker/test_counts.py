@@ -39,18 +39,19 @@ def reduce(group=None, count=1):
 
 def begun(found, step=1, compared=True):
     """What is given, without the numbers of the groups."""
-    return found.begin(step, 0, compared)[1][1::2]
+    return found.begin(step, 0, compared, 7)[1][3::2]
 
 
 def test_counts_begin_with_the_first_attempt_and_anew_with_new_backends(group):
     reduce(count=3)
     found = made()
-    assert found.begin(0, 0, True) == (3, [])
+    passes = [counts.PASSES, 7]
+    assert found.begin(0, 0, True, 7) == (3, passes)
     reduce(count=2)
     reduce(group)
-    total, given = found.begin(1, 0, True)
+    total, given = found.begin(1, 0, True, 7)
     numbers = [counts.number(groups.name(h), [0]) for h in (dist.group.WORLD, group)]
-    assert (total, given) == (6, [numbers[0], 2, numbers[1], 1])
+    assert (total, given) == (6, [*passes, numbers[0], 2, numbers[1], 1])
     found.built()
     reduce()
     assert begun(found) == []
@@ -146,7 +147,7 @@ def test_threads_of_torch_are_the_scripts_own(group):
 def test_a_group_is_left_out_on_request(group):
     found = made()
     begun(found)
-    number = found.begin(1, 0, True)[1][2]
+    number = found.begin(1, 0, True, 7)[1][4]
     assert found.leave_out(number)
     assert begun(found) == [0] and not found.leave_out(number)
 
@@ -156,13 +157,13 @@ def test_only_so_many_groups_are_compared(group):
     for _ in range(slot.GROUPS):
         dist.new_group([0])
     begun(found)
-    assert len(begun(found)) == slot.GROUPS
+    assert len(begun(found)) == slot.GROUPS - 1
 
 
 def test_what_is_uneven_is_said_in_words(group):
     found = made()
     begun(found)
-    number = found.begin(1, 0, True)[1][0]
+    number = found.begin(1, 0, True, 7)[1][2]
     text = found.says(slot.Uneven(number, {0: (4, 6), 1: (4, 4), 2: (4, 6), 3: (None, 2)}), 8, 41)
     assert "in step 41" in text and "in the default group of ranks 0" in text
     assert "rank 9 began none; ranks 8, 10 began 2" in text
@@ -170,6 +171,11 @@ def test_what_is_uneven_is_said_in_words(group):
     assert "in a process group rank 0 began 1; rank 1 began 2" in other
     ahead = found.says(slot.Uneven(7, {0: (4, 6), 1: (None, 900), 2: (4, 4)}), 0, 1)
     assert "rank 2 began none; rank 0 began 2." in ahead, "rank 1 has begun the next step already"
+
+
+def test_ranks_in_different_passes_are_named():
+    text = counts.passes(slot.Uneven(counts.PASSES, {0: (0, 1), 1: (0, 0), 2: (None, 1)}), 8, 41)
+    assert "begin step 41 in different passes of the loop: rank 9 in pass 1; ranks 8, 10" in text
 
 
 def test_counts_for_other_nodes_are_given_every_so_many_steps(group, monkeypatch):
@@ -181,7 +187,7 @@ def test_counts_for_other_nodes_are_given_every_so_many_steps(group, monkeypatch
     found.agree(0, lambda mine: 2)
     for step in range(9):
         reduce()
-        found.begin(step, 3, True)
+        found.begin(step, 3, True, 7)
     assert [(step, at, counts[1::2]) for step, at, counts in given] == [
         (2, 3, [2, 0]),
         (6, 3, [6, 0]),

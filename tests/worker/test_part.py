@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from taskd.cython_api.part import unchanged
+from taskd.worker.state.given import UnsupportedState
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.part import NOTHING, Content, tensors
 from taskd.worker.state.random_state import RandomState
@@ -120,6 +121,50 @@ def test_a_look_at_an_optimizer_leaves_it_as_it_is():
     optimizer.state[net.weight]["n_iter"] = 4
     state.parts.put(kept)
     assert optimizer.state[net.weight]["n_iter"] == 3
+
+
+@pytest.mark.parametrize("new", [False, True])
+def test_what_an_optimizer_keeps_for_no_parameter(new):
+    """A count, and a dict that the steps change in place; a replacement has neither at first."""
+
+    def made():
+        net = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(net.parameters())
+        return optimizer, TrainingState({"model": net, "optimizer": optimizer})
+
+    optimizer, state = made()
+    optimizer.state["total"], optimizer.state["norms"] = 3, {"k": torch.ones(2), "n": 1}
+    assert state.changed() and state.refresh()
+    kept = state.parts.take()
+    norms = optimizer.state["norms"]
+    optimizer.state["total"], norms["n"] = 4, 2
+    norms["k"] += 1
+    optimizer.state["later"] = 1.0
+    assert state.parts.take()["optimizers' own"] != kept["optimizers' own"]
+    if new:
+        optimizer, state = made()
+        norms = {"k": torch.ones(2), "n": 1}
+    state.parts.put(kept)
+    there = optimizer.state["norms"]
+    assert set(optimizer.state) == {"total", "norms"} and optimizer.state["total"] == 3
+    assert there["n"] == 1 and there["k"].equal(torch.ones(2)) and (new or there is norms)
+    assert state.parts.take()["optimizers' own"].data == kept["optimizers' own"].data
+
+
+def test_a_state_of_a_parameter_that_is_no_dict_is_refused():
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters())
+    optimizer.state[net.weight] = [1.0]
+    with pytest.raises(UnsupportedState, match="optimizer has a list as its state of a parameter"):
+        TrainingState({"model": net, "optimizer": optimizer})
+
+
+def test_one_element_with_a_stride_is_recorded():
+    net = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters())
+    optimizer.state[net.weight]["d"] = torch.zeros(22)[::22]
+    state = TrainingState({"model": net, "optimizer": optimizer})
+    assert sorted(row.numel() for row in state.replicated) == [4, 8, 16]
 
 
 def test_an_object_that_could_not_be_taken_is_asked_again():

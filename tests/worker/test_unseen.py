@@ -221,6 +221,23 @@ def test_a_wrapper_around_a_given_optimizer_is_not_a_second_one():
     )
 
 
+def test_a_wrapper_with_a_state_of_its_own_is_named():
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, optimizer) -> None:
+            self.optimizer, self.state = optimizer, {}
+            self.param_groups = optimizer.param_groups
+
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    wrapper = Lookahead(optimizer)
+    found = unseen.search({"model": model, "o": optimizer}, script(w=wrapper), everything=False)
+    assert names(found) == [] and found.wrappers == [("main.w", wrapper)]
+    wrapper.state = None
+    del wrapper.state
+    found = unseen.search({"model": model, "o": optimizer}, script(w=wrapper), everything=False)
+    assert not found.wrappers
+
+
 def test_a_module_whose_parameters_are_optimized_is_taken_in_as_a_whole():
     model, head = net(), nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)

@@ -31,6 +31,7 @@ from taskd.worker.communication.groups import Group, Renewals
 
 # gloo's monitored_barrier is made of sends and receptions: of N ranks, rank 0 counts 2(N-1)
 POINT_TO_POINT = ("send", "recv", "recv_anysource", "monitored_barrier")
+PASSES = 1  # as if it were a group: the number of the pass in which a rank is
 _own = False  # taskd sends from rank to rank
 
 
@@ -92,22 +93,25 @@ class Counts:
         """The groups have new backends: counts begin anew, on all ranks in the same attempt."""
         self._base, self._skips = None, int(self._verifies)
 
-    def begin(self, step: int, generation: int, compared: bool) -> tuple[int, list[int]]:
+    def begin(
+        self, step: int, generation: int, compared: bool, of_pass: int
+    ) -> tuple[int, list[int]]:
         """The attempt of `step` begins. Returns the number of collectives so far, and what
-        `slot.begun` takes. `generation`: of the groups; `compared`: false while ranks are away."""
+        `slot.begun` takes. `generation`: of the groups; `compared`: false while ranks are away;
+        `of_pass`: its number."""
         counts, base = self._renewals.counts(), self._base
         total = sum(counts.values())
+        given = [PASSES, of_pass] if compared else []
         if self._skips or not compared:
             self._skips = max(self._skips - 1, 0)
-            return total, []
+            return total, given
         if base is None:
             self._base = counts
             self._know(counts)
-            return total, []
+            return total, given
         if base.keys() != counts.keys():  # some are new, or have been destroyed
             self._base = base = {handle: base.get(handle, counts[handle]) for handle in counts}
             self._know(counts)
-        given: list[int] = []
         far: list[int] = []
         for handle, count in counts.items():
             if handle in self._apart:
@@ -167,6 +171,21 @@ class Counts:
             f" next one: in {_words(found)} {begun}. Their next ones would be taken for each other;"
             f" {REMEDY}"
         )
+
+
+def passes(uneven: slot.Uneven, first: int, step: int) -> str:
+    """What ranks say who are in different passes. `first`: the lowest rank of this node; `step`:
+    the one that they begin."""
+    by_pass: dict[int, list[int]] = {}
+    for local, (_, number) in sorted(uneven.ranks.items()):
+        by_pass.setdefault(number, []).append(first + local)
+    there = "; ".join(f"{named('rank', r)} in pass {n + 1}" for n, r in sorted(by_pass.items()))
+    return (
+        f"the ranks begin step {step} in different passes of the loop: {there}. Some have left a"
+        " pass before the others (break, or a loader that ended): their batches and collectives"
+        " would be taken for each other. Leave it on all ranks after the same step, by what all of"
+        " them know (all_reduce), and give all the same number of batches"
+    )
 
 
 def number(name: str, ranks: list[int]) -> int:

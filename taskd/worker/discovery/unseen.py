@@ -33,12 +33,14 @@ log = logging.getLogger("taskd.worker")
 @dataclass
 class Found:
     """The result of a search. `objects`: to be protected too, by name. `generators`: the script's
-    own, by name. `libraries`: objects that may hold protected ones, see holders.py. `obstacle`: why
-    the job cannot be protected, "" if it can."""
+    own, by name. `libraries`: objects that may hold protected ones, see holders.py. `wrappers`: of
+    protected optimizers, with a state of their own. `obstacle`: why the job cannot be protected, ""
+    if it can."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
     libraries: list[Root] = field(default_factory=list)
+    wrappers: list[Root] = field(default_factory=list)
     obstacle: str = ""
 
 
@@ -92,6 +94,11 @@ def search(given: dict[str, Any], roots: list[Root], everything: bool = True) ->
             inside |= _parts(value)
             belongs.add(value)
         _owners(belongs, reachable, inside, found)
+    found.wrappers = [
+        row
+        for row in reachable
+        if isinstance(row[1], Optimizer) and "state" in vars(row[1]) and belongs.is_around(row[1])
+    ]
     if everything:
         found.obstacle = _unreachable(belongs, inside)
     return found
@@ -149,9 +156,7 @@ class _Belongs:
     def to(self, value: Any) -> bool:
         if isinstance(value, Optimizer):
             own = {id(p) for p in _parameters(value)}
-            # a wrapper around a protected optimizer has its parameters and no state of its own that
-            # matters
-            return bool(own & self.parameters) and not self._wraps(value)
+            return bool(own & self.parameters) and not self.wraps(value)
         if isinstance(value, LRScheduler):
             driven = getattr(value, "optimizer", None)
             return any(
@@ -164,9 +169,14 @@ class _Belongs:
             return any(shapes == [p.shape for p in m.parameters()] for m in self._all_modules())
         return False
 
-    def _wraps(self, value: Optimizer) -> bool:
+    def wraps(self, value: Optimizer) -> bool:
+        """Whether it is a wrapper around a protected optimizer."""
         held = reach.find([("", {"": value})], lambda kind: issubclass(kind, Optimizer))
         return any(inner is o for _, inner in held for o in self.optimizers if o is not value)
+
+    def is_around(self, value: Optimizer) -> bool:
+        """Whether an optimizer that is not protected wraps one that is."""
+        return not any(value is o for o in self.optimizers) and self.wraps(value)
 
     def _all_modules(self) -> Iterable[torch.nn.Module]:
         for module in self.modules:

@@ -22,7 +22,7 @@ import sys
 import types
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
@@ -278,6 +278,12 @@ def _fill(holder: Any, names: list[Any], values: list[Any]) -> None:
             kind.update(holder, zip(names, values, strict=True))
         else:
             (set.update if kind is set else kind.extend)(holder, values)
+    elif isinstance(holder, MutableMapping):  # of a library
+        for name in holder.keys() - set(names):
+            del holder[name]
+        for name, value in zip(names, values, strict=True):
+            if holder.get(name) is not value:
+                holder[name] = value
     elif not isinstance(holder, (tuple, frozenset, Mapping)):
         for name in _attributes(holder).keys() - set(names):
             stored(holder).pop(name, None)

@@ -159,10 +159,14 @@ class Parts(Takers):
         """Restore those that are `only`. What a record has of taskd's own objects that this process
         makes later is restored then; their names have parentheses, which no argument of protect()
         has. Raises RuntimeError."""
-        for part in self.present:
+        # some have nothing yet in a new process
+        known = [p for n, p in self._all.items() if p in self.present or n in contents]
+        for part in sorted(known, key=lambda part: part.order):
             content = contents.get(part.name)
             if content is not None and content.memory is not None and only(part):
                 part.put(content)
+        if len(known) > len(self.present):
+            self.arrange()
         for name in contents.keys() - self._all.keys() - self._left:
             if "(" not in name:
                 raise RuntimeError(f"the record has {name}, which this process does not protect")

@@ -87,10 +87,11 @@ class Resuming:
                     tries.append((way, False))
                 failed, what = error, f"raised {type(error).__name__}: {error}"
             log.warning("rank %d: %s (%s) %s", self.rank, type(loader).__name__, way, what)
-        if failed is not None:
+        if failed is not None and not isinstance(failed, StopIteration):
             raise failed
+        other = "a different batch" if failed is None else "no batch or a different one"
         raise RuntimeError(
-            f"{type(loader).__name__} gave a different batch for step {step} than the previous"
+            f"{type(loader).__name__} gave {other} for step {step} than the previous"
             f" process of rank {self.rank} got: it keeps state outside its samplers and generators,"
             " or depends on what other ranks send; the rank cannot be restored exactly"
         )

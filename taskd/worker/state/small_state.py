@@ -14,6 +14,7 @@ from taskd.cython_api.part import Looker, Stateful, Unasked, flags
 from taskd.worker.state import module_state, plain
 from taskd.worker.state.given import Given, UnsupportedState, parameters_of
 from taskd.worker.state.part import Content, Part, Values
+from taskd.worker.state.stored_attributes import into
 
 OBJECT = "object "  # in a part's name, before that of the object
 FLAG = "require_forward_param_sync"  # of DDP
@@ -54,6 +55,10 @@ class Groups(Unasked, Values):
 
 def is_value(value: Any) -> bool:
     return not isinstance(value, torch.Tensor)
+
+
+def is_parameter(key: Any) -> bool:
+    return isinstance(key, torch.Tensor)
 
 
 class OptimizerValues(Values):
@@ -102,6 +107,40 @@ class OptimizerValues(Values):
                 for key in [k for k, v in state.items() if k not in values and is_value(v)]:
                     del state[key]
                 state.update(values)
+
+
+class OptimizerOwn(Values):
+    """What optimizers keep in their state for no parameter: a global norm, a count."""
+
+    name = "optimizers' own"
+
+    def __init__(self, optimizers: dict[str, torch.optim.Optimizer]) -> None:
+        super().__init__()
+        self._optimizers = optimizers
+
+    def present(self) -> bool:
+        return any(
+            not is_parameter(key)
+            for optimizer in self._optimizers.values()
+            for key in optimizer.state
+        )
+
+    def value(self) -> Any:
+        return {
+            name: {k: v for k, v in optimizer.state.items() if not is_parameter(k)}
+            for name, optimizer in self._optimizers.items()
+        }
+
+    def refuse(self, value: Any) -> None:
+        _refuse(value, "state")
+
+    def put(self, content: Content) -> None:
+        for name, values in plain.decode(content.data).items():
+            state = self._optimizers[name].state
+            for key in [k for k in state if k not in values and not is_parameter(k)]:
+                del state[key]
+            for key, value in values.items():
+                state[key] = into(state.get(key), value)
 
 
 class Modes(Looker, Part):

@@ -28,8 +28,10 @@ from taskd.worker.state.small_state import (
     Groups,
     Modes,
     Object,
+    OptimizerOwn,
     OptimizerValues,
     Synced,
+    is_parameter,
     is_value,
 )
 from taskd.worker.state.stored_attributes import Exchanges
@@ -73,6 +75,7 @@ class TrainingState:
             self.attributes,
             Groups(given.optimizers),
             OptimizerValues(given.optimizers),
+            OptimizerOwn(given.optimizers),
             *(Object(name, value) for name, value in given.small.items()),
         )
 
@@ -136,12 +139,13 @@ class TrainingState:
         return self.places.changed()
 
     def _others(self) -> list[tuple[int, Any]]:
-        """Where optimizers keep values that are no tensors: the parameter's number and the key."""
+        """Where optimizers keep values that are no tensors: the parameter's number and the key; and
+        what they keep for no parameter."""
         return [
             (number, key)
             for o in self.optimizers.values()
-            for number, held in enumerate(o.state.values())
-            for key, value in held.items()
+            for number, (parameter, held) in enumerate(o.state.items())
+            for key, value in (held.items() if is_parameter(parameter) else [(parameter, None)])
             if is_value(value)
         ]
 
@@ -168,7 +172,12 @@ class TrainingState:
                 if id(parameter) not in owners:  # of no protected module
                     owners[id(parameter)] = (name, index, LOOSE)
                     yield (name, index, LOOSE), parameter, False, False
-                state = optimizer.state.get(parameter) or {}
+                state = optimizer.state.get(parameter, {})
+                if not isinstance(state, dict):
+                    raise UnsupportedState(
+                        f"{name} has a {type(state).__name__} as its state of a parameter, which"
+                        " cannot be recorded: an optimizer of torch has a dict there"
+                    )
                 apart = name in self._given.split or owners.get(id(parameter)) in self.apart
                 for key in sorted(k for k, v in state.items() if isinstance(v, torch.Tensor)):
                     yield (name, index, key), state[key], False, apart
@@ -307,12 +316,10 @@ def _foreign(tensor: torch.Tensor) -> str:
 def _flat(tensor: torch.Tensor, key: Key) -> torch.Tensor:
     """The tensor's memory as one row of bytes, in storage order; shares memory and version
     counter."""
-    if tensor.is_contiguous():
-        row = tensor.view(-1)
-    elif plain.is_dense(tensor):  # channels_last, transposed: replicas have the same strides
-        row = torch.as_strided(tensor, (tensor.numel(),), (1,))
-    else:
+    if not tensor.is_contiguous() and not plain.is_dense(tensor):
         raise UnsupportedState(
             f"{key[0]}.{key[1]} {key[2]} is neither contiguous nor dense; make it contiguous()"
         )
-    return row.view(torch.uint8)
+    # also of channels_last, transposed: replicas have the same strides; and one element with a
+    # stride is contiguous
+    return torch.as_strided(tensor, (tensor.numel(),), (1,)).view(torch.uint8)

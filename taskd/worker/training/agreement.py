@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from taskd.cython_api import slot
+from taskd.worker.communication.counts import PASSES, passes
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.state import replicas
 from taskd.worker.state.given import UNSUPPORTED, NotProtectable, WouldDiverge
@@ -94,6 +95,8 @@ class Agreement:
         """Ranks have begun different numbers of collectives before `step`. Raises WouldDiverge,
         unless they train on."""
         session, counts = self._session, self._session.communicators.counts
+        if found.group == PASSES:
+            raise WouldDiverge(passes(found, session.node, step)) from None
         text = counts.says(found, session.node, step - 1)
         if counts.refuses:
             raise WouldDiverge(text) from None

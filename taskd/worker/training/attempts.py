@@ -109,8 +109,8 @@ class Attempts:
         self._stamp += 1
         allocations.attempt(self._stamp)
         groups = session.communicators
-        compares = not (self.alone or groups.away)
-        self._collectives, counts = groups.counts.begin(step, groups.generation, compares)
+        given = groups.generation, not (self.alone or groups.away), self._cursor.pass_number
+        self._collectives, counts = groups.counts.begin(step, *given)
         self._waiting.clock.at = 0
         self.open, self._gated, self._updates = True, False, 0
         self.shared = False

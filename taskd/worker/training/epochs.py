@@ -17,6 +17,7 @@ from taskd.worker.repair.session import RepairSession
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.set_up.results import EPOCH, MARK
 from taskd.worker.state import plain
+from taskd.worker.state.given import WouldDiverge
 from taskd.worker.training.cursor import Cursor, Epoch
 from taskd.worker.training.rejoin import NOWHERE, Rejoin
 
@@ -26,6 +27,11 @@ LONGEST = 100  # characters of an epoch's item that are compared
 BETWEEN = (
     "stands between two passes of the loop: a replacement, and a job that goes on from a dump, run"
     " it again for each pass that is over, without its steps."
+)
+ABANDONED = (
+    "the script has left an attempt by an exception, caught it outside of the loop and goes on with"
+    " another pass: the step has no end, so it cannot be compared or repeated. Catch the exception"
+    " inside the attempt, or leave the loop by break once the attempt has ended"
 )
 AROUND = "Let the loop around them be `for epoch in job.epochs(...)`"
 SINGLE = "Let taskd.once(function) run it: a replacement is given what it returned"
@@ -76,8 +82,11 @@ class Epochs:
         finally:
             self.inside, self._cursor.item = False, ""
 
-    def pass_begins(self) -> None:
-        """Raises WouldDiverge where code between two passes is refused."""
+    def pass_begins(self, abandoned: bool) -> None:
+        """Raises WouldDiverge where code between two passes is refused, or the script has
+        `abandoned` an attempt."""
+        if abandoned:
+            raise WouldDiverge(ABANDONED)
         if self.inside:
             self._bound = between.bound() | self._bound
             return

@@ -72,7 +72,7 @@ class Loop:
         the pass is over; if not, the rank is no longer protected."""
         session, cursor, attempts = self.session, self.cursor, self.attempts
         with self.refusing():
-            self.epochs.pass_begins()
+            self.epochs.pass_begins(self.attempts.abandoned)
         cursor.plan = self.plan(loader, total)
         try:
             set_up.plan(cursor.plan, cursor.pass_number <= self.rejoin.target)

@@ -46,7 +46,8 @@ def versions(session: RepairSession) -> list[int]:
     state = session.state
     found = [*state.parameters(), *(b for m in state.modules.values() for b in m.buffers())]
     for optimizer in state.optimizers.values():
-        found += (v for held in optimizer.state.values() for v in held.values())
+        rows = [held for held in optimizer.state.values() if isinstance(held, dict)]
+        found += (value for held in rows for value in held.values())
     local = [sharded.local(value) for value in found if isinstance(value, torch.Tensor)]
     return [tensor._version for tensor in local if not tensor.is_inference()]
 

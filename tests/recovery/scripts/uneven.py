@@ -65,6 +65,14 @@ for attempt in job.steps(steps):
         time.sleep(nap)
         optimizer.step()
     print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
+    if odd and kind == "breaks":
+        break
+if kind == "breaks":
+    for attempt in job.steps(steps + 4):
+        with attempt as step:
+            model(torch.randn(8, 8)).square().mean().backward()
+            optimizer.step()
+        print(f"rank {rank} step {step} loss of the other loop\n", end="", flush=True)
 if thread is not None:
     thread.join()
 dist.barrier()
