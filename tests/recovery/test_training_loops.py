@@ -10,7 +10,7 @@ import training
 @pytest.mark.parametrize(
     "kind",
     [
-        *("workers", "counting", "steered"),
+        *("workers", "counting", "steered", "asked"),
         *training.long("distributed", "random", "synced", "stateful", "own"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -64,9 +66,14 @@ def test_later_passes_of_a_loader_that_was_moved_begin_at_the_start():
     loader, other = IterableDataset(), IterableDataset()
     batches = iter(loader)
     state = [next(batches), next(batches), loading.state_of(loader)][-1]
-    assert list(loading.begin(other, 2, loading.MOVED, state)) == [3, 4, 5]
+    moved = loading.begin(other, 2, loading.MOVED, state)
+    assert list(places.releasing(other, moved)) == [3, 4, 5]
     assert list(other) == list(other) == [1, 2, 3, 4, 5]
     assert plain.decode(places.place(other))[1] == b""
+    outer = types.SimpleNamespace(dataset=other)
+    loading.load(other, state)
+    places.release(outer)
+    assert list(other) == [1, 2, 3, 4, 5], "one that another loader reads"
 
 
 @pytest.mark.parametrize("workers", [0, 1])

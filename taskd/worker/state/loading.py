@@ -19,7 +19,6 @@ log = logging.getLogger("taskd.worker")
 MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
 # loaders of which each later pass, too, begins where load_state_dict() has moved them to
 STICKS = {("datasets.iterable_dataset", "IterableDataset")}
-_NONE = object()
 SAY_EVERY = 5.0  # seconds of drawing again
 STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
 
@@ -61,7 +60,7 @@ def begin(
     if way == MOVED:
         if not load(loader, state):
             return iter(())  # without an item, the next way is tried
-        return _once_begun(loader) if sticks(loader) else iter(loader)
+        return iter(loader)
     if skip == 0:
         return iter(loader)
     if fabric.is_loader(loader):
@@ -99,16 +98,6 @@ def begin(
 
 def sticks(loader: Any) -> bool:
     return any((kind.__module__, kind.__name__) in STICKS for kind in type(loader).__mro__)
-
-
-def _once_begun(loader: Any) -> Iterator[Any]:
-    """Its items; once it has begun, later passes begin from the start again."""
-    iterator = iter(loader)
-    first = next(iterator, _NONE)
-    load(loader, plain.encode({}))
-    if first is not _NONE:
-        yield first
-        yield from iterator
 
 
 def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:

@@ -31,6 +31,7 @@ DEPTH, OBJECTS = 5, 200  # how far around a loader to search
 LARGEST = 1 << 18
 ITEMS = 1 << 16  # of a container
 NESTED = 3  # containers in each other
+_NONE = object()
 ROOT = ""  # the way to the loader itself
 ATOMS = (bool, int, float, str, type(None))
 CONTAINERS = (list, tuple, dict, set)
@@ -93,14 +94,42 @@ def at_end(data: bytes, loader: Any) -> bytes:
     return plain.encode([counters, own, held, place(loader)])
 
 
-def put_place(loader: Any, data: bytes, without: Collection[int] | None = frozenset()) -> None:
+def moves(data: bytes) -> bool:
+    """Whether `put_place` moves the loader by its own state."""
+    return bool(data and plain.decode(data)[1])
+
+
+def put_place(
+    loader: Any, data: bytes, without: Collection[int] | None = frozenset(), own: bool = True
+) -> None:
     """Restore what `place` returned, but for attributes of, and that are, objects with the ids
-    `without`; None: without attributes. Raises RuntimeError if the replacement's loader is built
-    differently."""
-    own = plain.decode(data)[1]
+    `without`; None: without attributes. `own`: also its own state. Raises RuntimeError if the
+    replacement's loader is built differently."""
+    state = plain.decode(data)[1]
     _put(loader, data, without)
-    if own:
-        loading.load(loader, own)
+    if state and own:
+        loading.load(loader, state)
+
+
+def release(loader: Any) -> None:
+    """Loaders and data sets that were moved, and stick there, begin their passes from the start."""
+    for _, value in _around(loader):
+        if loading.sticks(value):
+            loading.load(value, plain.encode({}))
+
+
+def releasing(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    """Its items; `release` once it has begun."""
+    sticking = any(loading.sticks(value) for _, value in _around(loader))
+    return _released(loader, iterator) if sticking else iterator
+
+
+def _released(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    first = next(iterator, _NONE)
+    release(loader)
+    if first is not _NONE:
+        yield first
+        yield from iterator
 
 
 def start_workers(loader: Any, data: bytes) -> bool:

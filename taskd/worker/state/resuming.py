@@ -74,17 +74,21 @@ class Resuming:
         RuntimeError if it gives other batches."""
         failed: Exception | None = None
         # the fast ways first; if one fails or gives a different batch, the next one
-        tries = [(way, True) for way in loading.ways(_place(entry)[0])]
-        for way, attributes in tries:
+        tries = [(way, True, True) for way in loading.ways(_place(entry)[0])]
+        if places.moves(entry.loader):  # which may be a place in the pass before
+            tries.append((loading.WHOLE, True, False))
+        for way, attributes, own in tries:
             try:
-                iterator, exact = self._try(loader, step, kind, entry, present, way, attributes)
+                iterator, exact = self._try(
+                    loader, step, kind, entry, present, way, attributes, own
+                )
                 if exact:
                     return iterator
                 failed, what = None, "gave a different batch than before"
             except Exception as error:  # the script's code
                 raised.heed(error)
                 if attributes:  # of which one may describe what is not here
-                    tries.append((way, False))
+                    tries.append((way, False, own))
                 failed, what = error, f"raised {type(error).__name__}: {error}"
             log.warning("rank %d: %s (%s) %s", self.rank, type(loader).__name__, way, what)
         if failed is not None and not isinstance(failed, StopIteration):
@@ -105,16 +109,19 @@ class Resuming:
         present: bytes,
         way: str,
         attributes: bool,
+        own: bool,
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
         previous process got. `way`: see loading.begin. `attributes`: also of the script's own
-        samplers and data sets."""
+        samplers and data sets; `own`: what the loader said of itself as the pass began."""
         random = self.carrier.random
         random.restore(entry.pass_random)
         objects = self.carrier.variables.objects()
         # an away rank's loader shares ours
         without = objects if attributes and self.rank == self.carrier.rank else None
-        places.put_place(loader, entry.loader, without)
+        places.put_place(loader, entry.loader, without, own)
+        if way != loading.MOVED:
+            places.release(loader)
         if self.rank == self.carrier.rank:
             if places.start_workers(loader, entry.loader):
                 random.restore(entry.pass_random)
@@ -134,6 +141,8 @@ class Resuming:
         state, then = _place(entry)
         with self._apart(way):
             iterator = loading.begin(loader, entry.index - look_back, way, state)
+            if way == loading.MOVED:
+                iterator = places.releasing(loader, iterator)
             if then:
                 random.restore(then)
             if look_back and fingerprint(next(iterator, None)) != entry.previous:

@@ -282,7 +282,10 @@ class Drawn(Passes):
         origin, counters = self.origin
         self._random.restore(origin)
         places.put_place(source, counters, self._restored())
-        self.iterator = loading.begin(source, self.place.count - 1, way, self.place.state)
+        if way != loading.MOVED:
+            places.release(source)
+        begun = loading.begin(source, self.place.count - 1, way, self.place.state)
+        self.iterator = places.releasing(source, begun) if way == loading.MOVED else begun
         # before the first, the source had not begun: what it drew then is drawn by now
         if not loading.has_workers(source) and self.place.count > 1:
             self._random.restore(self.place.before)

@@ -109,9 +109,10 @@ class Loop:
         self.batches.clear()
         self.recorder.pace.begin_pass(self.attempts.step)
         session.state.attributes.pass_begins()
-        cursor.begin_pass(
-            session.random.snapshot(), places.place(loader) if loader is not None else b""
-        )
+        # asked where it is, a loader may begin a pass; a replacement's is taken from its record
+        asked = loader is not None and cursor.pass_number != self.rejoin.target
+        place = places.place(loader) if asked else b""
+        cursor.begin_pass(session.random.snapshot(), place)
         if not self._begin_pass(loader):
             return True
         if self._elastic or session.standing.shrunk:

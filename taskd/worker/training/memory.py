@@ -39,6 +39,8 @@ def contents(session: RepairSession) -> Iterator[torch.Tensor]:
     yield from comm_hooks.seen()
     yield from session.variables.tensors()
     yield from _inside({**state.optimizers, **state.small})
+    for optimizer in state.optimizers.values():  # also in lists, as Shampoo and SOAP have them
+        yield from _inside({str(i): held for i, held in enumerate(optimizer.state.values())})
 
 
 def versions(session: RepairSession) -> list[int]:

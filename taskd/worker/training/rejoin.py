@@ -49,7 +49,7 @@ class Rejoin:
         self.epoch = Epoch()
         self.begins: Resumed | None = None
         self._load: Load = None
-        self._loaded: list[int] = []  # versions of tensors
+        self._loaded: list[int] | None = None  # versions of the tensors of a dump
 
     def done(self) -> None:
         """Finish: the loop is where the previous process was."""
@@ -104,12 +104,13 @@ class Rejoin:
         return resumed
 
     def dumped(self) -> Resumed | None:
-        """The resume point of a dump, if this process begins from one. The script has come there:
-        what it did since protect(), also between passes that were skipped, is undone."""
-        if (resumed := self.begins) is None:
-            return None
+        """The resume point, if it is known. The script has come there: what it did since protect()
+        read it from a dump, also between passes that were skipped, is undone, once."""
+        resumed, (loaded, self._loaded) = self.begins, (self._loaded, None)
+        if resumed is None or loaded is None:
+            return resumed
         assert resumed.entry is not None
-        entry, changed = resumed.entry, memory.versions(self._session) != self._loaded
+        entry, changed = resumed.entry, memory.versions(self._session) != loaded
         if changed and self._load is None:
             raise WouldDiverge(CHANGED)
         if changed and self._load is not None:

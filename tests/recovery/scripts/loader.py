@@ -3,15 +3,15 @@ would have been without.
 
 loader.py OUT KIND EPOCHS [NAP]
 
-KIND: distributed, random, synced, hidden, workers, counting, steered, stateful, own. NAP: seconds
-that each step of a protected run takes longer, until OUT/hurry is there.
+KIND: distributed, random, synced, hidden, workers, counting, steered, stateful, asked, own. NAP:
+seconds that each step of a protected run takes longer, until OUT/hurry is there.
 
 synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's
 loaders do. hidden: what the data set gives depends on the process. workers: what is loaded in a
 worker depends on what that has loaded before. counting: the script's own data set, batch sampler
 and collator have counters and an order in attributes. steered: the data set reads what the loop
 changes at each step. stateful: a loader whose iterator has the state, as torchdata's; own: one that
-is its own iterator. Both are given to protect() and can be moved.
+is its own iterator. Both are given to protect() and can be moved. asked: as torchdata's nodes.
 """
 
 import os
@@ -129,6 +129,27 @@ class Batches:
         return torch.stack(x), torch.stack(y)
 
 
+class Asked:
+    """Asked for its state it begins a pass, which it gives whatever is loaded then. It draws for an
+    order when a pass begins, and once more if it was moved to the end of the one before."""
+
+    iterator = then = None
+    state_dict = Stateful.state_dict
+
+    def __init__(self, data):
+        self.dataset = data
+
+    def __iter__(self):
+        begins = self.iterator is None or self.iterator.begun
+        if begins and self.then and self.then["next"] == 24:
+            torch.randint(9, ())
+            self.then = None
+        return Stateful.__iter__(self)
+
+    def load_state_dict(self, state):
+        self.then = state
+
+
 class Own:
     """A stream without an end, of which each pass is a part."""
 
@@ -226,6 +247,8 @@ if kind == "steered":
     loader = DataLoader(Steered(), batch_size=4, shuffle=True)
 if kind == "counting":
     loader = DataLoader(Counting(), batch_sampler=Order(), collate_fn=Collate())
+if kind == "asked":
+    loader = Asked(data)
 if kind in ("stateful", "own"):
     loader = Stateful(data, batch_size=4) if kind == "stateful" else Own(data)
     job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
