@@ -34,7 +34,7 @@ def test_a_replacement_begins_with_its_epoch(tmp_path, reference, faults):
 
 
 @pytest.mark.parametrize("loop", ["epochs", "range"])
-@pytest.mark.parametrize("at", ["8:between", "1:epoch"])
+@pytest.mark.parametrize("at", ["10:between", "1:epoch"])
 def test_a_dump_between_and_in_epochs_goes_on(tmp_path, reference, loop, at):
     """The code between the passes that are over runs again over range; what it changes is undone:
     the scheduler, an averaged model, random numbers."""

@@ -45,6 +45,16 @@ def asks():
     yield from ()
 """
 
+JOB = """
+class Job:
+    def epochs(self, count):
+        loops.append(between.loop())
+        yield from range(count)
+
+    def inside(self):
+        inside.extend(loop.runs() for loop in loops)
+"""
+
 
 class Model:
     def train(self, *_):
@@ -110,12 +120,51 @@ def test_variables_that_changed_are_put_into_the_objects_that_are_there():
     assert set(held) == {"number", "rows", "alias", "late", "before"}
 
 
+def test_a_variable_that_was_bound_anew_leaves_the_object_that_was_there():
+    def run(replaced):
+        import torch
+
+        first = torch.zeros(2)
+        held = first
+        before = between.variables()
+        if not replaced:
+            held = held + 1
+            return between.changed(between.variables(), before)
+        between.put(replaced)
+        return held.tolist(), first.tolist()
+
+    assert run(run(None)) == ([1.0, 1.0], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("over", "found"),
+    [
+        ("job.epochs(2)", ""),
+        ("tqdm(job.epochs(2))", ""),
+        ("enumerate(job.epochs(2))", "enumerate"),
+        ("zip([1, 2], job.epochs(2))", "zip"),
+        ("enumerate([1, 2])", ""),
+    ],
+)
+def test_what_would_begin_anew_around_epochs_is_found(tmp_path, over, found):
+    file = tmp_path / "script.py"
+    file.write_text(f"def script(job, tqdm):\n    for epoch in {over}:\n        job.inside()\n")
+    space = {"__name__": "__main__"}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    taskd = {"__name__": "taskd.job", "between": between, "loops": [], "inside": []}
+    exec(JOB, taskd)
+    space["script"](taskd["Job"](), lambda inner: inner)
+    if "epochs" in over:
+        assert [loop.restarting for loop in taskd["loops"]] == [found]
+        assert taskd["inside"] == [True, True] and not taskd["loops"][0].runs()
+
+
 def test_what_is_large_or_an_object_is_left_out():
     import torch
 
     def run():
         small, large, thing = torch.ones(3), torch.ones(100_000), object()
-        rows, gradient = [0.0] * 2000, torch.ones(2, requires_grad=True)
+        rows, gradient = [0.0] * 20_000, torch.ones(2, requires_grad=True)
         found = between.variables()
         del small, large, thing, rows, gradient
         return next(v for name, v in found.items() if name.endswith(" run"))

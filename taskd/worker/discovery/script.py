@@ -26,7 +26,7 @@ CONSTANT = (
     torch.nn.Module,
     torch.optim.Optimizer,
 )
-_ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
+ASKED = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR | inspect.CO_COROUTINE
 _LIBRARIES = {"torch", "numpy", "taskd", *sys.stdlib_module_names} - {"__main__"}
 _PLAIN = {*SCALARS, str}
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -75,7 +75,7 @@ def frames_of(own: Own) -> list[tuple[types.FrameType, bool]]:
         # a forked rank's frames begin with those of the zygote, whose module was a __main__ too
         if own.space(frame.f_globals) and not code.co_filename.startswith(_PACKAGE):
             found.append((frame, asks))
-        asks = bool(code.co_flags & _ASKED) or code.co_name == "__next__"
+        asks = bool(code.co_flags & ASKED) or code.co_name == "__next__"
     return found
 
 

@@ -215,7 +215,7 @@ class SetUp:
                 self.results.go_to(text)
             self.plan(text, begun)
         elif self.results.begin_epoch(Result(LOOPS, text, "", [], []), at):
-            self._kept = -1
+            self._kept, self.mark = -1, None
 
     # -- recording ---------------------------------------------------------------------------------
 

@@ -8,21 +8,24 @@ from typing import Any
 
 from taskd.worker.state import places, plain
 
-Values = dict[str, dict[str, tuple[bytes, str]]]  # see discovery/between.py
+Values = dict[str, dict[str, tuple[bytes, str, int]]]  # see discovery/between.py
 
 
 @dataclass(frozen=True)
 class Epoch:
     """Where a loop over job.epochs is. `loop`: how many have begun, 0: none; `index`: of the epoch,
     or OVER; `first`: number of the first pass in it. As it began: `values`, of variables, see
-    between.py; `random`, states of random numbers. `left`: what variables held where the script
-    went on from a loop to another one: by number of its last pass, -n for the loop n of these."""
+    between.py; `random`, states of random numbers; `small`, parts that are values; `begun`: of
+    variables as its last pass began. `left`: what variables held where the script went on from a
+    loop to another one: by number of its last pass, -n for the loop n of these."""
 
     loop: int = 0
     index: int = 0
     first: int = 0
     values: Values = field(default_factory=dict)
     random: bytes = b""
+    small: dict[str, bytes] = field(default_factory=dict)
+    begun: Values = field(default_factory=dict)
     left: dict[int, Values] = field(default_factory=dict)
 
     def encode(self) -> bytes:

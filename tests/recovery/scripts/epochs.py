@@ -55,10 +55,14 @@ def evaluate():
 
 
 def epoch_of(loader):
-    total, count = 0.0, 0
+    total, count, rate = 0.0, 0, scheduler.get_last_lr()[0]
+    for attempt in job.batches([torch.full((2, 8), rate)]):  # a first pass of the epoch
+        with attempt as (step, x):
+            rate += train(step, x).item()
+    sign = 1.0 if rate > 0.1 else -1.0
     for attempt in job.batches(loader):
         with attempt as (step, (indices, x)):
-            loss = train(step, x)
+            loss = train(step, sign * rate * x)
             for i in indices.tolist():
                 hardness[i] = 1.0 + step + loss.item() % 1.0
             total, count = total + loss.item(), count + 1
