@@ -91,6 +91,7 @@ from taskd.settings.reading import (
     stripes,
     sub_healthy_strategies,
     sub_healthy_strategy,
+    tries_nccl,
     unprotected,
     verify,
 )

@@ -164,6 +164,11 @@ def own_names(environ: Mapping[str, str]) -> bool:
     return v.TASKD_NAMES.read(environ) == "own"
 
 
+def tries_nccl(environ: Mapping[str, str]) -> bool:
+    """Whether tensors on GPUs are protected where NCCL is at work."""
+    return v.TASKD_NCCL.read(environ) == "try"
+
+
 def refuses_uncompared(environ: Mapping[str, str]) -> bool:
     """Whether a job ends whose batches cannot be compared."""
     return v.TASKD_UNCOMPARED.read(environ) == "refuse"

@@ -273,6 +273,16 @@ TASKD_NAMES = Parameter(
     " and new names.",
     remedy="unset it for first",
 )
+TASKD_NCCL = Parameter(
+    "TASKD_NCCL",
+    kinds.choice("refuse", "try"),
+    "refuse",
+    "refuse",
+    "A job whose protected tensors are in the memory of GPUs, with NCCL: refuse: it trains without"
+    " protection, since no repair over NCCL has been played on a real GPU yet; try: it is protected"
+    " all the same.",
+    remedy="unset it for refuse",
+)
 TASKD_UNCOMPARED = Parameter(
     "TASKD_UNCOMPARED",
     kinds.choice("warn", "refuse"),
@@ -368,6 +378,7 @@ SECTIONS = (
             TASKD_SNAPSHOT_STEPS,
             TASKD_CARRIED,
             TASKD_NAMES,
+            TASKD_NCCL,
             TASKD_UNCOMPARED,
             TASKD_UNEVEN,
             TASKD_VERIFY,

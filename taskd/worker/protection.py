@@ -281,7 +281,7 @@ def _obstacle(state: TrainingState) -> str | None:
         raise UnsupportedState(
             "torch.distributed is not initialized: call init_process_group() before taskd.protect()"
         )
-    return groups.obstacle()
+    return groups.obstacle(_device(state).type)
 
 
 def _device(state: TrainingState) -> torch.device:

@@ -33,10 +33,12 @@ def test_gloos_threads_have_the_names_that_libtaskd_looks_for(world):
     """By these it completes torn messages (streams.c), and contains lost pages of gloo's buffers
     (allocations.c); by the library's name those of tensors (callers.c)."""
     dist.all_reduce(torch.ones(1))
-    names = set()
-    for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(OSError):  # it has just ended
-            names.add(Path(f"/proc/self/task/{task}/comm").read_text().strip())
+    names, end = set(), time.monotonic() + 10
+    # a thread gives itself its name once it runs
+    while not {"gloo_tcp_loop"} <= names and time.monotonic() < end:
+        for task in os.listdir("/proc/self/task"):
+            with contextlib.suppress(OSError):  # it has just ended
+                names.add(Path(f"/proc/self/task/{task}/comm").read_text().strip())
     source = {name: Path(f"csrc/{name}.c").read_text() for name in ("streams", "allocations")}
     wanted = {name for name in names if f'strcmp(name, "{name}")' in source["streams"]}
     assert wanted == {"gloo_tcp_loop"}
@@ -108,6 +110,10 @@ def test_what_cannot_be_renewed_is_named(world, monkeypatch):
     assert groups.obstacle() is None
     monkeypatch.setattr(groups, "_backends", lambda name: {"cpu": "mpi"})
     assert "'0' of ranks [0]: its backend is MPI" in groups.obstacle()
+    monkeypatch.setattr(groups, "_backends", lambda name: {"cpu": "gloo", "cuda": "nccl"})
+    assert groups.obstacle("cpu") is None and groups.obstacle("cuda") == groups.NCCL
+    monkeypatch.setenv("TASKD_NCCL", "try")
+    assert groups.obstacle("cuda") is None
     monkeypatch.setattr(groups, "GROUP", (*groups.GROUP, "_no_such_name"))
     assert groups.obstacle() == f"torch {torch.__version__} lacks ProcessGroup._no_such_name"
 

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from taskd import settings
 from taskd.worker.communication import group_tables, shrunk
 from taskd.worker.communication.group_tables import Dropped
 
@@ -40,6 +41,12 @@ GROUP = (
     "_device_types",
 )
 MODULE = ("_new_process_group_helper", "_update_default_pg", "_unregister_process_group")
+
+NCCL = (
+    "its tensors are on GPUs and NCCL is at work, over which no repair has been played on a real"
+    " GPU yet: a kill may leave other parameters there, unnoticed. TASKD_NCCL=try protects the job"
+    " all the same (docs/devices.md)"
+)
 
 
 def lacking() -> list[str]:
@@ -105,13 +112,16 @@ def name(handle: dist.ProcessGroup) -> str:
     return c10d._world.pg_names[handle]
 
 
-def obstacle() -> str | None:
-    """Why this rank's groups cannot be renewed, or None."""
+def obstacle(device: str = "cpu") -> str | None:
+    """Why this rank's groups cannot be renewed, or None. `device`: the type of the tensors'."""
     if missing := lacking():
         return f"torch {torch.__version__} lacks {', '.join(missing)}"
     for group in present():
         if (why := _unrenewable(group)) is not None:
             return f"process group {group.name!r} of ranks {list(group.ranks)}: {why}"
+        nccl = device == "cuda" and "nccl" in _backends(group.backend).values()
+        if nccl and not settings.tries_nccl(os.environ):
+            return NCCL
     return None
 
 
