@@ -6,7 +6,7 @@ import ast
 import functools
 import sys
 import types
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ Site = tuple[types.CodeType, int]  # and line
 # it is the object that was there before
 Values = dict[str, dict[str, tuple[bytes, str, int]]]
 _MOST = 64 << 10  # bytes of one variable
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict)
+_CONTAINERS = {list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict, Counter}
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # they only prepare the pass that follows, and a repair restores what they change
 _HARMLESS = {"step", "set_epoch", "train"}
@@ -44,7 +44,7 @@ def variables(bound: dict[str, set[str]] | None = None) -> Values:
             if name.startswith("__") or (bound and name in bound.get(space, ())):
                 continue
             try:
-                if _room(value, min(_MOST, rest)) < 0:
+                if room(value, min(_MOST, rest)) < 0:
                     continue
                 data = plain.encode(recordable(value))
             except (NotRecordable, plain.Unrecordable):
@@ -58,7 +58,7 @@ def variables(bound: dict[str, set[str]] | None = None) -> Values:
     return found
 
 
-def _room(value: Any, left: int) -> int:
+def room(value: Any, left: int) -> int:
     """What is left of so many bytes; below 0 also for what is no plain value."""
     kind = type(value)
     if kind in SCALARS:
@@ -71,7 +71,7 @@ def _room(value: Any, left: int) -> int:
         left -= 8 * len(value)
         inside = [*value.keys(), *value.values()] if left >= 0 and hasattr(kind, "keys") else value
         for inner in inside if left >= 0 else ():
-            if (left := _room(inner, left)) < 0:
+            if (left := room(inner, left)) < 0:
                 break
         return left
     numpy = sys.modules.get("numpy")

@@ -194,8 +194,8 @@ class Epochs:
             if isinstance(part, (Groups, Object)):
                 with contextlib.suppress(plain.Unrecordable):
                     value = part.value() if isinstance(part, Groups) else part.holder.state_dict()
-                    if len(data := plain.encode(value)) <= MOST:
-                        found[part.name] = data
+                    if between.room(value, MOST) >= 0:
+                        found[part.name] = plain.encode(value)
         return found
 
     def _keep(self, epoch: Epoch) -> None:
