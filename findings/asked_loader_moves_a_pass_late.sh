@@ -1,8 +1,8 @@
 #!/bin/sh
 # What state_dict() of torchdata's nodes.Loader does to the load_state_dict() that follows it.
 #
-# torchdata 0.11.0, torch 2.13.0, 12 shuffled rows in batches of 4. The state is of a loader that had
-# given 1 of its 3 batches.
+# torchdata 0.11.0, torch 2.13.0, 12 shuffled rows in batches of 4. The state is of a loader that
+# had given 1 of its 3 batches.
 #   - Loaded into a new loader, it moves the first pass: 2 batches are left, those of the source.
 #   - Loaded into a new loader that was asked for its own state before, it moves nothing: the first
 #     pass is whole, and the second one begins in the middle. state_dict() has begun a pass, which

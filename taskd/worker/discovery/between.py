@@ -27,6 +27,7 @@ Site = tuple[types.CodeType, int]  # and line
 Values = dict[str, dict[str, tuple[bytes, str, int]]]
 _MOST = 64 << 10  # bytes of one variable
 _CONTAINERS = {list, tuple, dict, set, frozenset, deque, OrderedDict, defaultdict, Counter}
+_own = Own()  # knows the modules that it was asked for
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # they only prepare the pass that follows, and a repair restores what they change
 _HARMLESS = {"step", "set_epoch", "train"}
@@ -111,7 +112,7 @@ def bound() -> dict[str, set[str]]:
 
 
 def _frames() -> list[tuple[str, types.FrameType]]:
-    found = [frame for frame, _ in frames_of(Own())][::-1]  # outermost first: these stay
+    found = [frame for frame, _ in frames_of(_own)][::-1]  # outermost first: these stay
     return [(f"{i} {frame.f_code.co_name}", frame) for i, frame in enumerate(found)]
 
 
@@ -119,9 +120,8 @@ def _spaces() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], 
     """Name, variables, and how to assign them."""
     for name, frame in _frames():
         yield name, frames.variables(frame), functools.partial(frames.assign, frame)
-    own = Own()
     for name, module in list(sys.modules.items()):
-        if name not in ("__main__", "__mp_main__") and own.module(name):
+        if name not in ("__main__", "__mp_main__") and _own.module(name):
             variables = vars(module)
             if len(variables) <= ITEMS:
                 yield name, dict(variables), variables.update
@@ -133,7 +133,7 @@ def code(last: Site | None, around: bool = True) -> tuple[str, bool]:
     asked for."""
     follows: ast.stmt | None = None
     asks = True  # the innermost `for` asks for attempts
-    for frame, _ in frames_of(Own()):
+    for frame, _ in frames_of(_own):
         try:
             node = syntax.of(frame.f_code, frame.f_globals)
         except syntax.Unknown:
