@@ -23,6 +23,8 @@ from tests.lab.troubleshooting import lines, told
 CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "ranks began different numbers of collectives in step N": "tests/recovery/test_uneven.py",
     "it has begun fewer collectives than rank N": "tests/core/test_evenness.py",
+    "the ranks begin step N in different passes of the loop": "tests/recovery/test_uneven.py",
+    "stands between two passes of the loop: a replacement": "tests/recovery/test_epochs.py",
     "nodes run different versions: torch": "tests/manager/test_server.py",
     "nothing answers at 10.0.0.1:29500, where the launchers meet": (
         "tests/adaptor/test_arrival.py"
@@ -293,9 +295,10 @@ def test_a_script_that_fails_on_one_node_ends_the_others_too(tmp_path):
     assert [end.status for end in ends] == [93, 93], ends[1].output[-3000:]
     failed = "rank 0 failed before all ranks were protected, and 3 starts in a row ended alike"
     assert training.paragraph(ends[0]).startswith(f"taskd: The job ends: {failed}")
-    assert training.paragraph(ends[1]).startswith(
-        f"taskd: The job ends: node 0 ended with an error: {failed}"
-    )
+    # on a busy machine rank 1 may have raised in the collective three times by then
+    of_others = f"node 0 ended with an error: {failed}", failed.replace("rank 0", "rank 1")
+    ways = tuple(f"taskd: The job ends: {way}" for way in of_others)
+    assert training.paragraph(ends[1]).startswith(ways)
 
 
 @pytest.mark.long
