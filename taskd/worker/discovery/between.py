@@ -37,10 +37,10 @@ _RESTARTING = {"enumerate", "zip", "map", "islice", "chain", "cycle", "batched",
 
 def variables(bound: dict[str, set[str]] | None = None) -> Values:
     """Copies of what the variables of the script's frames and modules hold; large values and
-    objects are left out. `bound`: without these."""
+    objects are left out. `bound`: of frames alone, without these."""
     found: Values = {}
     rest = LARGEST
-    for space, held, _ in _spaces():
+    for space, held, _ in _spaces(modules=bound is None):
         for name, value in held.items():
             if name.startswith("__") or (bound and name in bound.get(space, ())):
                 continue
@@ -108,7 +108,7 @@ def put(values: Values, without: Collection[str] = ()) -> None:
 
 def bound() -> dict[str, set[str]]:
     """The variables of each frame that have a value."""
-    return {space: {*held} for space, held, _ in _spaces()}
+    return {space: {*held} for space, held, _ in _spaces(modules=False)}
 
 
 def _frames() -> list[tuple[str, types.FrameType]]:
@@ -116,11 +116,14 @@ def _frames() -> list[tuple[str, types.FrameType]]:
     return [(f"{i} {frame.f_code.co_name}", frame) for i, frame in enumerate(found)]
 
 
-def _spaces() -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], None]]]:
+def _spaces(
+    modules: bool = True,
+) -> Iterator[tuple[str, dict[str, Any], Callable[[dict[str, Any]], None]]]:
     """Name, variables, and how to assign them."""
     for name, frame in _frames():
         yield name, frames.variables(frame), functools.partial(frames.assign, frame)
-    for name, module in list(sys.modules.items()):
+    # a process asks of a thousand modules whether they are the script's, once
+    for name, module in list(sys.modules.items()) if modules else ():
         if name not in ("__main__", "__mp_main__") and _own.module(name):
             variables = vars(module)
             if len(variables) <= ITEMS:
