@@ -278,9 +278,8 @@ TASKD_NCCL = Parameter(
     kinds.choice("refuse", "try"),
     "refuse",
     "refuse",
-    "A job whose protected tensors are in the memory of GPUs, with NCCL: refuse: it trains without"
-    " protection, since no repair over NCCL has been played on a real GPU yet; try: it is protected"
-    " all the same.",
+    "A job whose protected tensors are on GPUs and that uses NCCL. refuse: it trains unprotected,"
+    " since recovery over NCCL has not been proven on real GPUs yet; try: it is protected anyway.",
     remedy="unset it for refuse",
 )
 TASKD_UNCOMPARED = Parameter(

@@ -55,8 +55,8 @@ from taskd.worker.training.loop import Loop
 log = logging.getLogger("taskd.worker")
 
 WRAPPER = (
-    "it wraps a protected optimizer, and what it keeps itself is not restored. If that outlives a"
-    " step (slow weights, averages), train without it"
+    "it wraps a protected optimizer, and its own state is not restored. If that state outlives a"
+    " step (slow weights, averages), train without the wrapper"
 )
 
 

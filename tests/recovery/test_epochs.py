@@ -55,6 +55,7 @@ def test_a_dump_between_and_in_epochs_goes_on(tmp_path, reference, loop, at):
 def test_code_between_passes_of_another_loop_is_named(tmp_path, reference):
     result = training.taskd(tmp_path, 2, "epochs.py", "range", faults="1:9:tail:kill")
     training.assert_equal(result, reference(2, "epochs.py", "range"), 2)
-    assert told(result.log("worker-1.log"), "stands between two passes of the loop: a replacement")
-    named = re.search(r"not protected: epochs\.py:(\d+) (.*)", result.log("worker-0.log"))
+    log = result.log("worker-0.log")
+    assert told(log, "runs between two passes of the loop: a replacement")
+    named = re.search(r"not protected: the code at epochs\.py:(\d+) (.*)", log)
     assert named and named[2] == f"{BETWEEN} {AROUND}"

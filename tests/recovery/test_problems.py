@@ -24,7 +24,7 @@ CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "ranks began different numbers of collectives in step N": "tests/recovery/test_uneven.py",
     "it has begun fewer collectives than rank N": "tests/core/test_evenness.py",
     "the ranks begin step N in different passes of the loop": "tests/recovery/test_uneven.py",
-    "stands between two passes of the loop: a replacement": "tests/recovery/test_epochs.py",
+    "runs between two passes of the loop: a replacement": "tests/recovery/test_epochs.py",
     "nodes run different versions: torch": "tests/manager/test_server.py",
     "nothing answers at 10.0.0.1:29500, where the launchers meet": (
         "tests/adaptor/test_arrival.py"

@@ -20,9 +20,9 @@ from taskd.messages import to_agent
 SET_UP = (
     " A replacement runs the script's set-up again, where its first process has left directories,"
     " files, locks, ports and names: let the script check taskd.replacement (or TASKD_INCARNATION,"
-    " which is not 0 in a replacement) and skip what is already done. Over range() it goes through"
-    " the passes that are over without their steps, and code between them lacks what a step"
-    " assigns: loop over job.epochs()."
+    " which is not 0 in a replacement) and skip what is already done. In a loop over range()"
+    " it runs the code between finished passes without their steps, so variables that a step"
+    " assigns are missing there: use job.epochs()."
 )
 
 

@@ -174,17 +174,17 @@ class Counts:
 
 
 def passes(uneven: slot.Uneven, first: int, step: int) -> str:
-    """What ranks say who are in different passes. `first`: the lowest rank of this node; `step`:
-    the one that they begin."""
+    """What to say of ranks in different passes. `first`: the lowest rank of this node; `step`: the
+    one that they begin."""
     by_pass: dict[int, list[int]] = {}
     for local, (_, number) in sorted(uneven.ranks.items()):
         by_pass.setdefault(number, []).append(first + local)
     there = "; ".join(f"{named('rank', r)} in pass {n + 1}" for n, r in sorted(by_pass.items()))
     return (
-        f"the ranks begin step {step} in different passes of the loop: {there}. Some have left a"
-        " pass before the others (break, or a loader that ended): their batches and collectives"
-        " would be taken for each other. Leave it on all ranks after the same step, by what all of"
-        " them know (all_reduce), and give all the same number of batches"
+        f"the ranks begin step {step} in different passes of the loop: {there}. Some left a pass"
+        " earlier than others (a break, or a loader that ran out), so batches and collectives no"
+        " longer match. Leave the loop on all ranks after the same step, decided by something all"
+        " ranks share (all_reduce), and give every rank the same number of batches"
     )
 
 

@@ -43,9 +43,9 @@ GROUP = (
 MODULE = ("_new_process_group_helper", "_update_default_pg", "_unregister_process_group")
 
 NCCL = (
-    "its tensors are on GPUs and NCCL is at work, over which no repair has been played on a real"
-    " GPU yet: a kill may leave other parameters there, unnoticed. TASKD_NCCL=try protects the job"
-    " all the same (docs/devices.md)"
+    "its tensors are on GPUs and it uses NCCL. Recovery over NCCL has not been proven on real GPUs"
+    " yet: a kill could leave a rank with wrong parameters, unnoticed. TASKD_NCCL=try protects the"
+    " job anyway (docs/devices.md)"
 )
 
 

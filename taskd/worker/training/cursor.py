@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from taskd.worker.discovery.between import Values
 from taskd.worker.state import places, plain
-
-Values = dict[str, dict[str, tuple[bytes, str, int]]]  # see discovery/between.py
 
 
 @dataclass(frozen=True)

@@ -33,20 +33,20 @@ NESTED = (
     " inner one it is in. Use range() for the inner one"
 )
 RESTARTING = (
-    "job.epochs() inside {}(), which would begin anew in a replacement, at a later epoch. Let"
-    " job.epochs() be outside: `for i, rate in job.epochs(list(enumerate(rates)))`"
+    "job.epochs() inside {0}(): a replacement starts at a later epoch, where {0}() would start"
+    " over. Put job.epochs() outside: `for i, rate in job.epochs(list(enumerate(rates)))`"
 )
 BETWEEN = (
-    "stands between two passes of the loop: a replacement, and a job that goes on from a dump, run"
-    " it again for each pass that is over, without its steps."
+    "runs between two passes of the loop: a replacement, or a job resumed from a dump, runs it"
+    " again for each finished pass, without that pass's steps."
 )
 ABANDONED = (
-    "the script has left an attempt by an exception, caught it outside of the loop and goes on with"
-    " another pass: the step has no end, so it cannot be compared or repeated. Catch the exception"
-    " inside the attempt, or leave the loop by break once the attempt has ended"
+    "an exception left an attempt, the script caught it outside the loop, and now starts another"
+    " pass: that step never ended, so it cannot be compared or repeated. Catch the exception inside"
+    " the attempt, or break out of the loop after the attempt has ended"
 )
-AROUND = "Let the loop around them be `for epoch in job.epochs(...)`"
-SINGLE = "Let taskd.once(function) run it: a replacement is given what it returned"
+AROUND = "Use `for epoch in job.epochs(...)` for the outer loop"
+SINGLE = "Wrap it in taskd.once(): a replacement then gets the recorded result"
 
 
 class Epochs:
@@ -108,7 +108,7 @@ class Epochs:
             self._said = bool(where)
             if where:
                 remedy = AROUND if around else SINGLE
-                self._session.variables.say([f"{where} {BETWEEN} {remedy}"])
+                self._session.variables.say([f"the code at {where} {BETWEEN} {remedy}"])
         if self.inside:
             self._keep(replace(self._present, begun=self._changed()))
 
