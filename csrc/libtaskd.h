@@ -39,6 +39,7 @@ enum taskd_phase {
     TASKD_PAUSED = 6,      /* stopped at a step boundary on request, see taskd_page_pause */
     TASKD_FETCHING = 7,  /* waits for its data loader, before COMPUTING of the same step */
     TASKD_LEFT = 8,      /* the script has left its loop before its end, as by break */
+    TASKD_QUIT = 9,      /* and its interpreter ends */
 };
 
 enum taskd_record_kind {

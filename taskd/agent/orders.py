@@ -17,7 +17,7 @@ from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Rank, Verdict
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.rank_processes import RankProcesses
-from taskd.agent.ranks.watchdog import BETWEEN, TRAINING
+from taskd.agent.ranks.watchdog import BETWEEN, ENDING, TRAINING
 from taskd.agent.standby import Standby
 from taskd.cython_api import slot
 from taskd.messages import from_agent, to_agent, to_rank
@@ -226,7 +226,7 @@ class Orders:
             if rank.over is not None or rank.interrupted >= order.interruption or not rank.joined:
                 continue
             view = epoch.page.read(rank.local)
-            if view.phase in (*TRAINING, *BETWEEN, slot.SETUP, slot.DONE):
+            if view.phase in (*TRAINING, *BETWEEN, slot.SETUP, *ENDING):
                 # user code may use up its remaining time before it counts as hung, wherever it is;
                 # the manager adds its own grace
                 left = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taskd.core import events as e
+from taskd.core.abbreviate import abbreviate
 from taskd.core.demand import Demand
 from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.machine import Recovery
@@ -21,6 +22,11 @@ from taskd.core.pause import Pause
 from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
+
+TOGETHER = (
+    "All ranks have to leave their loops before the same step: where a clock or each rank's own"
+    " batches decide, let one rank decide for all"
+)
 
 
 class Faults(Part):
@@ -70,7 +76,23 @@ class Faults(Part):
         # in other phases ranks leave their collectives anyway, or send RankFailed
         if self._recovery.phase in (None, Phase.RESUME):
             text = f"rank {event.rank}: a collective failed in step {event.step}: {event.text}"
-            self._nobody(text, now, {event.rank: "its connections failed again"})
+            self._nobody(text, now, {event.rank: "its connections failed again"}, event.step)
+
+    def apart(self, waiting: Mapping[int, int], text: str) -> bool:
+        """End the job if ranks wait in steps that others do not take, since these have left their
+        loops and exited. `waiting`: the step of each; `text`: what has failed there."""
+        step = min(waiting.values(), default=-1)
+        ranks, incident = self._job.ranks, self._recovery.incident
+        gone = [r for r, s in ranks.items() if s.left_loop and s.quit_at <= step]
+        missing = bool(self._job.topology.lost) or any(not s.alive for s in ranks.values())
+        if incident is not None and incident.phase is not Phase.RESUME:
+            missing |= bool(incident.new or incident.evicted)
+        if not gone or missing:
+            return False
+        here, them = abbreviate(sorted(waiting)), abbreviate(gone)
+        why = f"ranks [{here}] wait in step {step} for ranks [{them}], whose script has left the"
+        self._job.give_up(f"{why} loop before that step and exited ({text}). {TOGETHER}")
+        return True
 
     def stuck(self, why: str, now: float) -> None:
         """All ranks wait for each other and none is behind. Some may be paused at a boundary that
@@ -83,9 +105,12 @@ class Faults(Part):
         text: str,
         now: float,
         suspects: Mapping[int, str],
+        step: int = -1,
         kind: from_rank.RankFaulted | None = None,
     ) -> None:
-        """Handle failed communication with no rank known to be the cause."""
+        """Handle failed communication in the step with no rank known to be the cause."""
+        if self.apart(dict.fromkeys(suspects, step), text):
+            return
         before = self._recovery.incident
         again = before is not None and before.broken
         incident = self._recovery.join(text, now=now, kind=kind)
@@ -94,7 +119,7 @@ class Faults(Part):
             self._recovery.spent(f"the step failed again: {text}", now)
         else:
             incident.suspects = dict(suspects) if again else {}
-            incident.reporters |= set(suspects)
+            incident.reporters |= dict.fromkeys(suspects, step)
             self._recovery.again(now)
 
     def known(self, event: from_rank.RankFaulted) -> from_rank.RankFaulted:
@@ -168,7 +193,8 @@ class Faults(Part):
             and not why
             and self._recovery.phase in (None, Phase.RESUME)
         ):
-            self._nobody(text, now, {event.rank: "its connections failed again"}, event)
+            suspects = {event.rank: "its connections failed again"}
+            self._nobody(text, now, suspects, event.step, event)
         else:
             evicted = {event.rank: why} if why else None
             self._recovery.fault(text, now, evicted=evicted, kind=event, of=(event.rank,))

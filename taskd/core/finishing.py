@@ -78,12 +78,15 @@ class Finishing:
         rank = job.ranks[event.rank]
         how = f"exited with status 0 before step {event.step}, in the middle of its loop"
         rank.left = event.position or rank.left
+        rank.left_loop, rank.quit_at = event.left_loop, event.step
         resumed = self._recovery.phase is Phase.RESUME
         if incident is not None and not (resumed and event.rank in incident.round.committed):
+            if incident.broken and self._faults.apart(incident.reporters, incident.faults[-1]):
+                return
             rank.alive = False
             self._faults.died(event.rank, how, now)
             return
-        rank.ended, rank.quit, rank.quit_at = True, how, event.step
+        rank.ended, rank.quit = True, how
         if all(state.ended for state in job.ranks.values()):
             job.note("all ranks have left their loops together")
             job.released = max(job.released, event.step)

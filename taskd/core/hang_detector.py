@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from taskd.core import progress_probe
 from taskd.core.abbreviate import abbreviate
-from taskd.core.faults import Faults
+from taskd.core.faults import TOGETHER, Faults
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pending import PendingSet
@@ -38,10 +38,6 @@ WAITED_FOR = {
     Phase.REPLACE: _REPLACEMENT,
     Phase.RESUME: _REPLACEMENT,
 }
-TOGETHER = (
-    "All ranks have to leave their loops before the same step: where a clock or each rank's own"
-    " batches decide, let one rank decide for all"
-)
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
 
@@ -173,7 +169,10 @@ class HangDetector(Part):
             and (gone := self._quitter(verdict)) is not None
         ):
             waiting = abbreviate(verdict.ranks)
-            self._recovery.fault(f"ranks [{waiting}] wait for rank {gone}, which has exited", now)
+            steps = {r: self._answers[r].step for r in verdict.ranks}
+            if not self._faults.apart(steps, min(verdict.ranks.items())[1]):
+                why = f"ranks [{waiting}] wait for rank {gone}, which has exited"
+                self._recovery.fault(why, now)
         elif isinstance(verdict, progress_probe.Hung):
             self._hung(verdict.ranks, now)
         elif found := self._stopped(phase) or self._waits_alone(phase, now):

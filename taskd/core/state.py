@@ -51,6 +51,7 @@ class RankState:
     ended: bool = False
     quit: str = ""  # how it exited, with status 0 but before all loops had ended
     quit_at: int = -1  # and before which step
+    left_loop: bool = False  # its script had left the loop by itself
     alive: bool = True
     left: Position | None = None  # the position its last process left behind
     # step and text of the exception that is ending its process
@@ -329,14 +330,16 @@ class JobState:
 
     def quit_before_the_end(self) -> list[int]:
         """Return the ranks that exited before the end of their loops, once all others have finished
-        theirs. Those that exited after the last step count as finished."""
+        theirs. Those that exited after the last step count as finished, and those whose script had
+        left the loop: nobody has waited for them."""
         if not self.protected or self._going_on.any(self.ranks, self._goes_on):
             return []
         ends = [s.finished for s in self.ranks.values() if s.finished is not None]
         if not ends:
             return []
         quitters = {r: s for r, s in self.ranks.items() if s.quit}
-        missed = [r for r, s in quitters.items() if s.quit_at < max(ends)]
+        early = (r for r, s in quitters.items() if s.quit_at < max(ends))
+        missed = [r for r in early if not self.ranks[r].left_loop]
         for state in quitters.values() if not missed else ():
             state.finished, state.quit = state.quit_at, ""
         return missed

@@ -15,6 +15,7 @@ cdef extern from "libtaskd.h" nogil:
         TASKD_PAUSED
         TASKD_FETCHING
         TASKD_LEFT
+        TASKD_QUIT
         TASKD_DAMAGES
         TASKD_DAMAGES_LISTED
         TASKD_TIMES

@@ -9,6 +9,7 @@ DONE: int
 PAUSED: int
 FETCHING: int
 LEFT: int
+QUIT: int
 PHASES: tuple[str, ...]
 ALL_DONE: int
 BEGUN: int

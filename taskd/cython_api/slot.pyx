@@ -9,7 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from taskd.cython_api.libtaskd cimport (
     TASKD_ALL_DONE, TASKD_COMMITTED, TASKD_COMPUTING, TASKD_DONE, TASKD_FETCHING, TASKD_GROUPS,
-    TASKD_LEFT, TASKD_PAUSED,
+    TASKD_LEFT, TASKD_PAUSED, TASKD_QUIT,
     TASKD_NO_PAUSE, TASKD_INTERRUPTED, TASKD_SETUP, TASKD_UPDATING, taskd_attach, taskd_copying,
     taskd_detach, taskd_pause_step, taskd_patience, taskd_interruption, taskd_progress,
     taskd_slot_number, taskd_started, taskd_wait_copied, taskd_wait_interruption,
@@ -29,9 +29,10 @@ DONE = TASKD_DONE
 PAUSED = TASKD_PAUSED
 FETCHING = TASKD_FETCHING
 LEFT = TASKD_LEFT
+QUIT = TASKD_QUIT
 PHASES = (
     "setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching",
-    "left",
+    "left", "quit",
 )
 
 ALL_DONE = TASKD_ALL_DONE

@@ -10,7 +10,7 @@ from taskd.messages.codec import MAX_BYTES, BadMessage
 from taskd.messages.refusal import explained
 from taskd.messages.values import Job, Name, NodeOrStandby, Number, Seconds, SignedNumber
 
-VERSION = 7
+VERSION = 8
 OPERATOR = -2  # sender of an envelope from `taskd.control`; -1 is the manager
 STANDBY = -3  # sender of an envelope from an agent that has no node yet
 

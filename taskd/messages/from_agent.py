@@ -226,12 +226,14 @@ class RankDied(Message, frozen=True):
 
 
 class RankEnded(Message, frozen=True):
-    """The rank's process has exited with status 0. `step`: the next that it would have begun."""
+    """The rank's process has exited with status 0. `step`: the next that it would have begun.
+    `left_loop`: its script had left the loop before that step, as by break."""
 
     rank: Rank
     incarnation: Number
     step: StepOrNone = -1
     position: Position | None = None
+    left_loop: bool = False
 
 
 class RankBusy(Message, frozen=True):

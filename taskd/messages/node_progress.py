@@ -13,7 +13,7 @@ from taskd.messages.values import ROOM, Count, Name, Number, Numbers, Seconds, S
 # signal has stopped it
 PHASES = (
     *("setup", "computing", "updating", "committed", "interrupted", "done", "paused", "fetching"),
-    *("left", "gone", "stopped"),
+    *("left", "quit", "gone", "stopped"),
 )
 SETUP, GONE, STOPPED = PHASES.index("setup"), PHASES.index("gone"), PHASES.index("stopped")
 

@@ -192,7 +192,8 @@ def _leave(job: Job) -> None:
         raised.leave(why)
         os._exit(1)
     # one that trained on without protection is like one that never had any
-    slot.progress(job.position if job.loop is not None else 0, slot.DONE)
+    left = job.loop is not None and job.loop.cursor.left
+    slot.progress(job.position if job.loop is not None else 0, slot.QUIT if left else slot.DONE)
 
 
 def _join(job: Job, loop: Loop) -> None:

@@ -72,6 +72,7 @@ class Rank:
     deaf: bool = False  # it, or a message to or from it, was late or lost in an incident
     died: float = 0.0
     quit: bool = False  # its script has exited too early
+    left_loop: bool = False  # and had left its loop
     ordered: bool = False  # it hangs in an order of a repair
     # faults that this process has reported
     evidence: Counter[str] = field(default_factory=Counter)

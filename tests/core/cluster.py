@@ -37,7 +37,7 @@ class Cluster(Part):
         self.say(node, self.announcement(node))
         for rank in node.ranks:
             if rank.quit:
-                self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
+                self.tell(rank, from_agent.RankEnded, rank.step, rank.left, rank.left_loop)
         ended = [r for r in node.ranks if r.mode == ENDED]
         for rank in ended:  # its earlier reports may have been lost
             self.tell(rank, from_agent.RankEnded)

@@ -383,6 +383,9 @@ class Invariants:
             return
         if reason.endswith("all ranks can no longer be started together"):
             return
+        if "whose script has left the loop before that step and exited" in reason:
+            assert any(r.left_loop for r in self.world.ranks), reason
+            return
         incident = self.world.coordinator.recovery.incident
         if incident is not None and incident.leaving and incident.saved:
             assert "The state at the start of step " in reason and "--resume auto" in reason

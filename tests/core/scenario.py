@@ -193,6 +193,10 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         event(from_agent.RankEnded, step=-1, position=None),
     ),
     (
+        WHO + r"left its loop and ended before (?P<step>\d+) @ (?P<left>.*)",
+        event(from_agent.RankEnded, left_loop=True),
+    ),
+    (
         WHO + r"died: (?P<cause>[^@]*?)(?: \((?P<raised>\w+: .*)\))?(?: @ (?P<left>.*))?",
         event(from_agent.RankDied),
     ),

@@ -72,7 +72,8 @@ class Training(Part):
         at = self.position(rank)
         rank.left, rank.record = self.leaves(rank, at), self.world.cluster.kept(rank)
         rank.alive, rank.quit = False, True
-        self.tell(rank, from_agent.RankEnded, rank.step, rank.left)
+        rank.left_loop = rank.stage == COMMITTED
+        self.tell(rank, from_agent.RankEnded, rank.step, rank.left, rank.left_loop)
         self._others_lose_collectives()
 
     def _others_lose_collectives(self) -> None:

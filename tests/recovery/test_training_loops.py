@@ -59,6 +59,14 @@ def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):
     assert "DataLoader gave a different batch for step" in result.output
 
 
+def test_a_later_pass_that_begins_elsewhere_ends_the_job(tmp_path):
+    """The replacement's sampler goes another way a pass later than the others'."""
+    result = training.taskd(tmp_path / "job", 2, "loader.py", "later", "5", faults="1:50:tail:kill")
+    assert result.status == 1 and "rank 1 replaced in" in result.output, result.output[-3000:]
+    assert "has not the same first batch on all ranks, as the 3 passes before" in result.output
+    assert "the pass that begins with step 72" in result.output
+
+
 def test_accumulation_scaler_average_and_two_optimizers(tmp_path, reference):
     moments = [
         (1, "accumulating"),

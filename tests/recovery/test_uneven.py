@@ -12,6 +12,7 @@ from tests.lab.troubleshooting import told
 
 STEPS = "24"
 PASSES = "the ranks begin step N in different passes of the loop"
+LEFT = "wait in step N for ranks [N], whose script has left the loop"
 UNEVEN = "ranks began different numbers of collectives in step N"
 
 
@@ -34,6 +35,14 @@ def test_a_rank_that_breaks_off_alone_ends_the_job_before_the_next_update(tmp_pa
     assert re.search(r"ranks 0, 2 in pass 1|rank [02] in pass 1", training.paragraph(result))
     printed = [int(step) for step in re.findall(r"rank \d step (\d+) loss", result.output)]
     assert max(printed) == 9 and "replaced in" not in result.output
+
+
+def test_a_rank_whose_script_ends_alone_ends_the_job(tmp_path):
+    """Others wait for it in vain: it is not replaced, since that would train past its own end."""
+    result = training.taskd(tmp_path / "job", 3, "uneven.py", STEPS, "ends")
+    assert result.status == 1, result.output[-3000:]
+    assert told(result.output, LEFT) and "for ranks [1]" in training.paragraph(result)
+    assert "step 11 loss" not in result.output and "replaced in" not in result.output
 
 
 @pytest.mark.parametrize("kind", ["threads", "sends", "monitors"])

@@ -37,9 +37,11 @@ def own(job: Rank) -> None:
         assert present == tuple(r for r in range(4) if r not in away)
         assert job.communicators.away == set(away) and dist.get_world_size() == 4
         assert replicas.most(10 + job.rank, present) == 10 + max(present)
-        assert replicas.differing("same", present) == ""
+        assert replicas.equal([b"same"], present) == [True]
         if len(present) > 1:
-            said = replicas.differing(f"loop {job.rank == present[-1]}", present)
+            mine = f"loop {job.rank == present[-1]}"
+            assert replicas.equal([b"same", mine.encode()], present) == [True, False]
+            said = replicas.who(mine, present)
             assert f"ranks [{present[-1]}]: loop True" in said and "loop False" in said
         # the set's name, 0, may be that of a rank that is away
         assert replicas.compare(state, job.rank, 0, present) is None

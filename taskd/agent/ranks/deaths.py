@@ -16,7 +16,7 @@ from taskd.agent.ranks.process_limits import OutOfMemory
 from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.replacements import Replacements
-from taskd.agent.ranks.watchdog import BETWEEN, TRAINING
+from taskd.agent.ranks.watchdog import BETWEEN, ENDING, TRAINING
 from taskd.cython_api import slot
 from taskd.messages import from_agent
 from taskd.messages.values import Position
@@ -47,7 +47,7 @@ class Deaths:
             epoch.page.wait_death(rank.local)
             self.node.call(lambda: self.gone(epoch, rank, incarnation))
             view = epoch.page.read(rank.local)
-            if view.phase != slot.DONE and leaving(view.pid):
+            if view.phase not in ENDING and leaving(view.pid):
                 of = marks(epoch, rank.local, incarnation)
                 self.children.end(of, pid, view.pid, pid)
 
@@ -58,7 +58,7 @@ class Deaths:
         if not leaving(view.pid):
             return  # the mutex was released without a death (exec): the pidfd will report the death
         # an interpreter that ends by itself writes DONE first; its exit code is worth waiting for
-        if view.phase != slot.DONE:
+        if view.phase not in ENDING:
             # the zygote may have reaped it and reported how it ended
             self.replacements.hear()
             code = exit_code(rank.pidfd, rank.process)
@@ -110,9 +110,10 @@ class Deaths:
         ):
             # torch's launcher reads it
             rank.process.end(-signal.SIGKILL if code is None else code)
-        if code == 0 and (not epoch.protected or view.phase in (slot.DONE, slot.SETUP, *BETWEEN)):
+        if code == 0 and (not epoch.protected or view.phase in (slot.SETUP, *BETWEEN, *ENDING)):
             rank.over, rank.step = "ended well", view.step
             rank.quit = epoch.protected and view.step > epoch.released
+            rank.left_loop = view.phase == slot.QUIT
             self.report_end(rank)
             return
         cause = why or describe(
@@ -198,7 +199,9 @@ class Deaths:
             )
         else:
             self.node.report(
-                from_agent.RankEnded(rank.number, rank.incarnation, rank.step, rank.left)
+                from_agent.RankEnded(
+                    rank.number, rank.incarnation, rank.step, rank.left, rank.left_loop
+                )
             )
 
 

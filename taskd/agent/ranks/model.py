@@ -56,6 +56,7 @@ class Rank:
     step: int = -1  # the next one that it would have begun, if it has ended well
     leaves_by: str = ""  # the exception that has left its attempt, in one line
     quit: bool = False  # it has ended with status 0, but in the middle of its loop
+    left_loop: bool = False  # see from_agent.RankEnded
     left: Position | None = None
     # the incarnations of which `left` is, and whose records a thread is reading
     left_by: int = -1

@@ -55,7 +55,7 @@ class RankProcesses:
             self.node.retired.append(rank.process)
         rank.process = None  # later reports about the old one must not count for the new one
         rank.over, rank.incarnation, rank.joined, rank.damages = None, incarnation, True, 0
-        rank.quit, rank.leaves_by, rank.away = False, "", False
+        rank.quit, rank.left_loop, rank.leaves_by, rank.away = False, False, "", False
         rank.raised = rank.traceback = rank.killed = ""
         rank.stateless, rank.ready, rank.restored = True, False, 0
         try:

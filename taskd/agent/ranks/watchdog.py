@@ -16,8 +16,10 @@ from taskd.cython_api.page import View
 TRAINING = frozenset({slot.COMPUTING, slot.UPDATING, slot.FETCHING})
 # between two steps, or two loops, in the script's own code
 BETWEEN = frozenset({slot.COMMITTED, slot.LEFT})
+# the interpreter ends by itself
+ENDING = frozenset({slot.DONE, slot.QUIT})
 # where ranks wait, for each other or for the agent
-WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, slot.DONE})
+WAITING = frozenset({slot.INTERRUPTED, slot.PAUSED, *ENDING})
 
 
 @dataclass(frozen=True)

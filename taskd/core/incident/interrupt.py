@@ -97,7 +97,7 @@ class Interrupt(Work):
             silent = incident.new - incident.rebuild_reported
             mute = dict.fromkeys(silent, "it has been silent since it was ready")
             return self._rounds.evict(incident, {**mute, **suspects})
-        reporters, incident.reporters = incident.reporters, set()
+        reporters, incident.reporters = incident.reporters, {}
         if incident.broken and not incident.leaving:
             # no rank is at fault: it is a fault where it was reported
             self._rounds.count(incident, reporters)

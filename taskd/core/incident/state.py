@@ -161,7 +161,8 @@ class Incident:
     broken: bool = False
     suspects: dict[int, str] = field(default_factory=dict)  # evicted if no other rank is at fault
     blamed: int | None = None  # rank whose failure began the round
-    reporters: set[int] = field(default_factory=set)  # of failed communication
+    # of failed communication, each with the step in which it failed
+    reporters: dict[int, int] = field(default_factory=dict)
     # nodes
     counted: set[int] = field(default_factory=set)  # in whose containers it is a fault
     missing: float | None = None  # since when a node is missing
@@ -242,6 +243,7 @@ class Incident:
         kept."""
         rank.incarnation += 1
         rank.alive, rank.finished, rank.raised, rank.quit = True, None, None, ""
+        rank.left_loop = False
         rank.pages.clear()
         self.replaced[number] += 1
         self.new.add(number)

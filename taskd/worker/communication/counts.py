@@ -182,9 +182,10 @@ def passes(uneven: slot.Uneven, first: int, step: int) -> str:
     there = "; ".join(f"{named('rank', r)} in pass {n + 1}" for n, r in sorted(by_pass.items()))
     return (
         f"the ranks begin step {step} in different passes of the loop: {there}. Some left a pass"
-        " earlier than others (a break, or a loader that ran out), so batches and collectives no"
-        " longer match. Leave the loop on all ranks after the same step, decided by something all"
-        " ranks share (all_reduce), and give every rank the same number of batches"
+        " earlier than others (a break, a loader that ran out, or a death behind a break), so"
+        " batches and collectives no longer match. Leave the loop on all ranks after the same step,"
+        " decided by something all ranks share (all_reduce), and give every rank the same number of"
+        " batches"
     )
 
 

@@ -121,14 +121,19 @@ def most(value: int, present: Sequence[int]) -> int:
     return max(int(other) for other in gather(torch.tensor([value]), present).values())
 
 
-def differing(text: str, present: Sequence[int]) -> str:
-    """ "" if all ranks give the same text, else whose is which. A collective."""
+def equal(values: Sequence[bytes], present: Sequence[int]) -> list[bool]:
+    """Of each of the values, whether all ranks have the same. A collective."""
     if len(present) == 1:
-        return ""
+        return [True] * len(values)
+    mine = [hashlib.blake2b(value, digest_size=7).digest() for value in values]
+    numbers = torch.tensor([int.from_bytes(digest, "little") for digest in mine])
+    rows = [row.tolist() for row in gather(numbers, present).values()]
+    return [len(set(column)) == 1 for column in zip(*rows, strict=True)]
+
+
+def who(text: str, present: Sequence[int]) -> str:
+    """Which ranks give which text. A collective."""
     data = text.encode()[:TEXT].ljust(TEXT)
-    digest = int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
-    if len({int(other) for other in gather(torch.tensor([digest]), present).values()}) == 1:
-        return ""
     texts: dict[str, list[int]] = {}
     rows = gather(torch.frombuffer(bytearray(data), dtype=torch.uint8), present)
     for rank, row in rows.items():

@@ -17,6 +17,12 @@ log = logging.getLogger("taskd.worker")
 OF_OTHERS = "the state of another rank cannot be recorded"
 
 
+LOADER = (
+    "Keep what decides about its batches in generators, samplers and plain attributes, or give it"
+    " state_dict() (docs/state.md)"
+)
+
+
 class Agreement:
     """What this rank's records depend on from others: the loop that they run, their state, how
     often it is recorded."""
@@ -24,6 +30,8 @@ class Agreement:
     def __init__(self, session: RepairSession, cursor: Cursor, recorder: Recorder) -> None:
         self._session, self._cursor, self._recorder = session, cursor, recorder
         self._repaired = -1  # the step at which the last repair resumed
+        # passes so far, if all ranks have begun each of them with the same batch
+        self._alike = 0
         # a rank has used gradients that its record of the last step lacks: were it interrupted in
         # that step, all would go back to the one before
         self.unsettled = False
@@ -52,8 +60,8 @@ class Agreement:
         loop. Raises what a collective raises, WouldDiverge, and what ends the protection."""
         session = self._session
         present = session.communicators.present
-        if self._cursor.index == 0 and (differ := replicas.differing(self._cursor.plan, present)):
-            raise WouldDiverge(f"the ranks run different loops: {differ}")
+        if self._cursor.index == 0:
+            self._compare_loops(step)
         if not self.due(step, of_pass=False):
             return
         state, why = session.state, self._recorder.refused
@@ -90,6 +98,21 @@ class Agreement:
         state.set_apart(found.apart, found.replicas)
         # stripes of earlier steps stay: they fit the structure in the records of these steps
         self._recorder.lay_out()
+
+    def _compare_loops(self, step: int) -> None:
+        """At the end of a pass's first step."""
+        present, plan = self._session.communicators.present, self._cursor.plan
+        first = str(self._recorder.batches.fingerprint(step) or "").encode()
+        same, alike = replicas.equal([plan.encode(), first], present)
+        if not same:
+            raise WouldDiverge(f"the ranks run different loops: {replicas.who(plan, present)}")
+        if not alike and self._repaired >= 0 and self._alike > 1:
+            raise WouldDiverge(
+                f"the pass that begins with step {step} has not the same first batch on all ranks,"
+                f" as the {self._alike} passes before it had: since the repair at step"
+                f" {self._repaired} a loader is somewhere else. {LOADER}"
+            )
+        self._alike = self._alike + 1 if alike and first and self._alike >= 0 else -1
 
     def uneven(self, found: slot.Uneven, step: int) -> None:
         """Ranks have begun different numbers of collectives before `step`. Raises WouldDiverge,

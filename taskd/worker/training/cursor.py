@@ -41,7 +41,8 @@ class Cursor:
     calls job.call. Of the current pass: `plan`, what it goes over; `pass_random` and `loader`,
     random numbers' states and the loader's place when it began; `index`, batches handed out.
     `epoch`: an encoded Epoch; `item`: of it, as plans have it. `ends`: what a pass leaves in
-    variables for the code behind it, see between.py."""
+    variables for the code behind it, see between.py; `left`: the script has left it, as by
+    break."""
 
     pass_number: int = 0
     calls: bool = False
@@ -52,9 +53,11 @@ class Cursor:
     epoch: bytes = b""
     item: str = ""
     ends: bytes = b""
+    left: bool = False
 
     def begin_pass(self, random: bytes, loader: bytes, index: int = 0) -> None:
         self.pass_random, self.loader, self.index = random, loader, index
+        self.left = False
 
     def end_pass(self, loader: Iterable[Any] | None) -> None:
         """All its batches are handed out."""

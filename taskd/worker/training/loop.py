@@ -148,6 +148,7 @@ class Loop:
                 except GeneratorExit:  # break, return or an exception
                     if not attempts.abandoned and not sys.is_finalizing():
                         slot.progress(attempts.step, slot.LEFT)
+                        cursor.left = True
                         self.epochs.pass_ends()
                     self._end_pass()
                     raise

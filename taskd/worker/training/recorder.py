@@ -61,7 +61,7 @@ class Recorder:
     def __init__(
         self, session: RepairSession, cursor: Cursor, batches: Batches, draws: Draws
     ) -> None:
-        self._session, self._cursor, self._batches, self._draws = session, cursor, batches, draws
+        self._session, self._cursor, self.batches, self._draws = session, cursor, batches, draws
         self.pace = Pace(settings.snapshot_steps(os.environ))
         self.starts: dict[int, Entry] = {}
         self.target = -1
@@ -109,7 +109,7 @@ class Recorder:
         if (
             unchanged
             and after == before
-            and self._batches.fingerprint(step) is None
+            and self.batches.fingerprint(step) is None
             and session.entries.has(step, PROVISIONAL)
         ):
             session.entries.promote(step)
@@ -290,7 +290,7 @@ class Recorder:
         if after is not None and after != parts["random"].data:
             fetch = bytes(parts["random"].data)
             parts = parts | {"random": Content(after)}
-        batch, previous, place = self._batches.known(step)
+        batch, previous, place = self.batches.known(step)
         entry = Entry(
             pass_number=cursor.pass_number,
             index=cursor.index,

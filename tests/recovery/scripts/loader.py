@@ -3,8 +3,8 @@ would have been without.
 
 loader.py OUT KIND EPOCHS [NAP]
 
-KIND: distributed, random, synced, hidden, workers, counting, steered, stateful, asked, own. NAP:
-seconds that each step of a protected run takes longer, until OUT/hurry is there.
+KIND: distributed, random, synced, hidden, workers, counting, steered, stateful, asked, own, later.
+NAP: seconds that each step of a protected run takes longer, until OUT/hurry is there.
 
 synced: ranks agree on the random numbers of their samplers when a pass begins, as Accelerate's
 loaders do. hidden: what the data set gives depends on the process. workers: what is loaded in a
@@ -12,8 +12,10 @@ worker depends on what that has loaded before. counting: the script's own data s
 and collator have counters and an order in attributes. steered: the data set reads what the loop
 changes at each step. stateful: a loader whose iterator has the state, as torchdata's; own: one that
 is its own iterator. Both are given to protect() and can be moved. asked: as torchdata's nodes.
+later: a sampler counts its passes where nobody sees it, and goes another way after some.
 """
 
+import itertools
 import os
 import random
 import sys
@@ -210,6 +212,16 @@ class Order:
         self.passes += 1
 
 
+class Later:
+    """Gives the same batches on all ranks."""
+
+    def __init__(self) -> None:
+        self.passes = itertools.count()
+
+    def __iter__(self):
+        yield from range(96) if next(self.passes) < 3 else reversed(range(96))
+
+
 class Collate:
     def __init__(self) -> None:
         self.batches = 0
@@ -247,6 +259,8 @@ if kind == "steered":
     loader = DataLoader(Steered(), batch_size=4, shuffle=True)
 if kind == "counting":
     loader = DataLoader(Counting(), batch_sampler=Order(), collate_fn=Collate())
+if kind == "later":
+    loader = DataLoader(Plain(), batch_size=4, sampler=Later())
 if kind == "asked":
     loader = Asked(data)
 if kind in ("stateful", "own"):

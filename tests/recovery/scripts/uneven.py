@@ -65,7 +65,7 @@ for attempt in job.steps(steps):
         time.sleep(nap)
         optimizer.step()
     print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
-    if odd and kind == "breaks":
+    if odd and kind in ("breaks", "ends"):
         break
 if kind == "breaks":
     for attempt in job.steps(steps + 4):
@@ -75,5 +75,6 @@ if kind == "breaks":
         print(f"rank {rank} step {step} loss of the other loop\n", end="", flush=True)
 if thread is not None:
     thread.join()
-dist.barrier()
+if not (odd and kind == "ends"):
+    dist.barrier()
 dist.destroy_process_group()
