@@ -33,10 +33,12 @@ class Record:
             digest = hashlib.sha256()
             state = value.state_dict()
             for key, tensor in sorted(_tensors(state, ""), key=lambda pair: pair[0]):
+                if hasattr(tensor, "to_local"):
+                    tensor = tensor.to_local()
                 digest.update(
                     f"{key} {tensor}".encode()
                     if not isinstance(tensor, torch.Tensor)
-                    else key.encode() + tensor.numpy().tobytes()
+                    else key.encode() + tensor.cpu().numpy().tobytes()
                 )
             print(
                 f"final {os.getpid()} {type(value).__name__} {digest.hexdigest()}",

@@ -1,0 +1,71 @@
+"""Training on the late device: the host runs ahead of it, and looks at nothing that it computes.
+
+late_device.py OUT STEPS KIND [MICROSECONDS]: of each operation of the device
+
+KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send what they have
+updated; metrics: a sum over the ranks behind the update, from which the next step computes;
+sharded: FSDP2.
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+import taskd
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[3]))
+import faults
+import record
+
+from tests import late
+
+torch.set_num_threads(1)
+device = late.use()
+dist.init_process_group("late")
+rank = dist.get_rank()
+out, steps, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+fault = faults.Injector(out, rank)
+torch.manual_seed(3)
+net = torch.nn.Sequential(
+    *(m for _ in range(3) for m in (torch.nn.Linear(32, 32), torch.nn.Tanh())),
+    torch.nn.Linear(32, 2),
+).to("late")
+if kind == "sharded":
+    model = fully_shard(net, mesh=init_device_mesh("late", (dist.get_world_size(),)))
+else:
+    model = DDP(net)
+if kind == "zero":
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+else:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+torch.manual_seed(50 + rank)
+device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
+job = taskd.protect(model=model, optimizer=optimizer)
+mean = torch.zeros(1, device="late")
+with record.Record(out, rank) as log:
+    for attempt in job.steps(steps):
+        with attempt as step:
+            fault.at("begin", step)
+            x = torch.randn(8, 32).to("late") + mean
+            loss = model(x).square().mean()
+            fault.at("forward", step)
+            loss.backward()
+            fault.at("backward", step)
+            if kind != "accumulates" or step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+            if kind == "metrics":
+                mean = loss.detach().reshape(1).clone()
+                dist.all_reduce(mean)
+            fault.at("tail", step)
+        fault.at("between", step)  # nobody has looked at the loss
+    log.step(step, loss.detach().cpu())
+    log.final(net) if kind in ("sharded", "zero") else log.final(net, optimizer)
+record.leave(job)
