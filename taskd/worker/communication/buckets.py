@@ -14,7 +14,6 @@ from __future__ import annotations
 import types
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
-from taskd.worker.communication import comm_hooks, shrunk, static_graph
+from taskd.worker.communication import comm_hooks, fake_groups, shrunk, static_graph
 
 REDUCER = (
     "_autograd_hook",
@@ -265,7 +264,7 @@ def _make(ddp: DistributedDataParallel, order: list[int] | None) -> None:
     ddp.reducer._remove_autograd_hooks()
     group = home(ddp)
     alone = bool(order) and not ddp.static_graph
-    ddp.process_group = _alone() if alone else group
+    ddp.process_group = fake_groups.alone() if alone else group
     ddp._ddp_init_helper(parameters, expect_sparse, names, ddp.static_graph)
     ddp._has_rebuilt_buckets = False
 
@@ -336,23 +335,3 @@ def mark_next_layout(ddp: DistributedDataParallel) -> None:
             allocations.scratch(False)
 
     ddp.__dict__["_pre_forward"] = pre_forward
-
-
-_one: list[Any] = []
-
-
-def _alone() -> Any:
-    """A group of this rank only, outside torch's registry so that it survives the default group."""
-    if not _one:
-        store = dist.HashStore()
-        group = dist.ProcessGroup(store, 0, 1)
-        # the timeout never applies: its one rank has no peer
-        backend = dist.ProcessGroupGloo(store, 0, 1, timedelta(seconds=60))
-        # gloo's is also that of the CUDA tensors that DDP's reducer hands to it
-        for device in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
-            group._register_backend(
-                torch.device(device), dist.ProcessGroup.BackendType.GLOO, backend
-            )
-        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        _one.extend((group, store))
-    return _one[0]

@@ -15,8 +15,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,9 +26,9 @@ import torch.distributed.distributed_c10d as c10d
 
 from taskd import settings
 from taskd.worker.communication import group_tables, shrunk
+from taskd.worker.communication.fake_groups import FAKE
 from taskd.worker.communication.group_tables import Dropped
 
-FAKE = "fake"
 COUNTED = ("ProcessGroupGloo", "ProcessGroupNCCL")  # backends, see Renewals.counted
 # what `lacking` looks for
 WORLD = ("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "pg_to_tag", "tags_to_pg")
@@ -106,6 +105,20 @@ def present() -> list[Group]:
             )
         )
     return sorted(found, key=lambda g: (not g.default, g.name))
+
+
+def backends() -> dict[str, str]:
+    """Device type -> backend, of the default group, as the script asked for it: in a replacement
+    torch's fake backend is still registered for the others."""
+    whole: Any = dist.group.WORLD
+    return _backends(c10d._world.pg_map[whole][0])
+
+
+def device() -> torch.device:
+    """Where tensors of taskd's own collectives are: on the CPU if the default group serves it, else
+    on the device that it serves."""
+    served = backends()
+    return torch.device("cpu" if "cpu" in served else next(iter(served), "cpu"))
 
 
 def name(handle: dist.ProcessGroup) -> str:
@@ -371,28 +384,3 @@ def watch(around: Callable[[], Any]) -> None:
             return original(*arguments, **more)
 
     c10d._new_process_group_helper = made
-
-
-# -- torch's fake backend --------------------------------------------------------------------------
-
-
-@contextmanager
-def aside(rank: int, world_size: int) -> Iterator[None]:
-    """Replace the default group by one of torch's fake backend inside the context; afterwards the
-    original is back, untouched."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    group, count = c10d._world.default_pg, c10d._world.group_count
-    c10d._update_default_pg(None)
-    try:
-        dist.init_process_group(FAKE, store=FakeStore(), rank=rank, world_size=world_size)
-        fake = dist.group.WORLD
-    except BaseException:
-        c10d._update_default_pg(group)
-        raise
-    try:
-        yield
-    finally:
-        c10d._update_default_pg(group)
-        dist.destroy_process_group(fake)
-        c10d._world.group_count = count

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.cython_api import sockets
-from taskd.worker.communication import groups, leftovers, shrunk_operators
+from taskd.worker.communication import fake_groups, groups, leftovers, shrunk_operators
 from taskd.worker.communication.counts import Counts
 from taskd.worker.communication.groups import Group
 from taskd.worker.set_up import functions as set_up
@@ -168,7 +168,7 @@ class Communicators:
         """Inside, the default group is one of torch's fake backend, as in a replacement's set-up:
         its collectives send nothing and wait for no rank. Afterwards the real one is back,
         untouched."""
-        with groups.aside(self.rank, self.world_size):
+        with fake_groups.aside(self.rank, self.world_size):
             yield
 
 

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from taskd.messages.values import Plan
+from taskd.worker.communication import groups
 from taskd.worker.communication.counts import own
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import plain
@@ -150,19 +151,21 @@ def digest(value: Any) -> bytes:
 
 @own()
 def _send(data: bytes, rank: int) -> None:
-    dist.send(torch.tensor([len(data)]), rank)
+    place = groups.device()
+    dist.send(torch.tensor([len(data)], device=place), rank)
     if data:
-        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), rank)
+        dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(place), rank)
 
 
 @own()
 def _receive(rank: int) -> bytes:
-    length = torch.zeros(1, dtype=torch.int64)
+    place = groups.device()
+    length = torch.zeros(1, dtype=torch.int64, device=place)
     dist.recv(length, rank)
-    data = torch.empty(int(length), dtype=torch.uint8)
+    data = torch.empty(int(length), dtype=torch.uint8, device=place)
     if len(data):
         dist.recv(data, rank)
-    return data.numpy().tobytes()
+    return data.cpu().numpy().tobytes()
 
 
 def _to(value: Any, device: torch.device) -> Any:

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd.worker.communication import groups, methods
-from taskd.worker.communication.groups import FAKE
+from taskd.worker.communication.fake_groups import fake
 from taskd.worker.discovery import project
 from taskd.worker.set_up.calls import OFF, SetUp
 
@@ -174,14 +174,14 @@ def without_peers() -> None:
         given = _INITIALIZE.bind(*args, **more).arguments
         asked.update(backend=given.get("backend"), timeout=given.get("timeout"))
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return initialize(FAKE, store=dist.HashStore(), rank=rank, world_size=size)
+        return initialize(fake(), store=dist.HashStore(), rank=rank, world_size=size)
 
     def new_process_group_helper(
         size: int, rank: int, ranks: list[int], backend: Any, *rest: Any, **more: Any
     ) -> Any:
         if not _active():
             return helper(size, rank, ranks, backend, *rest, **more)
-        made = helper(size, rank, ranks, c10d.Backend(FAKE), *rest, **more)
+        made = helper(size, rank, ranks, c10d.Backend(fake()), *rest, **more)
         handle = made[0]
         if isinstance(handle, dist.ProcessGroup):
             if not ranks:
