@@ -12,8 +12,19 @@ from taskd.records.sealed import Buffer
 
 
 def gather(rows: list[torch.Tensor]) -> bytes:
-    """The memory of tensors, end to end."""
-    return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+    """The memory of tensors, end to end; from each device it comes in one copy."""
+    devices = {row.device for row in rows}
+    if len(devices) <= 1:
+        return torch.cat(rows).cpu().numpy().tobytes() if rows else b""
+    sizes = [row.numel() for row in rows]
+    host = torch.empty(sum(sizes), dtype=torch.uint8)
+    places = list(zip(host.split(sizes), rows, strict=True))
+    for device in devices:
+        here = [(to, row) for to, row in places if row.device == device]
+        packed = torch.cat([row for _, row in here]).cpu()
+        parts = list(packed.split([to.numel() for to, _ in here]))
+        torch._foreach_copy_([to for to, _ in here], parts)
+    return host.numpy().tobytes()
 
 
 def scatter(data: Buffer, rows: list[torch.Tensor]) -> None:
