@@ -26,7 +26,7 @@ CONTEXT_LOST = frozenset(row.name for row in tables.CUDA if row.type is not None
 
 
 class Cuda(Device):
-    needs_abort = True
+    needs_abort = runs_late = True
     table = (*tables.CUDA, *tables.NCCL, *tables.GLOO, *tables.TORCH)
 
     def __init__(self, device: torch.device) -> None:
@@ -65,6 +65,11 @@ class Cuda(Device):
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.device)
+
+    def wait_for_queue(self) -> None:
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(self.device))
+        event.synchronize()
 
     def _abort_communicators(self) -> None:
         """Abort NCCL communicators as torch's _abort_process_group does, but keep the groups

@@ -34,6 +34,11 @@ class Device(ABC):
     needs_abort: ClassVar[bool] = False
     """Whether a blocked rank needs `abort` to get out. If not, no thread is started for it."""
 
+    runs_late: ClassVar[bool] = False
+    """Whether the host runs ahead of it: what is called is queued, and a collective that `abort`
+    ends leaves anything in its output, behind which the queue runs on. Then `wait_for_queue` is
+    called before updates."""
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
@@ -89,6 +94,11 @@ class Device(ABC):
     def mark(self, name: str) -> Callable[[], None] | None:
         """Begin a range of the device's own profiler; returns what ends it. None: it has none."""
         return None
+
+    def wait_for_queue(self) -> None:
+        """Wait until all that this thread has queued so far is done, gradients among it. Called
+        before each update of the parameters, in the training thread; releases the GIL."""
+        self.synchronize()
 
     @abstractmethod
     def leave_collectives(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib.util
 import logging
@@ -21,12 +22,14 @@ from taskd import devices, logs, output_pipes, raised, settings, stacks
 from taskd.cython_api import slot, sockets
 from taskd.messages import from_rank
 from taskd.messages.values import Position
+from taskd.profiling.rank import Profile
 from taskd.records import dumps
 from taskd.records.store import Entries
 from taskd.worker import control_thread, injection
 from taskd.worker.communication import buckets, comm_hooks, groups
 from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
+from taskd.worker.communication.channel import AgentGone
 from taskd.worker.communication.pipelines import Pipelines
 from taskd.worker.control_thread import Answers
 from taskd.worker.discovery import held, holders, unseen, unsupported
@@ -176,8 +179,19 @@ def _survive_signals() -> None:
 
 
 def _profile(job: Job, ranges: tuple[int, ...], agent: AgentClient) -> None:
-    if job.loop is not None:
-        job.loop.attempts.profile_steps(ranges, agent)
+    """Switch the profile when the next attempt begins. From the control thread; `agent`: whom the
+    profile tells."""
+    if job.loop is None:
+        return
+    attempts, session = job.loop.attempts, job.loop.session
+    if attempts.profile is None:
+
+        def report(step: int, steps: int, taken: float, waited: float) -> None:
+            with contextlib.suppress(AgentGone):  # in the profile's own thread
+                agent.report(from_rank.StepTimes, step, steps, taken, waited)
+
+        attempts.profile = Profile(agent.rank, session.state.roots(), session.device.mark, report)
+    attempts.begun.add(partial(attempts.profile.switch, ranges))
 
 
 def _leave(job: Job) -> None:

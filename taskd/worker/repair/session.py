@@ -18,7 +18,7 @@ from taskd import settings
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Position
-from taskd.worker.communication import comm_hooks
+from taskd.worker.communication import comm_hooks, transfer
 from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.discovery.reached import Reached
@@ -163,8 +163,12 @@ class RepairSession(ProtectedRank):
         stand_ins = dict(order.stand_ins)
         same = order.same and stand_ins == self.stand_ins
         resumed = same and self.device.resume_communicators()
+        if slot.interruption() <= self.built_at:
+            # nothing has been aborted, and nothing is to be cut: DDP's constructor may still send
+            self.device.synchronize()
         self.device.restart()
         self.built_at, self.stand_ins = order.interruption, stand_ins
+        transfer.built(order.interruption)
         if resumed:
             self.communicators.resumed(order.generation)
             return

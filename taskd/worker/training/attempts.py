@@ -8,8 +8,6 @@ by restoring these records (`repair/restore.py`).
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +17,6 @@ from taskd.cython_api import allocations, damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Plan
 from taskd.profiling.rank import Profile
-from taskd.worker.communication.agent_client import AgentClient
-from taskd.worker.communication.channel import AgentGone
 from taskd.worker.elastic.inelastic import Inelastic
 from taskd.worker.elastic.standing import REMEDY
 from taskd.worker.elastic.watching import Watch
@@ -30,6 +26,7 @@ from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
 from taskd.worker.training.agreement import OF_OTHERS, Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.cursor import Cursor
+from taskd.worker.training.queued import Queued
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.suspicion import Suspicion
 from taskd.worker.training.trigger import Trigger
@@ -67,6 +64,7 @@ class Attempts:
         self.inelastic = Inelastic(session)
         self.watch = Watch(session.state, self._seen)
         self._waiting = Waiting(session.state.ddps)
+        self._queued = Queued(session)
         self._closures: list[torch.optim.Optimizer] = []  # whose updates have called one
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
@@ -181,6 +179,8 @@ class Attempts:
         session = self._session
         if not self._gated:
             self._gate(raising=False)
+        elif self._queued.late:
+            self._queued.settle()
         self._close()
         if slot.interruption() > session.built_at or (
             damage.spoiled() and self._suspicion.spoiled(self.step)
@@ -342,9 +342,11 @@ class Attempts:
             )
 
     def _gate(self, raising: bool) -> None:
-        # an interruption ends the wait; the agent raises one when a rank dies
         try:
-            started = slot.wait_started(self.step + 1, self._session.built_at)
+            # an interruption ends the wait; the agent raises one when a rank dies
+            started = (not self._queued.late or self._queued.whole()) and slot.wait_started(
+                self.step + 1, self._session.built_at
+            )
         except slot.Uneven as uneven:
             self._agreement.uneven(uneven, self.step)
             started = True
@@ -368,21 +370,6 @@ class Attempts:
         """End the attempt here and discard its results."""
         self._suspicion.doubt(self.step, why)
         raise Interrupted
-
-    # -- profiling ---------------------------------------------------------------------------------
-
-    def profile_steps(self, ranges: tuple[int, ...], agent: AgentClient) -> None:
-        """Switch the profile when the next attempt begins. From the control thread; `agent`: whom
-        the profile tells."""
-        if self.profile is None:
-
-            def report(step: int, steps: int, taken: float, waited: float) -> None:
-                with contextlib.suppress(AgentGone):  # in the profile's own thread
-                    agent.report(from_rank.StepTimes, step, steps, taken, waited)
-
-            session = self._session
-            self.profile = Profile(agent.rank, session.state.roots(), session.device.mark, report)
-        self.begun.add(functools.partial(self.profile.switch, ranges))
 
     # -- after a repair ----------------------------------------------------------------------------
 

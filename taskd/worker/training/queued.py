@@ -1,0 +1,27 @@
+"""What a device that runs late has still to do: the host must not take it for done."""
+
+from __future__ import annotations
+
+from taskd.cython_api import slot
+from taskd.worker.repair.session import RepairSession
+
+
+class Queued:
+    """`late`: this rank's device runs behind the host."""
+
+    def __init__(self, session: RepairSession) -> None:
+        self._session = session
+        self.late = session.device.runs_late
+        self._ended = 0  # number of collectives that are known to have ended
+
+    def whole(self) -> bool:
+        """Wait until all that this thread has queued is done; return whether no interruption may
+        have cut a collective of it. If one has, nothing may be queued behind it."""
+        self._session.device.wait_for_queue()
+        self._ended = self._session.communicators.begun()
+        return slot.interruption() <= self._session.built_at
+
+    def settle(self) -> None:
+        """The same before a commit, where collectives have begun since."""
+        if self._session.communicators.begun() != self._ended:
+            self.whole()

@@ -1,0 +1,44 @@
+"""Training on a device whose work is queued, with collectives that an abort cuts: what a survivor
+holds is never what an aborted collective left (tests/late)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import training
+
+ROOT = Path(__file__).parents[2]
+STEPS = "20"
+# behind a commit of the host the device is in the middle of the step, or has not begun it
+KILLS = (
+    "1:5:between:kill,0:8:between:kill,1:9:backward:kill,0:11:tail:kill,1:14:begin:kill,"
+    "0:17:forward:kill"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """Built before a job waits for it."""
+    building = "from tests import late; late.extension()"
+    subprocess.run([sys.executable, "-c", building], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "accumulates", "metrics", "zero", "sharded"])
+def test_kills_at_every_point(tmp_path, reference, kind):
+    result = training.taskd(
+        tmp_path / "job", 2, "late_device.py", STEPS, kind, "1000", faults=KILLS
+    )
+    training.assert_equal(result, reference(2, "late_device.py", STEPS, kind, "1000"), 2)
+    died = re.findall(r"rank (\d) \(pid \d+\) killed by SIGKILL", result.output)
+    assert died == ["1", "0", "1", "0", "1", "0"], result.output[-3000:]
+
+
+def test_both_ranks_die(tmp_path, reference):
+    faults = "0:6:between:kill,1:6:between:kill"
+    args = "late_device.py", STEPS, "ddp", "1000"
+    result = training.taskd(tmp_path / "job", 2, *args, faults=faults)
+    training.assert_equal(result, reference(2, *args), 2)
