@@ -304,6 +304,7 @@ def make_epoch(
                 TASKD_LOCAL_RANK=str(local),
                 TASKD_INCARNATION="0",
                 RESTART_FAULT_PROCESS_TYPE="pod",  # read by MindSpeed-LLM, as TaskD sets it
+                **{name: value for name, value in NCCL.items() if name not in os.environ},
                 **common,
             )
         for local in environments:
@@ -313,6 +314,21 @@ def make_epoch(
         shared_memory.remove(directory, lock, (*held, *pipes.values()))
         raise
     return Epoch(number, directory, page, lock, pipes, held=held)
+
+
+# What torch does by itself after a collective that was cut, and must leave to taskd: its watchdog
+# would end the process, or keep the next collective waiting for a minute while it writes a dump;
+# its monitor would end a process that waits for a repair (torch's ProcessGroupNCCL.cpp). Read when
+# a backend is made, the script's own too. "nccl2" takes that backend's place from torch 2.15 on.
+NCCL = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_DIST_USE_NCCL2": "0",
+}
 
 
 def preloading() -> dict[str, str]:

@@ -8,7 +8,6 @@ such a process.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +15,9 @@ from typing import Any
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.devices import tables
+from taskd.devices import nccl, tables
 from taskd.devices.device import Device, DeviceLost, Lost
 from taskd.devices.faults import Fault, first_line
-
-log = logging.getLogger("taskd.devices")
 
 CONTEXT_LOST = frozenset(row.name for row in tables.CUDA if row.type is not None)
 
@@ -74,33 +71,6 @@ class Cuda(Device):
     def _abort_communicators(self) -> None:
         """Abort NCCL communicators as torch's _abort_process_group does, but keep the groups
         registered: the training thread still uses them."""
-        names: dict[Any, Any] = dict(c10d._world.pg_names)
-        found = [_nccl(group) for group in sorted(names, key=lambda g: names[g], reverse=True)]
+        found = [nccl.backend_of(group) for group in list(c10d._world.pg_names)]
         backends = [b for b in found if b is not None and not any(b is a for a in self._aborted)]
-        if not backends:
-            return
-        # between group start and end, so that aborts of several communicators do not wait for each
-        # other (as torch does)
-        backends[-1]._group_start()
-        try:
-            for backend in backends:
-                try:
-                    backend.abort()
-                    self._aborted.append(backend)
-                except Exception:
-                    log.exception(
-                        "an NCCL communicator could not be aborted; this rank will be replaced if"
-                        " it stays blocked"
-                    )
-        finally:
-            backends[-1]._group_end()
-
-
-def _nccl(group: Any) -> Any:
-    """The group's NCCL backend, or None: gloo serves CUDA tensors too, and a replacement's first
-    group is torch's fake one."""
-    try:
-        backend = group._get_backend(torch.device("cuda"))
-    except RuntimeError:
-        return None
-    return backend if hasattr(backend, "_group_start") else None
+        self._aborted += nccl.abort(backends)

@@ -39,6 +39,9 @@ class Device(ABC):
     ends leaves anything in its output, behind which the queue runs on. Then `wait_for_queue` is
     called before updates."""
 
+    stops_updates: ClassVar[bool] = False
+    """Whether `abort` also stops an update of the parameters that is queued or under way."""
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
 

@@ -29,7 +29,7 @@ DAMAGED: dict[int, Lost] = {2: "temporary", 3: "state"}
 
 
 class Npu(Device):
-    needs_abort = runs_late = True
+    needs_abort = runs_late = stops_updates = True
     table = (*tables.NPU, *tables.GLOO, *tables.TORCH)
 
     def __init__(self, device: torch.device) -> None:

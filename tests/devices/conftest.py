@@ -149,23 +149,20 @@ def torch_npu(monkeypatch, calls):
     return module
 
 
-class Backend:
+class FakeNCCL:
     """An NCCL backend as torch shows it to Python."""
 
     def __init__(self, calls, name, error=None):
         self.calls, self.name, self.error, self.aborted = calls, name, error, threading.Event()
-
-    def _group_start(self):
-        self.calls.note("group_start", self.name)
-
-    def _group_end(self):
-        self.calls.note("group_end", self.name)
+        self.waits_for = None
 
     def abort(self):
         self.calls.note("abort", self.name)
         if self.error:
             raise self.error
         self.aborted.set()
+        if self.waits_for is not None:
+            assert self.waits_for.wait(10)
 
 
 class Group:

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from taskd.devices import Cuda, DeviceLost, Fault, FaultType
-from tests.devices.conftest import Backend, Group
+from taskd.devices import Cuda, DeviceLost, Fault, FaultType, nccl
+from tests.devices.conftest import FakeNCCL, Group
 
 HERE = threading.current_thread().name
 
@@ -25,7 +25,7 @@ def cuda():
 
 
 def test_abort_frees_a_blocked_rank(cuda, calls, groups):
-    backend, outcome = Backend(calls, "world"), []
+    backend, outcome = FakeNCCL(calls, "world"), []
 
     def train():
         assert backend.aborted.wait(10)
@@ -42,33 +42,31 @@ def test_abort_frees_a_blocked_rank(cuda, calls, groups):
     cuda.abort()
     thread.join(10)
     assert [(f.name, f.stopped) for f in outcome] == [("NCCL abort", True)]
-    assert calls.names() == ["group_start", "abort", "group_end"]
+    assert calls.names() == ["abort"]
     assert list(c10d._world.pg_names) == [group]  # the training thread may still ask for its rank
 
 
-def test_abort_runs_in_the_thread_that_asked(cuda, calls, groups, elsewhere):
-    groups(default_pg=Group("cuda", Backend(calls, "world")))
-    elsewhere(cuda.abort)
-    assert {thread for _, _, thread in calls} == {"elsewhere"}
-
-
-def test_all_groups_are_aborted_within_one_nccl_group(cuda, calls, groups):
-    groups(
-        **{name: Group("cuda", Backend(calls, name)) for name in ("0", "1", "2")},
-        gloo=Group("cpu", object()),
-    )
+def test_no_abort_waits_for_another(cuda, calls, groups):
+    """NCCL's waits for what its communicator has queued, which another one's may hold up."""
+    first, second = FakeNCCL(calls, "1"), FakeNCCL(calls, "2")
+    first.waits_for, second.waits_for = second.aborted, first.aborted
+    groups(a=Group("cuda", first), b=Group("cuda", second), gloo=Group("cpu", object()))
     cuda.abort()
-    assert [(name, arguments[0]) for name, arguments, _ in calls] == [
-        ("group_start", "0"),
-        ("abort", "2"),
-        ("abort", "1"),
-        ("abort", "0"),
-        ("group_end", "0"),
-    ]
+    assert sorted(a[0] for name, a, _ in calls if name == "abort") == ["1", "2"]
+
+
+def test_an_abort_that_does_not_end_is_told(cuda, calls, groups, caplog, monkeypatch):
+    monkeypatch.setattr(nccl, "LIMIT", 0.1)
+    stuck = FakeNCCL(calls, "1")
+    stuck.waits_for = threading.Event()
+    groups(a=Group("cuda", stuck), b=Group("cuda", FakeNCCL(calls, "2")))
+    cuda.abort()
+    assert "1 of 2 NCCL communicators have not ended within 0.1 s" in caplog.text
+    stuck.waits_for.set()
 
 
 def test_a_communicator_is_aborted_once(cuda, calls, groups):
-    old, new = Backend(calls, "old"), Backend(calls, "new")
+    old, new = FakeNCCL(calls, "old"), FakeNCCL(calls, "new")
     groups(default_pg=Group("cuda", old))
     cuda.abort()
     cuda.abort()  # a second pause of the same incident
@@ -80,7 +78,7 @@ def test_a_communicator_is_aborted_once(cuda, calls, groups):
 
 def test_communicators_that_were_left_are_let_go(cuda, calls, groups):
     """Whoever drops a group decides where its destructor runs."""
-    backend = Backend(calls, "world")
+    backend = FakeNCCL(calls, "world")
     gone = weakref.ref(backend)
     groups(default_pg=Group("cuda", backend))
     cuda.abort()
@@ -93,16 +91,16 @@ def test_communicators_that_were_left_are_let_go(cuda, calls, groups):
 
 def test_communicators_are_left_by_an_abort_too(cuda, calls, groups):
     """destroy_process_group would wait for kernels of a peer that is gone."""
-    groups(default_pg=Group("cuda", Backend(calls, "world")))
+    groups(default_pg=Group("cuda", FakeNCCL(calls, "world")))
     cuda.leave_collectives()
-    assert calls.names() == ["group_start", "abort", "group_end"]
+    assert calls.names() == ["abort"]
 
 
 def test_an_abort_that_fails_is_told_and_ends(cuda, calls, groups, caplog):
-    failing = Backend(calls, "1", error=RuntimeError("ProcessGroup abort timed out"))
-    groups(a=Group("cuda", Backend(calls, "0")), b=Group("cuda", failing))
+    failing = FakeNCCL(calls, "1", error=RuntimeError("ProcessGroup abort timed out"))
+    groups(a=Group("cuda", FakeNCCL(calls, "0")), b=Group("cuda", failing))
     cuda.abort()
-    assert calls.names() == ["group_start", "abort", "abort", "group_end"]
+    assert calls.names() == ["abort", "abort"]
     assert "this rank will be replaced if it stays blocked" in caplog.text
     assert "ProcessGroup abort timed out" in caplog.text
 
@@ -166,7 +164,7 @@ def test_a_memory_fault_that_a_user_has_named(cuda, cuda_synchronize):
 
 def test_clean_waits_for_an_abort_that_is_under_way(cuda, calls, groups, cuda_synchronize):
     begun, end = threading.Event(), threading.Event()
-    backend = Backend(calls, "world")
+    backend = FakeNCCL(calls, "world")
 
     def abort():
         begun.set()
@@ -187,4 +185,4 @@ def test_clean_waits_for_an_abort_that_is_under_way(cuda, calls, groups, cuda_sy
     end.set()
     aborting.join(10)
     cleaning.join(10)
-    assert calls.names() == ["group_start", "abort", "group_end", "synchronize"]
+    assert calls.names() == ["abort", "synchronize"]

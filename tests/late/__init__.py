@@ -12,6 +12,7 @@ are. `waits()` has each call by which the host has waited for the device.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -19,8 +20,8 @@ import importlib.util
 import os
 import subprocess
 import sysconfig
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,7 @@ import torch.distributed as dist
 from torch.utils import cpp_extension
 
 from taskd import devices
-from taskd.devices import tables
+from taskd.devices import nccl, tables
 from taskd.devices.device import Device
 
 HERE = Path(__file__).parent
@@ -111,7 +112,7 @@ class Module(ModuleType):
     def current_stream(self, device: Any = None) -> torch.Stream:
         return torch.accelerator.current_stream("late")
 
-    @contextmanager
+    @contextlib.contextmanager
     def stream(self, stream: torch.Stream) -> Iterator[None]:
         before = self.current_stream()
         torch.accelerator.set_stream(stream)
@@ -161,27 +162,42 @@ def _end() -> None:
 
 
 class Late(Device):
-    """As taskd.devices.Cuda."""
+    """As taskd.devices.Cuda; with LATE_STOPS in the environment as Npu, which has no communicators
+    to abort: all that is queued is dropped."""
 
     needs_abort = runs_late = True
-    table = (*tables.NCCL, *tables.GLOO, *tables.TORCH)
+    stops_updates = bool(os.environ.get("LATE_STOPS"))
+    table = (*tables.NPU, *tables.NCCL, *tables.GLOO, *tables.TORCH)
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._aborting = threading.Lock()
 
     def abort(self) -> None:
+        with self._aborting:
+            if self.stops_updates:
+                extension().stop(True)
+            nccl.abort(self._backends())
+
+    def _backends(self) -> list[Any]:
+        found = []
         for group in list(dist.distributed_c10d._world.pg_map):
-            try:
-                backend = group._get_backend(self.device)
-            except RuntimeError:
-                continue
-            if isinstance(backend, extension().LateBackend):
-                backend.abort()
+            with contextlib.suppress(RuntimeError):
+                found.append(group._get_backend(self.device))
+        return [backend for backend in found if isinstance(backend, extension().LateBackend)]
 
     def clean(self, fault: Any) -> Any:
+        with self._aborting:
+            pass
         lost = super().clean(fault)
         self.synchronize()
         return lost
 
+    def restart(self) -> None:
+        extension().stop(False)
+
     def leave_collectives(self) -> None:
-        self.abort()
+        nccl.abort(self._backends())
 
     def synchronize(self) -> None:
         extension().synchronize()

@@ -72,7 +72,11 @@ class LateBackend : public c10d::Backend {
     const std::string getBackendName() const override { return "late"; }
     uint64_t getSequenceNumberForGroup() override { return sequence_; }
     void setSequenceNumberForGroup() override {}
-    void abort() override { of_->aborted = true; }
+    // As NCCL's, it waits for what the communicator has queued.
+    void abort() override {
+        of_->aborted = true;
+        wait_for(of_->stream);
+    }
     void shutdown() override { abort(); }
     bool aborted() const { return of_->aborted; }
 
@@ -155,11 +159,13 @@ class LateBackend : public c10d::Backend {
         for (const auto& list : {outputs, inputs})
             for (const auto& tensor : list)
                 TORCH_CHECK(tensor.device().type() == TYPE, "Tensors must be on the late device");
+        accept();
         sequence_++;
         Event ready;
         ready.record(current().id());
         ready.block(of_->stream);
         enqueue(of_->stream, [of = of_, gloo = gloo_, outputs, inputs, call]() mutable {
+            if (stopped()) return;
             Tensors out, in;
             for (const auto& tensor : outputs) out.push_back(hosted(tensor).contiguous().clone());
             for (const auto& tensor : inputs) in.push_back(hosted(tensor).contiguous().clone());
@@ -187,7 +193,7 @@ class LateBackend : public c10d::Backend {
                 *state = FAILED;
             }
         }).detach();
-        while (*state != DONE && !of.aborted)
+        while (*state != DONE && !of.aborted && !stopped())
             std::this_thread::sleep_for(std::chrono::microseconds(50));
         return *state == DONE;
     }
@@ -211,6 +217,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         note_wait("device");
         wait_for_all();
     });
+    m.def("stop", &stop, "drop what is queued, as an NPU does; not what is queued once it is off");
     m.def("idle", [] { return idle(current().id()); });
     m.def("trace_waits", &trace_waits);
     m.def("waits", &waits);

@@ -38,6 +38,11 @@ struct Event {
 void set_delay(int64_t microseconds);
 void hold(bool on);
 
+// Stopped: what is queued is dropped, an update in the middle too, and calls raise.
+void stop(bool on);
+bool stopped();
+void accept();
+
 // Counts a call by which the host waits for the device.
 void note_wait(const char* what);
 std::vector<std::pair<std::string, std::string>> waits(bool forget);

@@ -85,6 +85,7 @@ struct BelowAutograd {
 // Puts the call into the queue; `outputs`: the new tensors that it fills.
 void later(const c10::OperatorHandle& op, const Stack& arguments, std::vector<at::Tensor> outputs) {
     enqueue(current().id(), [op, arguments, outputs = std::move(outputs)] {
+        if (stopped()) return;
         BelowAutograd below;
         at::NoGradGuard without;
         Stack stack;
@@ -118,6 +119,7 @@ c10::IValue argument_of(const c10::FunctionSchema& schema, const c10::Argument& 
 }
 
 void fallback(const c10::OperatorHandle& op, Stack* stack) {
+    accept();
     const auto& schema = op.schema();
     auto arguments = torch::jit::pop(*stack, schema.arguments().size());
     bool copies = schema.name() == "aten::_foreach_copy_";
@@ -165,6 +167,7 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     if (values) {
         note_wait(schema.name().c_str());
         wait_for(current().id());
+        accept();
         Stack now;
         for (const auto& argument : arguments) now.push_back(mapped(argument, on_cpu));
         op.callBoxed(now);
@@ -219,13 +222,17 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_blocking) {
+    accept();
     auto stream = current().id();
     // from the host what is there now, as the driver stages it
     at::Tensor from = is_late(self) ? self : self.clone();
-    enqueue(stream, [from, to] { on_cpu(to).copy_(on_cpu(from)); });
+    enqueue(stream, [from, to] {
+        if (!stopped()) on_cpu(to).copy_(on_cpu(from));
+    });
     if (!is_late(to) && !non_blocking) {
         note_wait("copy to the host");
         wait_for(stream);
+        accept();
     }
     return to;
 }
@@ -238,6 +245,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& to) {
 at::Scalar local_scalar(const at::Tensor& self) {
     note_wait("item");
     wait_for(current().id());
+    accept();
     return hosted(self).item();
 }
 

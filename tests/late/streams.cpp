@@ -18,6 +18,7 @@ namespace late {
 namespace {
 
 std::atomic<int64_t> delay{0};
+std::atomic<bool> dropping{false};
 std::mutex& lock = *new std::mutex();  // of all that follows; threads outlive main()
 auto& changed = *new std::condition_variable();
 bool held = false;
@@ -139,6 +140,12 @@ void hold(bool on) {
     held = on;
     changed.notify_all();
 }
+
+void stop(bool on) { dropping = on; }
+
+bool stopped() { return dropping; }
+
+void accept() { TORCH_CHECK(!dropping, "FORCE STOP: the late device is stopped"); }
 
 void trace_waits(bool on) { tracing = on; }
 

@@ -27,7 +27,7 @@ def compiled():
     subprocess.run([sys.executable, "-c", building], cwd=ROOT, check=True)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "accumulates", "metrics", "zero", "sharded"])
+@pytest.mark.parametrize("kind", ["ddp", "accumulates", "metrics", "zero", "sharded", "groups"])
 def test_kills_at_every_point(tmp_path, reference, kind):
     result = training.taskd(
         tmp_path / "job", 2, "late_device.py", STEPS, kind, "1000", faults=KILLS
@@ -35,6 +35,13 @@ def test_kills_at_every_point(tmp_path, reference, kind):
     training.assert_equal(result, reference(2, "late_device.py", STEPS, kind, "1000"), 2)
     died = re.findall(r"rank (\d) \(pid \d+\) killed by SIGKILL", result.output)
     assert died == ["1", "0", "1", "0", "1", "0"], result.output[-3000:]
+
+
+def test_a_device_that_is_stopped_in_the_middle_of_an_update(tmp_path, reference):
+    """As an NPU's: an abort drops what is queued, an update too."""
+    args = "late_device.py", STEPS, "ddp", "1000"
+    result = training.taskd(tmp_path / "job", 2, *args, faults=KILLS, LATE_STOPS="1")
+    training.assert_equal(result, reference(2, *args), 2)
 
 
 def test_both_ranks_die(tmp_path, reference):

@@ -27,6 +27,9 @@ class Aborter:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._done = 0  # the last interruption handled
+        # A new process takes part in nothing that could be cut: its device is left alone, on which
+        # the script's set-up works, until its first communicators are built.
+        self.armed = False
         self._changed = threading.Condition()
         os.environ.update(dict.fromkeys(WATCHDOGS, "0"))
         threading.Thread(target=self._watch, name="taskd-abort", daemon=True).start()
@@ -36,7 +39,8 @@ class Aborter:
             slot.wait_interruption(self._done)
             interruption = slot.interruption()
             try:
-                self._device.abort()
+                if self.armed:
+                    self._device.abort()
             except Exception:
                 log.exception("the device could not be stopped; its work must end by itself")
             with self._changed:

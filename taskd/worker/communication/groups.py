@@ -107,20 +107,6 @@ def present() -> list[Group]:
     return sorted(found, key=lambda g: (not g.default, g.name))
 
 
-def backends() -> dict[str, str]:
-    """Device type -> backend, of the default group, as the script asked for it: in a replacement
-    torch's fake backend is still registered for the others."""
-    whole: Any = dist.group.WORLD
-    return _backends(c10d._world.pg_map[whole][0])
-
-
-def device() -> torch.device:
-    """Where tensors of taskd's own collectives are: on the CPU if the default group serves it, else
-    on the device that it serves."""
-    served = backends()
-    return torch.device("cpu" if "cpu" in served else next(iter(served), "cpu"))
-
-
 def name(handle: dist.ProcessGroup) -> str:
     return c10d._world.pg_names[handle]
 

@@ -7,42 +7,17 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from taskd.cython_api import damage, slot
-from taskd.worker.communication import groups
+from taskd.cython_api import damage
 from taskd.worker.communication.counts import own
+from taskd.worker.state import gathering
 
 CHUNK = 8 << 20  # bytes; 4-16 MiB pieces are fastest over gloo (docs/design.md)
-
-
-def sends_from(place: torch.device) -> torch.device:
-    """Where tensors are that are sent between ranks, for memory on `place`: gloo's send and recv
-    know no other memory than the CPU's."""
-    backends = groups.backends()
-    if place.type != "cpu" and backends.get(place.type, "gloo") != "gloo":
-        return place
-    return groups.device()
-
-
-_built_at = 0
-
-
-def built(interruption: int) -> None:
-    """The present communicators belong to this interruption."""
-    global _built_at
-    _built_at = interruption
-
-
-def whole() -> None:
-    """Raise RuntimeError if the collectives of a device that ended before this call may have been
-    cut: an abort lets a collective end with anything in its output."""
-    if slot.interruption() > _built_at:
-        raise RuntimeError("an interruption may have cut a collective of taskd")
 
 
 @own()
 def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> None:
     """Send `rows`, which are on `device`, to rank `destination`."""
-    damaged, place = damage.damaged(), sends_from(device)
+    damaged, place = damage.damaged(), gathering.sends_from(device)
     for pieces in _chunks(rows):
         # optimizers keep some of their state on the CPU, whatever device the rest is on
         dist.send(torch.cat([piece.to(place) for piece in pieces]), destination)
@@ -55,7 +30,7 @@ def give(rows: list[torch.Tensor], destination: int, device: torch.device) -> No
 @own()
 def receive(rows: list[torch.Tensor], source: int, device: torch.device) -> None:
     """Receive into `rows` what rank `source` sends. Raises RuntimeError if it is incomplete."""
-    place = sends_from(device)
+    place = gathering.sends_from(device)
     for pieces in _chunks(rows):
         size = sum(p.numel() for p in pieces)
         buffer = torch.empty(size, dtype=torch.uint8, device=place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 
 from taskd import raised
 from taskd.cython_api import slot
@@ -47,6 +48,11 @@ def warm() -> None:
     liveness.rehearse()
     replacement.prepare(os.environ.pop("TASKD_SCRIPT", ""))
     torch.manual_seed(0)  # reads sources for a stack that it keeps
+    # and keeps the seed for GPUs: every fork that seeds none would begin with it
+    for queue in ("torch.cuda", "torch.xpu"):
+        module = sys.modules.get(queue)
+        if (kept := getattr(module, "_lazy_seed_tracker", None)) is not None:
+            module._lazy_seed_tracker = type(kept)()  # type: ignore[union-attr]
     # the first optimizer also registers things; built on one element it runs no parallel region. Of
     # a class of its own: torch changes the class's `step`, and one that a script derives from SGD
     # and that calls SGD's would have its hooks called twice

@@ -17,7 +17,7 @@ from taskd.worker.repair import verify
 from taskd.worker.repair.outcomes import Resumed
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.state import entry as records
-from taskd.worker.state import replicas
+from taskd.worker.state import gathering, replicas
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import checksum
 from taskd.worker.state.part import TENSORS, VALUES
@@ -105,7 +105,7 @@ class Restorer:
                 transfer.receive(state.replicated, source, rank.place())
         rank.device.synchronize()
         if rank.device.runs_late:
-            transfer.whole()
+            gathering.whole()
         # skipped if code between the steps may have changed parameters since, or if this rank's
         # memory is in doubt
         if not before and rank.entries.marked() != plan.step:

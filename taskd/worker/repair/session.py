@@ -18,7 +18,7 @@ from taskd import settings
 from taskd.cython_api import slot
 from taskd.messages import from_rank, to_rank
 from taskd.messages.values import Position
-from taskd.worker.communication import comm_hooks, transfer
+from taskd.worker.communication import comm_hooks
 from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.discovery.reached import Reached
@@ -26,7 +26,7 @@ from taskd.worker.repair import device_tasks, trials
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import Following, Restorer, for_dump
-from taskd.worker.state import fsdp2
+from taskd.worker.state import fsdp2, gathering
 from taskd.worker.state.memory import scratch
 
 log = logging.getLogger("taskd.worker")
@@ -162,13 +162,15 @@ class RepairSession(ProtectedRank):
     def _rebuild(self, order: to_rank.Rebuild) -> None:
         stand_ins = dict(order.stand_ins)
         same = order.same and stand_ins == self.stand_ins
+        if self.aborter is not None:
+            self.aborter.armed = True
         resumed = same and self.device.resume_communicators()
         if slot.interruption() <= self.built_at:
             # nothing has been aborted, and nothing is to be cut: DDP's constructor may still send
             self.device.synchronize()
         self.device.restart()
         self.built_at, self.stand_ins = order.interruption, stand_ins
-        transfer.built(order.interruption)
+        gathering.built(order.interruption)
         if resumed:
             self.communicators.resumed(order.generation)
             return

@@ -18,10 +18,9 @@ import torch
 import torch.distributed as dist
 
 from taskd.messages.values import Plan
-from taskd.worker.communication import groups
 from taskd.worker.communication.counts import own
 from taskd.worker.repair.protected_rank import ProtectedRank
-from taskd.worker.state import plain
+from taskd.worker.state import gathering, plain
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.memory import gather, scatter
 from taskd.worker.state.part import Content
@@ -151,7 +150,7 @@ def digest(value: Any) -> bytes:
 
 @own()
 def _send(data: bytes, rank: int) -> None:
-    place = groups.device()
+    place = gathering.device()
     dist.send(torch.tensor([len(data)], device=place), rank)
     if data:
         dist.send(torch.frombuffer(bytearray(data), dtype=torch.uint8).to(place), rank)
@@ -159,7 +158,7 @@ def _send(data: bytes, rank: int) -> None:
 
 @own()
 def _receive(rank: int) -> bytes:
-    place = groups.device()
+    place = gathering.device()
     length = torch.zeros(1, dtype=torch.int64, device=place)
     dist.recv(length, rank)
     data = torch.empty(int(length), dtype=torch.uint8, device=place)

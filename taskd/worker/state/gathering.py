@@ -1,4 +1,5 @@
-"""taskd's own gathers over the default group, also while ranks are away."""
+"""taskd's own gathers over the default group, also while ranks are away; and on which device its
+collectives are."""
 
 from __future__ import annotations
 
@@ -7,17 +8,54 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from taskd.worker.communication import groups, transfer
+from taskd.cython_api import slot
+
+
+def backends() -> dict[str, str]:
+    """Device type -> backend, of the default group, as the script asked for it: in a replacement
+    torch's fake backend is still registered for the others."""
+    return dict(pair.split(":") for pair in dist.get_backend_config().split(","))
+
+
+def device() -> torch.device:
+    """Where tensors of taskd's own collectives are: on the CPU if the default group serves it, else
+    on the device that it serves."""
+    served = backends()
+    return torch.device("cpu" if "cpu" in served else next(iter(served)))
+
+
+def sends_from(place: torch.device) -> torch.device:
+    """Where tensors are that are sent between ranks, for memory on `place`: gloo's send and recv
+    know no other memory than the CPU's."""
+    if place.type != "cpu" and backends().get(place.type, "gloo") != "gloo":
+        return place
+    return device()
+
+
+_built_at = 0
+
+
+def built(interruption: int) -> None:
+    """The present communicators belong to this interruption."""
+    global _built_at
+    _built_at = interruption
+
+
+def whole() -> None:
+    """Raise RuntimeError if the collectives of a device that ended before this call may have been
+    cut: an abort lets a collective end with anything in its output."""
+    if slot.interruption() > _built_at:
+        raise RuntimeError("an interruption may have cut a collective of taskd")
 
 
 def gather(values: torch.Tensor, present: Sequence[int]) -> dict[int, torch.Tensor]:
     """The `values` of each rank of `present`, which are all that are not away, by rank, where
     `values` is. A collective, on a device that the default group serves."""
-    there = groups.device()
+    there = device()
     if there.type != values.device.type:
         theirs = gather(values.to(there), present)
         found = {rank: row.to(values.device) for rank, row in theirs.items()}
-        transfer.whole()
+        whole()
         return found
     size = dist.get_world_size()
     if len(present) == size:

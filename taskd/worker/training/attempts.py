@@ -104,6 +104,10 @@ class Attempts:
             raise
         except UNSUPPORTED as error:
             self.refuse(str(error))
+        except RuntimeError as error:  # of a device that has been stopped
+            if not self._failed(error):
+                raise
+            return False
         self._stamp += 1
         allocations.attempt(self._stamp)
         groups = session.communicators
@@ -157,6 +161,9 @@ class Attempts:
         except WouldDiverge as refused:
             self.refused(refused)
             raise
+        except RuntimeError as stopped:  # as in `begin`
+            if error is not None or not self._failed(stopped):
+                raise
         self._session.attempt_failed()
         return Ending.REPEATED
 

@@ -22,6 +22,8 @@ class Queued:
         return slot.interruption() <= self._session.built_at
 
     def settle(self) -> None:
-        """The same before a commit, where collectives have begun since."""
-        if self._session.communicators.begun() != self._ended:
+        """The same before a commit, where an abort could cut what has been queued since: further
+        collectives, or the update itself."""
+        session = self._session
+        if session.device.stops_updates or session.communicators.begun() != self._ended:
             self.whole()

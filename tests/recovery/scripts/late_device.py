@@ -4,7 +4,7 @@ late_device.py OUT STEPS KIND [MICROSECONDS]: of each operation of the device
 
 KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send what they have
 updated; metrics: a sum over the ranks behind the update, from which the next step computes;
-sharded: FSDP2.
+sharded: FSDP2; groups: a collective of another group, before and behind the gradients'.
 """
 
 import sys
@@ -49,21 +49,24 @@ torch.manual_seed(50 + rank)
 device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
 job = taskd.protect(model=model, optimizer=optimizer)
 mean = torch.zeros(1, device="late")
+side = dist.new_group() if kind == "groups" else None
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
         with attempt as step:
             fault.at("begin", step)
             x = torch.randn(8, 32).to("late") + mean
             loss = model(x).square().mean()
+            if kind == "groups":
+                dist.all_reduce(mean, group=side)
             fault.at("forward", step)
             loss.backward()
             fault.at("backward", step)
             if kind != "accumulates" or step % 2:
                 optimizer.step()
                 optimizer.zero_grad()
-            if kind == "metrics":
+            if kind in ("metrics", "groups"):
                 mean = loss.detach().reshape(1).clone()
-                dist.all_reduce(mean)
+                dist.all_reduce(mean, group=side)
             fault.at("tail", step)
         fault.at("between", step)  # nobody has looked at the loss
     log.step(step, loss.detach().cpu())
