@@ -64,6 +64,8 @@ class Cuda(Device):
         torch.cuda.synchronize(self.device)
 
     def wait_for_queue(self) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            return  # nothing is carried out
         event = torch.cuda.Event(blocking=True)
         event.record(torch.cuda.current_stream(self.device))
         event.synchronize()

@@ -137,6 +137,22 @@ class Module(ModuleType):
         return [torch.bfloat16]
 
 
+class Graph:
+    """As torch.cuda.CUDAGraph: keeps what is queued while it captures, and queues it again."""
+
+    def __init__(self) -> None:
+        self._graph = extension().Graph()
+
+    def capture_begin(self) -> None:
+        self._graph.begin()
+
+    def capture_end(self) -> None:
+        self._graph.end()
+
+    def replay(self) -> None:
+        self._graph.replay()
+
+
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
     gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
     return extension().LateBackend(gloo, rank, size)
@@ -152,6 +168,7 @@ def use() -> Any:
     dist.Backend.register_backend("late", create, devices=["late"])
     devices.register("late", Late)
     atexit.register(_end)
+    torch.cuda.CUDAGraph = Graph
     return late
 
 

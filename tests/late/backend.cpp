@@ -211,6 +211,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         .def(py::init<c10::intrusive_ptr<c10d::Backend>, int, int>())
         .def("abort", &LateBackend::abort)
         .def_property_readonly("aborted", &LateBackend::aborted);
+    py::class_<Graph>(m, "Graph")
+        .def(py::init<>())
+        .def("begin", &Graph::begin)
+        .def("end", &Graph::end)
+        .def("replay", &Graph::replay);
     m.def("set_delay", &set_delay, "microseconds that each operation takes");
     m.def("hold", &hold, "begin no operation");
     m.def("synchronize", [] {

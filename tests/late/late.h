@@ -48,6 +48,14 @@ void note_wait(const char* what);
 std::vector<std::pair<std::string, std::string>> waits(bool forget);
 void trace_waits(bool on);
 
+// What is enqueued from now on is kept instead, to be enqueued as often as it is replayed.
+struct Graph {
+    void begin();
+    void end();
+    void replay() const;
+    std::vector<std::pair<c10::StreamId, Task>> tasks;
+};
+
 // -- tensors ----------------------------------------------------------------------------------
 
 // The same memory as a tensor of the CPU, for a task in the queue.

@@ -68,6 +68,7 @@ Queue* queue_of(c10::StreamId id) {  // with the lock
 }
 
 thread_local c10::StreamId present = 0;
+Graph* capturing = nullptr;
 std::atomic<c10::StreamId> streams{1};
 
 // Waits without the GIL, which tasks may need to drop tensors.
@@ -96,11 +97,23 @@ c10::Stream exchange(c10::Stream stream) {
 c10::Stream new_stream() { return stream_of(streams++); }
 
 void enqueue(c10::StreamId stream, Task task) {
+    if (capturing != nullptr) {
+        capturing->tasks.emplace_back(stream, std::move(task));
+        return;
+    }
     std::lock_guard<std::mutex> guard(lock);
     Queue* queue = queue_of(stream);
     queue->tasks.push_back(std::move(task));
     queue->submitted++;
     changed.notify_all();
+}
+
+void Graph::begin() { capturing = this; }
+
+void Graph::end() { capturing = nullptr; }
+
+void Graph::replay() const {
+    for (const auto& [stream, task] : tasks) enqueue(stream, task);
 }
 
 bool idle(c10::StreamId stream) {

@@ -44,6 +44,14 @@ def test_a_device_that_is_stopped_in_the_middle_of_an_update(tmp_path, reference
     training.assert_equal(result, reference(2, *args), 2)
 
 
+def test_a_graph_that_updates_is_refused(tmp_path, reference):
+    """A replay runs no hook of the optimizer. The job trains on, unprotected."""
+    args = "late_device.py", STEPS, "graphs"
+    result = training.taskd(tmp_path / "job", 2, *args)
+    training.assert_equal(result, reference(2, *args), 2)
+    assert "without protection: a captured CUDA graph updates parameters" in result.output
+
+
 def test_both_ranks_die(tmp_path, reference):
     faults = "0:6:between:kill,1:6:between:kill"
     args = "late_device.py", STEPS, "ddp", "1000"

@@ -23,6 +23,7 @@ from taskd.worker.elastic.watching import Watch
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
 from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
+from taskd.worker.training import graphs
 from taskd.worker.training.agreement import OF_OTHERS, Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
 from taskd.worker.training.cursor import Cursor
@@ -35,11 +36,11 @@ from taskd.worker.training.waiting import Waiting
 
 class Attempts:
     """Begins, gates and ends attempts. `step`: the current step, or the next to be handed out.
-    `open`: inside an attempt. `cut`: stamp of the last attempt that ended without a commit.
-    `alone`: why this rank is no longer repaired, "" while it is. `abandoned`: the script has left
-    an attempt by an exception or sys.exit(). `begun`, `updating`: fire when the next attempt, or
-    the next update of the parameters, begins. `loads`: the loop is over job.batches; `shared`: this
-    attempt, or the last one, has called job.shares."""
+    `open`: inside one. `cut`: stamp of the last attempt that ended without a commit. `alone`: why
+    this rank is no longer repaired, "" while it is. `abandoned`: the script has left an attempt by
+    an exception or sys.exit(). `begun`, `updating`: fire when the next attempt, or the next update
+    of the parameters, begins. `loads`: the loop is over job.batches; `shared`: this attempt, or the
+    last one, has called job.shares."""
 
     def __init__(
         self, session: RepairSession, cursor: Cursor, recorder: Recorder, suspicion: Suspicion
@@ -47,12 +48,10 @@ class Attempts:
         self._session, self._recorder, self._suspicion = session, recorder, suspicion
         self._cursor, self._agreement = cursor, Agreement(session, cursor, recorder)
         self.step = 0
-        self.open = self.abandoned = False
+        self.open = self.abandoned = self.loads = self.shared = self._gated = False
         self.alone = ""
-        self.loads = self.shared = False
         self.cut: int | None = None
         self.begun, self.updating = Trigger(), Trigger()
-        self._gated = False
         self._updates = 0  # optimizer steps in this attempt
         self._stamp = 0  # marks allocations; odd inside an attempt
         self._collectives = 0  # number begun before this attempt
@@ -68,6 +67,8 @@ class Attempts:
         self._closures: list[torch.optim.Optimizer] = []  # whose updates have called one
         for optimizer in session.state.optimizers.values():
             optimizer.register_step_pre_hook(self._before_update)
+        if session.device.runs_late:
+            graphs.watch(session.state, self.updates_by_graph)
 
     @property
     def updated(self) -> bool:
@@ -77,16 +78,14 @@ class Attempts:
     def collectives(self) -> int:
         """The number of collectives begun in this attempt, less if it has destroyed a group; 0
         between attempts."""
-        if not self.open:
-            return 0
-        return max(self._session.communicators.begun() - self._collectives, 0)
+        begun = self._session.communicators.begun
+        return max(begun() - self._collectives, 0) if self.open else 0
 
     # -- one attempt -------------------------------------------------------------------------------
 
     def begin(self, before: bytes, after: bytes) -> bool:
         """Record the start of `self.step`; return False if the record cannot be trusted. `before`,
-        `after`: the generators' states around the fetch of its batch, equal if there is no
-        batch."""
+        `after`: see Recorder.begin."""
         session, step = self._session, self.step
         # a replacement's parent is the zygote, so no signal reports that the launcher has ended
         if not session.agent.channel.attended:
@@ -331,6 +330,13 @@ class Attempts:
                 self.watch.updates()
         if self.updating.due:
             self.updating.fire()
+
+    def updates_by_graph(self) -> None:
+        """A graph that was captured is about to update parameters."""
+        if self.open:
+            self._updates += 1
+            if not self._recorder.refused:
+                self.refuse(graphs.REFUSED)
 
     def _after_closure(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Look at the gradients again: the closure of this update has been called."""

@@ -4,7 +4,8 @@ late_device.py OUT STEPS KIND [MICROSECONDS]: of each operation of the device
 
 KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send what they have
 updated; metrics: a sum over the ranks behind the update, from which the next step computes;
-sharded: FSDP2; groups: a collective of another group, before and behind the gradients'.
+sharded: FSDP2; groups: a collective of another group, before and behind the
+gradients'; graphs: the update is captured once, and replayed.
 """
 
 import sys
@@ -43,6 +44,8 @@ else:
     model = DDP(net)
 if kind == "zero":
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=0.01)
+elif kind == "graphs":
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(50 + rank)
@@ -50,10 +53,28 @@ device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
 job = taskd.protect(model=model, optimizer=optimizer)
 mean = torch.zeros(1, device="late")
 side = dist.new_group() if kind == "groups" else None
+graph = None
+
+
+def update() -> None:
+    """The gradients stay where they are."""
+    global graph
+    if graph is None:
+        for parameter in net.parameters():
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        graph = late.Graph()
+        graph.capture_begin()
+        optimizer.step()
+        graph.capture_end()
+    graph.replay()
+
+
 with record.Record(out, rank) as log:
     for attempt in job.steps(steps):
         with attempt as step:
             fault.at("begin", step)
+            if kind == "graphs":
+                optimizer.zero_grad(set_to_none=False)
             x = torch.randn(8, 32).to("late") + mean
             loss = model(x).square().mean()
             if kind == "groups":
@@ -61,7 +82,9 @@ with record.Record(out, rank) as log:
             fault.at("forward", step)
             loss.backward()
             fault.at("backward", step)
-            if kind != "accumulates" or step % 2:
+            if kind == "graphs":
+                update()
+            elif kind != "accumulates" or step % 2:
                 optimizer.step()
                 optimizer.zero_grad()
             if kind in ("metrics", "groups"):
