@@ -44,6 +44,15 @@ def test_a_device_that_is_stopped_in_the_middle_of_an_update(tmp_path, reference
     training.assert_equal(result, reference(2, *args), 2)
 
 
+def test_forming_cuts_nothing_that_is_still_sent(tmp_path, reference):
+    """Ranks that begin with parameters of their own train apart, which a job may mean to do."""
+    args = "late_device.py", STEPS, "forming"
+    result = training.taskd(tmp_path / "job", 2, *args, faults="1:9:between:kill")
+    training.assert_equal(result, reference(2, *args), 2)
+    finals = [(tmp_path / "job" / f"rank-{r}").read_text().split()[-1] for r in range(2)]
+    assert finals[0] == finals[1]
+
+
 def test_a_graph_that_updates_is_refused(tmp_path, reference):
     """A replay runs no hook of the optimizer. The job trains on, unprotected."""
     args = "late_device.py", STEPS, "graphs"

@@ -5,7 +5,8 @@ late_device.py OUT STEPS KIND [MICROSECONDS]: of each operation of the device
 KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send what they have
 updated; metrics: a sum over the ranks behind the update, from which the next step computes;
 sharded: FSDP2; groups: a collective of another group, before and behind the
-gradients'; graphs: the update is captured once, and replayed.
+gradients'; graphs: the update is captured once, and replayed; forming: DDP's
+constructor still sends the first rank's parameters when the job forms.
 """
 
 import sys
@@ -33,7 +34,8 @@ dist.init_process_group("late")
 rank = dist.get_rank()
 out, steps, kind = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 fault = faults.Injector(out, rank)
-torch.manual_seed(3)
+torch.manual_seed(3 + rank if kind == "forming" else 3)
+device.set_delay(150_000 if kind == "forming" else 0)
 net = torch.nn.Sequential(
     *(m for _ in range(3) for m in (torch.nn.Linear(32, 32), torch.nn.Tanh())),
     torch.nn.Linear(32, 2),
@@ -49,8 +51,8 @@ elif kind == "graphs":
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 torch.manual_seed(50 + rank)
-device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
 job = taskd.protect(model=model, optimizer=optimizer)
+device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
 mean = torch.zeros(1, device="late")
 side = dist.new_group() if kind == "groups" else None
 graph = None
