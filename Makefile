@@ -1,5 +1,5 @@
 # make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 |
-# lint | bench | soak | soak-nodes | site | wheels | clean. Each does its own set-up: a virtual
+# lint | bench | gpu | soak | soak-nodes | site | wheels | clean. Each does its own set-up: an
 # environment in .venv with pinned requirements, and taskd in it, built from this tree (editable:
 # what is tested is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux,
 # Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another
@@ -40,7 +40,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written \
-	tracked build install bench soak soak-nodes site wheels clean
+	tracked build install bench gpu soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -143,6 +143,11 @@ else
 	@$(ACTIVE) python benchmarks/overhead.py
 	@$(ACTIVE) python benchmarks/recovery.py
 endif
+
+# what no CPU shows (docs/gpu.md); DEVICE=cpu: on the late device; GPU="--only hole --seconds 240"
+gpu: build
+	@$(ACTIVE) DEVICE=$(or $(DEVICE),cuda) OUT=$(or $(OUT),build/gpu) \
+		python benchmarks/gpu/all.py $(GPU)
 
 # SOAK="--seconds 60 --seed 3" and the like: see benchmarks/soak.py --help
 soak: build

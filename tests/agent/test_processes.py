@@ -13,6 +13,7 @@ import pytest
 
 from taskd.agent.ranks import process_limits
 from taskd.agent.ranks.processes import describe, exit_code, noted_code, orphan_code
+from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.cython_api import library_path
 from taskd.cython_api.page import Page
 
@@ -115,6 +116,23 @@ def test_between_reaping_and_noting_the_code_is_waited_for():
     asking.join()
     assert answer == [7]
     os.close(fd)
+
+
+def test_a_replacement_on_a_device_waits_until_the_last_process_is_gone():
+    """Its memory there is freed with the process, not with its main thread."""
+    started = threading.Event()
+    processes = SimpleNamespace(node=SimpleNamespace(call=lambda action: action()))
+    last = subprocess.Popen(["sleep", "60"])
+    waits = threading.Thread(
+        target=RankProcesses._once_gone,
+        args=(processes, os.pidfd_open(last.pid), 0, started.set),
+    )
+    waits.start()
+    assert not started.wait(0.2)
+    last.kill()
+    assert started.wait(10)
+    waits.join(10)
+    last.wait()
 
 
 def test_what_nobody_knows_is_not_guessed():

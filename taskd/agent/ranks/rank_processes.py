@@ -8,12 +8,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from taskd.agent.ranks.children import Children, marks
+from taskd.agent.ranks import threads
+from taskd.agent.ranks.children import GONE, Children, marks
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.model import Epoch, Node, Rank, pidfd
 from taskd.agent.ranks.processes import Forked, Handler, Ordered, signal_group
@@ -49,6 +52,7 @@ class RankProcesses:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
         before = marks(epoch, rank.local, rank.incarnation), rank.pid
+        last = os.dup(rank.pidfd) if rank.device and rank.pidfd is not None else None
         rank.in_place = rank.in_place or rank.pid > 0
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
@@ -68,16 +72,35 @@ class RankProcesses:
             except OSError as error:  # in uninterruptible sleep
                 why = f"cannot be replaced: its last process does not end ({error.strerror})"
                 self.deaths.ended(epoch, rank, 1, why=why)
+                if last is not None:
+                    os.close(last)
                 return
 
         def start() -> None:
             if rank.incarnation == incarnation and not rank.gone and not epoch.dropped:
                 self.start(rank)
 
+        def once_gone() -> None:
+            if last is None:
+                start()
+            else:
+                threads.run("taskd-gone", lambda: self._once_gone(last, rank.number, start))
+
         if before[1]:  # children of the old process may block the next
-            self.children.once_ended(*before, start)
+            self.children.once_ended(*before, once_gone)
         else:
-            start()
+            once_gone()
+
+    def _once_gone(self, last: int, number: int, start: Callable[[], None]) -> None:
+        """Start once the process of the pidfd `last` is gone: then its device's memory is free, not
+        when its main thread is."""
+        try:
+            if not select.select([last], [], [], GONE)[0]:
+                text = "rank %d: its last process is not gone after %g s, and may still have memory"
+                log.warning(text + " of its device", number, GONE)
+        finally:
+            os.close(last)
+        self.node.call(start)
 
     def leave(self, epoch: Epoch, rank: Rank) -> None:
         """The job goes on without the rank: nobody waits for it, and its process is no failure."""
