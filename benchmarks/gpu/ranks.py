@@ -108,7 +108,7 @@ def census(here: place.Place) -> dict[str, Any]:
             optimizer.zero_grad()
             model(data).square().mean().backward()
             optimizer.step()
-            if step == FIRST or step == LAST:
+            if step in (FIRST, LAST):
                 count(step == FIRST)
     by_place = {name: waits.count(name) / (LAST - FIRST) for name in set(waits) if name}
     return {"waits_a_step": sum(by_place.values()), "by_place": by_place}
