@@ -37,6 +37,8 @@ CHECKS = {
     "refusals": 40,
     "restore": 40,
 }
+# the late device's machine may have other work
+PATIENCE = 4 if os.environ.get("DEVICE") == "cpu" else 1
 
 
 def run(name: str, limit: float, log: Path) -> dict[str, object]:
@@ -81,7 +83,7 @@ def main() -> int:
         for name in wanted:
             left = due - time.monotonic()
             if left > 5:
-                line = run(name, min(CHECKS[name], left), out / "gpu.log")
+                line = run(name, min(PATIENCE * CHECKS[name], left), out / "gpu.log")
             else:
                 line = {"check": name, "ok": False, "seconds": 0.0, "error": "no time was left"}
             failed += not line["ok"]

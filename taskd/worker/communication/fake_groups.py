@@ -14,15 +14,13 @@ import torch.distributed.distributed_c10d as c10d
 FAKE = "fake"
 
 
-def fake() -> str:
-    """The backend's name, once it serves this process's device too: torch knows it for its own
-    kinds of devices only."""
+def fake(backend: str | None) -> str:
+    """What to ask torch for in place of `backend`, for the same devices and no others: a stand-in
+    that served the CPU besides would go on to serve it once NCCL serves the GPU."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401  (registers it)
 
-    served, other = c10d.Backend.backend_capability[FAKE], torch._C._get_privateuse1_backend_name()
-    if other != "privateuseone" and other not in served:
-        served.append(other)
-    return FAKE
+    asked = c10d.Backend(backend if backend is not None else "undefined")
+    return ",".join(f"{d}:{FAKE}" for d in c10d.BackendConfig(asked).get_device_backend_map())
 
 
 @contextmanager
@@ -32,9 +30,10 @@ def aside(rank: int, world_size: int) -> Iterator[None]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     group, count = c10d._world.default_pg, c10d._world.group_count
+    name = fake(dist.get_backend_config())
     c10d._update_default_pg(None)
     try:
-        dist.init_process_group(fake(), store=FakeStore(), rank=rank, world_size=world_size)
+        dist.init_process_group(name, store=FakeStore(), rank=rank, world_size=world_size)
         stand_in = dist.group.WORLD
     except BaseException:
         c10d._update_default_pg(group)

@@ -364,7 +364,7 @@ def watch(around: Callable[[], Any]) -> None:
 
     def made(*arguments: Any, **more: Any) -> Any:
         given = {**dict(zip(HELPER, arguments, strict=False)), **more}
-        if not getattr(_own, "making", False) and given.get("backend") != FAKE:
+        if not getattr(_own, "making", False) and FAKE not in str(given.get("backend")):
             shrunk.refuse_group(given.get("group_name", "?"))
         with around():
             return original(*arguments, **more)

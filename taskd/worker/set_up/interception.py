@@ -174,20 +174,21 @@ def without_peers() -> None:
         given = _INITIALIZE.bind(*args, **more).arguments
         asked.update(backend=given.get("backend"), timeout=given.get("timeout"))
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return initialize(fake(), store=dist.HashStore(), rank=rank, world_size=size)
+        name = fake(asked["backend"])
+        return initialize(name, store=dist.HashStore(), rank=rank, world_size=size)
 
     def new_process_group_helper(
         size: int, rank: int, ranks: list[int], backend: Any, *rest: Any, **more: Any
     ) -> Any:
         if not _active():
             return helper(size, rank, ranks, backend, *rest, **more)
-        made = helper(size, rank, ranks, c10d.Backend(fake()), *rest, **more)
+        if not ranks:
+            name, timeout = asked.get("backend"), asked.get("timeout")
+        else:
+            name, timeout = str(backend), more.get("timeout")
+        made = helper(size, rank, ranks, c10d.Backend(fake(name)), *rest, **more)
         handle = made[0]
         if isinstance(handle, dist.ProcessGroup):
-            if not ranks:
-                name, timeout = asked.get("backend"), asked.get("timeout")
-            else:
-                name, timeout = str(backend), more.get("timeout")
             name = str(c10d.Backend(name if name is not None else "undefined"))
             groups.stands_in(handle, name, timeout or c10d.default_pg_timeout)
         return made

@@ -3,10 +3,10 @@
 late_device.py OUT STEPS KIND [MICROSECONDS]: of each operation of the device
 
 KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send what they have
-updated; metrics: a sum over the ranks behind the update, from which the next step computes;
-sharded: FSDP2; groups: a collective of another group, before and behind the
-gradients'; graphs: the update is captured once, and replayed; forming: DDP's
-constructor still sends the first rank's parameters when the job forms.
+updated; metrics: objects gathered, and a sum over the ranks behind the update, from which the next
+step computes; sharded: FSDP2; groups: a collective of another group, before and behind the
+gradients'; graphs: the update is captured once, and replayed; forming: DDP's constructor still
+sends the first rank's parameters when the job forms.
 """
 
 import sys
@@ -92,8 +92,13 @@ with record.Record(out, rank) as log:
             if kind in ("metrics", "groups"):
                 mean = loss.detach().reshape(1).clone()
                 dist.all_reduce(mean, group=side)
+            if kind == "metrics":
+                found = [None, None]
+                dist.all_gather_object(found, step)
+                assert found == [step, step], found
             fault.at("tail", step)
         fault.at("between", step)  # nobody has looked at the loss
     log.step(step, loss.detach().cpu())
     log.final(net) if kind in ("sharded", "zero") else log.final(net, optimizer)
+dist.barrier()
 record.leave(job)
