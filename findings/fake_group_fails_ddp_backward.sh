@@ -1,7 +1,7 @@
 #!/bin/sh
 # A DistributedDataParallel model over torch's fake process group.
 #
-# torch 2.13.0, one process, a group of 2 ranks whose backend is "fake": its collectives send nothing
+# torch 2.13.0, one process, a group of 2 ranks of the backend "fake": its collectives send nothing
 # and leave tensors as they are, so that one process can be run as one rank of many.
 #   - Building DistributedDataParallel works, its forward too, and FSDP2 trains a step.
 #   - The first backward of DistributedDataParallel raises a RuntimeError, an internal assert: the

@@ -304,7 +304,7 @@ def make_epoch(
                 TASKD_LOCAL_RANK=str(local),
                 TASKD_INCARNATION="0",
                 RESTART_FAULT_PROCESS_TYPE="pod",  # read by MindSpeed-LLM, as TaskD sets it
-                **{name: value for name, value in NCCL.items() if name not in os.environ},
+                **_of_nccl(),
                 **common,
             )
         for local in environments:
@@ -329,6 +329,13 @@ NCCL = {
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
     "TORCH_DIST_USE_NCCL2": "0",
 }
+
+
+def _of_nccl() -> dict[str, str]:
+    """For jobs that are to be protected over NCCL; others train as under torchrun."""
+    if not settings.tries_nccl(os.environ):
+        return {}
+    return {name: value for name, value in NCCL.items() if name not in os.environ}
 
 
 def preloading() -> dict[str, str]:

@@ -64,15 +64,14 @@ class Cuda(Device):
         torch.cuda.synchronize(self.device)
 
     def wait_for_queue(self) -> None:
-        if torch.cuda.is_current_stream_capturing():
-            return  # nothing is carried out
-        event = torch.cuda.Event(blocking=True)
-        event.record(torch.cuda.current_stream(self.device))
-        event.synchronize()
+        # all streams: a collective that nobody has waited for yet is in none but NCCL's own
+        if not torch.cuda.is_current_stream_capturing():  # then nothing is carried out
+            self.synchronize()
 
     def _abort_communicators(self) -> None:
         """Abort NCCL communicators as torch's _abort_process_group does, but keep the groups
         registered: the training thread still uses them."""
         found = [nccl.backend_of(group) for group in list(c10d._world.pg_names)]
         backends = [b for b in found if b is not None and not any(b is a for a in self._aborted)]
-        self._aborted += nccl.abort(backends)
+        self._aborted += backends  # also those that do not end: never twice
+        nccl.abort(backends)

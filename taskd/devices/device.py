@@ -99,7 +99,7 @@ class Device(ABC):
         return None
 
     def wait_for_queue(self) -> None:
-        """Wait until all that this thread has queued so far is done, gradients among it. Called
+        """Wait until all that has been queued so far is done, in any stream. Called
         before each update of the parameters, in the training thread; releases the GIL."""
         self.synchronize()
 

@@ -52,7 +52,10 @@ class RankProcesses:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(rank.pidfd, signal.SIGKILL)
         before = marks(epoch, rank.local, rank.incarnation), rank.pid
-        last = os.dup(rank.pidfd) if rank.device and rank.pidfd is not None else None
+        last: int | None = None
+        if rank.device and rank.pidfd is not None:
+            with contextlib.suppress(OSError):
+                last = os.dup(rank.pidfd)
         rank.in_place = rank.in_place or rank.pid > 0
         rank.forget_process()
         if isinstance(rank.process, subprocess.Popen):
@@ -95,12 +98,14 @@ class RankProcesses:
         """Start once the process of the pidfd `last` is gone: then its device's memory is free, not
         when its main thread is."""
         try:
-            if not select.select([last], [], [], GONE)[0]:
+            poll = select.poll()
+            poll.register(last, select.POLLIN)
+            if not poll.poll(1e3 * GONE):
                 text = "rank %d: its last process is not gone after %g s, and may still have memory"
                 log.warning(text + " of its device", number, GONE)
         finally:
             os.close(last)
-        self.node.call(start)
+            self.node.call(start)
 
     def leave(self, epoch: Epoch, rank: Rank) -> None:
         """The job goes on without the rank: nobody waits for it, and its process is no failure."""

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd.cython_api import allocations
 from taskd.worker.communication import comm_hooks, fake_groups, shrunk, static_graph
+from taskd.worker.state import gathering
 
 REDUCER = (
     "_autograd_hook",
@@ -190,6 +191,8 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     length = torch.tensor([len(order or ())], dtype=torch.int64, device=device)
     dist.broadcast(length, first, group=group)
     theirs = int(length.item())
+    if device.type != "cpu":
+        gathering.whole()
     if theirs != len(order or ()):
         raise RuntimeError(
             f"rank {first} has an order of {theirs} parameters for the buckets of a DDP, this rank"
@@ -199,7 +202,10 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
         return None
     found = torch.tensor(order, dtype=torch.int64, device=device)
     dist.broadcast(found, first, group=group)
-    return [int(index) for index in found.tolist()]
+    indices = [int(index) for index in found.tolist()]
+    if device.type != "cpu":
+        gathering.whole()
+    return indices
 
 
 def broadcasts_from(ddps: Iterable[DistributedDataParallel]) -> list[tuple[int, int]]:

@@ -125,7 +125,7 @@ class Communicators:
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
             if most := _most(others, device):
-                _compare(others, most, self.rank, self.present, device)
+                _compare(others, most, self.rank, self.present)
                 self._renew_others(others, connect, generation)
         finally:
             sockets.end()
@@ -179,17 +179,15 @@ def _most(others: list[Group], device: torch.device) -> int:
     return int(count.item())
 
 
-def _compare(
-    others: list[Group], most: int, rank: int, present: tuple[int, ...], device: torch.device
-) -> None:
+def _compare(others: list[Group], most: int, rank: int, present: tuple[int, ...]) -> None:
     """Raise Mismatch unless every present member of each of `others` has a group of that name,
     those ranks and that backend. `most`: the largest number of groups of a rank. A collective."""
     ours = [_digest(group) for group in others]
     row = b"".join(ours).ljust(most * DIGEST, b"\0")
-    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8).to(device)
+    mine = torch.frombuffer(bytearray(row), dtype=torch.uint8)
     theirs: dict[int, set[bytes]] = {}
     for other, found in gather(mine, present).items():
-        data = bytes(found.cpu().tolist())
+        data = bytes(found.tolist())
         theirs[other] = {data[i : i + DIGEST] for i in range(0, len(data), DIGEST)}
     for group, digest in zip(others, ours, strict=True):
         without = [r for r in group.ranks if r in theirs and digest not in theirs[r]]

@@ -164,13 +164,15 @@ class RepairSession(ProtectedRank):
         same = order.same and stand_ins == self.stand_ins
         if self.aborter is not None:
             self.aborter.armed = True
+            if slot.interruption() > order.interruption:
+                raise RuntimeError("overtaken by a newer interruption")
         resumed = same and self.device.resume_communicators()
         if slot.interruption() <= self.built_at:
             # nothing has been aborted, and nothing is to be cut: DDP's constructor may still send
             self.device.synchronize()
         self.device.restart()
         self.built_at, self.stand_ins = order.interruption, stand_ins
-        gathering.built(order.interruption)
+        gathering.built(order.interruption, self.device.device)
         if resumed:
             self.communicators.resumed(order.generation)
             return

@@ -161,10 +161,16 @@ def _receive(rank: int) -> bytes:
     place = gathering.device()
     length = torch.zeros(1, dtype=torch.int64, device=place)
     dist.recv(length, rank)
-    data = torch.empty(int(length), dtype=torch.uint8, device=place)
+    size = int(length)
+    if place.type != "cpu":
+        gathering.whole()
+    data = torch.empty(size, dtype=torch.uint8, device=place)
     if len(data):
         dist.recv(data, rank)
-    return data.cpu().numpy().tobytes()
+    found = data.cpu().numpy().tobytes()
+    if place.type != "cpu":
+        gathering.whole()
+    return found
 
 
 def _to(value: Any, device: torch.device) -> Any:

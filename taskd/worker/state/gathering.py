@@ -21,7 +21,9 @@ def device() -> torch.device:
     """Where tensors of taskd's own collectives are: on the CPU if the default group serves it, else
     on the device that it serves."""
     served = backends()
-    return torch.device("cpu" if "cpu" in served else next(iter(served)))
+    if "cpu" in served:
+        return torch.device("cpu")
+    return _place if _place.type in served else torch.device(next(iter(served)))
 
 
 def sends_from(place: torch.device) -> torch.device:
@@ -33,12 +35,13 @@ def sends_from(place: torch.device) -> torch.device:
 
 
 _built_at = 0
+_place = torch.device("cpu")
 
 
-def built(interruption: int) -> None:
-    """The present communicators belong to this interruption."""
-    global _built_at
-    _built_at = interruption
+def built(interruption: int, place: torch.device) -> None:
+    """The present communicators belong to this interruption. `place`: this rank's device."""
+    global _built_at, _place
+    _built_at, _place = interruption, place
 
 
 def whole() -> None:

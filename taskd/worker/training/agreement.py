@@ -30,8 +30,8 @@ class Agreement:
     def __init__(self, session: RepairSession, cursor: Cursor, recorder: Recorder) -> None:
         self._session, self._cursor, self._recorder = session, cursor, recorder
         self._repaired = -1  # the step at which the last repair resumed
-        # passes so far, if all ranks have begun each of them with the same batch
-        self._alike = 0
+        # passes so far, if all ranks have begun each of them with the same batch; the last counted
+        self._alike, self._counted = 0, -1
         # a rank has used gradients that its record of the last step lacks: were it interrupted in
         # that step, all would go back to the one before
         self.unsettled = False
@@ -112,7 +112,9 @@ class Agreement:
                 f" as the {self._alike} passes before it had: since the repair at step"
                 f" {self._repaired} a loader is somewhere else. {LOADER}"
             )
-        self._alike = self._alike + 1 if alike and first and self._alike >= 0 else -1
+        more = int(self._cursor.pass_number != self._counted)  # else its first step is repeated
+        self._alike = self._alike + more if alike and first and self._alike >= 0 else -1
+        self._counted = self._cursor.pass_number
 
     def uneven(self, found: slot.Uneven, step: int) -> None:
         """Ranks have begun different numbers of collectives before `step`. Raises WouldDiverge,

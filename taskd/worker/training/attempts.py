@@ -76,8 +76,7 @@ class Attempts:
         return self._updates > 0
 
     def collectives(self) -> int:
-        """The number of collectives begun in this attempt, less if it has destroyed a group; 0
-        between attempts."""
+        """Begun in this attempt, less if it has destroyed a group; 0 between attempts."""
         begun = self._session.communicators.begun
         return max(begun() - self._collectives, 0) if self.open else 0
 
@@ -91,7 +90,7 @@ class Attempts:
         if not session.agent.channel.attended:
             session.agent.channel.check()
         if self._agreement.unsettled:
-            self._stamp += 1  # in an attempt of its own, for a fault
+            self._stamp, self.open = self._stamp + 1, True  # in an attempt of its own, for a fault
             if not self._together(self._agreement.settle):
                 return False
             self._close()
@@ -104,6 +103,7 @@ class Attempts:
         except UNSUPPORTED as error:
             self.refuse(str(error))
         except RuntimeError as error:  # of a device that has been stopped
+            self._stamp, self.open = self._stamp + 1, True  # as an attempt of its own
             if not self._failed(error):
                 raise
             return False
@@ -142,7 +142,7 @@ class Attempts:
 
     def ended(self, error: BaseException | None) -> Ending:
         """End the attempt's body; `error`: the exception it raised."""
-        standing = self._session.standing
+        standing, step = self._session.standing, self.step
         try:
             if self.open and standing.mine and standing.ended(error):
                 if slot.interruption() <= self._session.built_at:
@@ -161,8 +161,10 @@ class Attempts:
             self.refused(refused)
             raise
         except RuntimeError as stopped:  # as in `begin`
-            if error is not None or not self._failed(stopped):
+            if self.abandoned or error is not None or not self._failed(stopped):
                 raise
+            if self.step > step:  # its record is not whole
+                self.step, self._cursor.index, self._updates = step, self._cursor.index - 1, 1
         self._session.attempt_failed()
         return Ending.REPEATED
 
@@ -180,8 +182,7 @@ class Attempts:
         return True
 
     def _commit(self) -> bool:
-        """Commit the step; return False if an interruption arrived in between. Then its collectives
-        may be incomplete, and the step is repeated."""
+        """Commit the step; False if its collectives may be incomplete: it is repeated."""
         session = self._session
         if not self._gated:
             self._gate(raising=False)
@@ -277,8 +278,7 @@ class Attempts:
         self._session.agent.report(from_rank.NotProtected, self.step, self._recorder.refused)
 
     def give_up(self, why: str, report: bool = True) -> None:
-        """From now on this rank trains without protection, as all others do from the same step on.
-        `report`: the manager does not know yet."""
+        """From now on this rank and all others train unprotected. `report`: to the manager."""
         self._check_whole(why)
         self.alone = why[:2000]
         if report:
@@ -292,6 +292,8 @@ class Attempts:
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""
+        if not self.open:
+            return
         self.open, self.cut = False, self._stamp
         if self._session.stand_ins or self.watch.installed:
             self._session.standing.over()
@@ -307,8 +309,7 @@ class Attempts:
     def _before_update(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        """Optimizer hook before parameters change: wait until the start of the step is safe on the
-        node. Ends a share that is not the step's last."""
+        """Optimizer hook: wait until the start of the step is safe on the node."""
         if not self.open:
             return
         self._waiting.updates()
@@ -369,8 +370,7 @@ class Attempts:
             raise Interrupted
 
     def _seen(self, what: str) -> None:
-        """The script does something that only one share of several would do, or each. Raises
-        WouldDiverge where there are several."""
+        """The script does what only one share of several would do. Raises WouldDiverge."""
         why = f"{what}: {REMEDY}"
         if self._session.standing.shrunk:
             error = WouldDiverge(f"elastic-training: {why}")

@@ -12,8 +12,9 @@ import torch
 from taskd.worker.state.training_state import TrainingState
 
 REFUSED = (
-    "a captured CUDA graph updates parameters or optimizer state: taskd neither sees such an update"
-    " nor can hold it back. Capture forward and backward, and call the optimizer's step()"
+    "a captured CUDA graph updates parameters or optimizer state, or was captured before protect():"
+    " taskd neither sees such an update nor can hold it back. Capture forward and backward, after"
+    " protect(), and call the optimizer's step()"
 )
 WRITES = "_taskd_writes"  # of a graph: its capture has written to protected tensors
 
@@ -41,7 +42,7 @@ def watch(state: TrainingState, updates: Callable[[], None]) -> None:
 
     @functools.wraps(replay)
     def replayed(graph: Any, *arguments: Any, **more: Any) -> Any:
-        if not getattr(graph, WRITES, False):
+        if not getattr(graph, WRITES, True):
             return replay(graph, *arguments, **more)
         updates()
         result = replay(graph, *arguments, **more)

@@ -64,7 +64,8 @@ for attempt in job.steps(steps):
             (dist.send if rank == 0 else dist.recv)(torch.ones(1), 1 - rank)
         time.sleep(nap)
         optimizer.step()
-    print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
+    if attempt.done:  # else it was cut, and is repeated
+        print(f"rank {rank} step {step} loss {loss.item()!r}\n", end="", flush=True)
     if odd and kind in ("breaks", "ends"):
         break
 if kind == "breaks":
@@ -72,7 +73,8 @@ if kind == "breaks":
         with attempt as step:
             model(torch.randn(8, 8)).square().mean().backward()
             optimizer.step()
-        print(f"rank {rank} step {step} loss of the other loop\n", end="", flush=True)
+        if attempt.done:
+            print(f"rank {rank} step {step} loss of the other loop\n", end="", flush=True)
 if thread is not None:
     thread.join()
 if not (odd and kind == "ends"):
