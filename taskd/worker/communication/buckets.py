@@ -191,8 +191,7 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     length = torch.tensor([len(order or ())], dtype=torch.int64, device=device)
     dist.broadcast(length, first, group=group)
     theirs = int(length.item())
-    if device.type != "cpu":
-        gathering.whole()
+    gathering.whole(device)
     if theirs != len(order or ()):
         raise RuntimeError(
             f"rank {first} has an order of {theirs} parameters for the buckets of a DDP, this rank"
@@ -203,8 +202,7 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     found = torch.tensor(order, dtype=torch.int64, device=device)
     dist.broadcast(found, first, group=group)
     indices = [int(index) for index in found.tolist()]
-    if device.type != "cpu":
-        gathering.whole()
+    gathering.whole(device)
     return indices
 
 

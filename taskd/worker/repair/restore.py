@@ -104,8 +104,7 @@ class Restorer:
             elif rank.rank == destination:
                 transfer.receive(state.replicated, source, rank.place())
         rank.device.synchronize()
-        if rank.device.runs_late:
-            gathering.whole()
+        gathering.whole(rank.device.device)
         # skipped if code between the steps may have changed parameters since, or if this rank's
         # memory is in doubt
         if not before and rank.entries.marked() != plan.step:

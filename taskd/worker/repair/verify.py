@@ -162,14 +162,12 @@ def _receive(rank: int) -> bytes:
     length = torch.zeros(1, dtype=torch.int64, device=place)
     dist.recv(length, rank)
     size = int(length)
-    if place.type != "cpu":
-        gathering.whole()
+    gathering.whole(place)
     data = torch.empty(size, dtype=torch.uint8, device=place)
     if len(data):
         dist.recv(data, rank)
     found = data.cpu().numpy().tobytes()
-    if place.type != "cpu":
-        gathering.whole()
+    gathering.whole(place)
     return found
 
 

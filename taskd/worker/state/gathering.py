@@ -12,8 +12,7 @@ from taskd.cython_api import slot
 
 
 def backends() -> dict[str, str]:
-    """Device type -> backend, of the default group, as the script asked for it: in a replacement
-    torch's fake backend is still registered for the others."""
+    """Device type -> backend, of the default group, as the script asked for it."""
     return dict(pair.split(":") for pair in dist.get_backend_config().split(","))
 
 
@@ -44,10 +43,10 @@ def built(interruption: int, place: torch.device) -> None:
     _built_at, _place = interruption, place
 
 
-def whole() -> None:
-    """Raise RuntimeError if the collectives of a device that ended before this call may have been
-    cut: an abort lets a collective end with anything in its output."""
-    if slot.interruption() > _built_at:
+def whole(place: torch.device) -> None:
+    """Raise RuntimeError if collectives on `place` that have ended may have been cut: on a device
+    an abort lets one end with anything in its output."""
+    if place.type != "cpu" and slot.interruption() > _built_at:
         raise RuntimeError("an interruption may have cut a collective of taskd")
 
 
@@ -58,7 +57,7 @@ def gather(values: torch.Tensor, present: Sequence[int]) -> dict[int, torch.Tens
     if there.type != values.device.type:
         theirs = gather(values.to(there), present)
         found = {rank: row.to(values.device) for rank, row in theirs.items()}
-        whole()
+        whole(there)
         return found
     size = dist.get_world_size()
     if len(present) == size:
