@@ -24,7 +24,8 @@ from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples" / "kubernetes"
-JOBS = sorted(path.name for path in FOLDER.glob("*job*.yaml"))
+SETS = ["jobset.yaml", "trainjob.yaml"]
+JOBS = sorted({path.name for path in FOLDER.glob("*job*.yaml")} - {*SETS})
 OPERATORS = [name for name in JOBS if name.startswith("ascendjob")]
 # oldest with endPort and the other fields that the examples use, and the newest known
 VERSIONS = ("1.25", kubernetes_validate.latest_version())
@@ -53,6 +54,87 @@ def test_the_pods_are_what_kubernetes_takes(name, version):
     for template in templates(name).values():
         pod = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "x"}}
         kubernetes_validate.validate({**pod, "template": template}, version, strict=True)
+
+
+def set_of(name):
+    """Of a JobSet, or a TrainJob with its runtime: the Job that it makes, its container, and its
+    line."""
+    (job,) = (d for kind, d in documents(name).items() if kind != "TrainJob")
+    spec = job["spec"].get("template", job)["spec"]
+    (replicated,) = spec["replicatedJobs"]
+    made = replicated["template"]["spec"]
+    (container,) = made["template"]["spec"]["containers"]
+    trainer = documents(name).get("TrainJob", {"spec": {}})["spec"].get("trainer", {})
+    container = {**container, **{k: trainer[k] for k in ("command", "args") if k in trainer}}
+    container["env"] = container["env"] + trainer.get("env", [])
+    return made, container
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_what_sets_of_jobs_make_is_what_kubernetes_takes(name):
+    version = VERSIONS[-1]  # the schema of 1.25 asks each rule for both kinds of conditions
+    made, container = set_of(name)
+    made["template"]["spec"]["containers"] = [container]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": made}
+    kubernetes_validate.validate(job, version, strict=True)
+    assert made["template"]["spec"]["restartPolicy"] == "Never"
+    (rule,) = made["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["values"] == [settings.status_of("hopeless", {})]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    environ = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    assert settings.examine(environ).refused == ()
+    grace = made["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert f"--grace-period {grace}" in container["args"][0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETS)
+def test_the_lines_of_sets_of_jobs_train(tmp_path, name):
+    """As two pods of one rank each on this machine."""
+    _, container = set_of(name)
+    (tmp_path / "job" / "code").mkdir(parents=True)
+    shutil.copy(ROOT / "examples" / "pytorch" / "train.py", tmp_path / "job" / "code")
+    given = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+    given |= {"TASKD_LOG_PATH": str(tmp_path / "log"), "TASKD_SECRET": "tests"}
+    given |= {"TASKD_PORT": str(free_port()), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    given |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "POD_IP": "127.0.0.1"}
+    port, lines = str(free_port()), []
+    line = container["args"][0].replace("/job/", f"{tmp_path}/job/") + " 200"
+    line = line.replace("--nproc_per_node 8", "--nproc_per_node 1")
+    line = line.replace("train-node-0-0.train", "127.0.0.1").replace("29500", port)
+    for rank in (0, 1):
+        of_the_trainer = {"NNODES": 2, "NPROC_PER_NODE": 1, "NODE_RANK": rank}
+        of_the_trainer |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = given | {"JOB_COMPLETION_INDEX": str(rank)}
+        if name == "trainjob.yaml":
+            env |= {f"PET_{key}": str(value) for key, value in of_the_trainer.items()}
+        lines.append(([*container["command"], line], env))
+    assert_they_train(lines)
+
+
+def assert_they_train(lines):
+    """The pods of a job, each with its command and environment."""
+    pods = []
+    try:
+        for command, env in lines:
+            pods.append(
+                subprocess.Popen(
+                    command,
+                    env=env,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    start_new_session=True,
+                )
+            )
+        said = [pod.communicate(timeout=LIMIT)[0] for pod in pods]
+        assert [pod.returncode for pod in pods] == [0, 0], said
+    finally:
+        for pod in pods:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pod.pid, signal.SIGKILL)
+            pod.wait()
+    assert all(f"rank {rank} has trained" in text for rank, text in enumerate(said))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -196,35 +278,18 @@ def test_the_lines_of_a_pytorch_job_train(tmp_path, name, script):
         "TASKD_POD_INFO": str(tmp_path / "podinfo"),
     }
     (tmp_path / "podinfo").mkdir()
-    pods = []
-    try:
-        for rank, template in enumerate(templates(name).values()):
-            meta, (container,) = template["metadata"], template["spec"]["containers"]
-            for kind in ("labels", "annotations"):
-                lines = (f'{key}="{value}"\n' for key, value in meta[kind].items())
-                (tmp_path / "podinfo" / kind).write_text("".join(lines))
-            own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
-            own["TASKD_LOG_PATH"] = own["TASKD_LOG_PATH"].replace("/job/", f"{tmp_path}/job/")
-            line = container["args"][0].replace("/job/", f"{tmp_path}/job/")
-            line = line.replace("--nproc_per_node 8", "--nproc_per_node 1") + " 200"
-            pods.append(
-                subprocess.Popen(
-                    [*container["command"], line],
-                    env={**own, **shared, "RANK": str(rank)},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    start_new_session=True,
-                )
-            )
-        said = [pod.communicate(timeout=LIMIT)[0] for pod in pods]
-        assert [pod.returncode for pod in pods] == [0, 0], said
-    finally:
-        for pod in pods:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pod.pid, signal.SIGKILL)
-            pod.wait()
-    assert all(f"rank {rank} has trained" in text for rank, text in enumerate(said))
+    lines = []
+    for rank, template in enumerate(templates(name).values()):
+        meta, (container,) = template["metadata"], template["spec"]["containers"]
+        for kind in ("labels", "annotations"):
+            given = (f'{key}="{value}"\n' for key, value in meta[kind].items())
+            (tmp_path / "podinfo" / kind).write_text("".join(given))
+        own = {e["name"]: e["value"] for e in container["env"] if "value" in e}
+        own["TASKD_LOG_PATH"] = own["TASKD_LOG_PATH"].replace("/job/", f"{tmp_path}/job/")
+        line = container["args"][0].replace("/job/", f"{tmp_path}/job/")
+        line = line.replace("--nproc_per_node 8", "--nproc_per_node 1") + " 200"
+        lines.append(([*container["command"], line], {**own, **shared, "RANK": str(rank)}))
+    assert_they_train(lines)
     (journal,) = (tmp_path / "job" / "output" / "taskd_log").glob("journal-*.jsonl")
     assert '"kind":"end","ok":true' in journal.read_text()
     (log,) = (tmp_path / "job" / "output" / "taskd_log").glob("manager*.log")
