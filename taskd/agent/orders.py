@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from taskd import raised
 from taskd.agent.copies import dumping, standing_in
 from taskd.agent.manager.manager_watch import ManagerWatch
 from taskd.agent.member import Member
@@ -288,13 +289,15 @@ class Orders:
         asked = epoch.page.read(rank.local).until_ns / 1e9 - time.monotonic()
         busy = f" (in a long operation, or compiling, with {asked:.0f} s left)" if asked > 0 else ""
         log.warning("rank %d is killed%s: %s", rank.number, busy, order.reason)
-        rank.killed = order.reason
+        rank.killed, pid = order.reason, rank.pid
 
-        def end() -> None:
+        def end(text: str = "") -> None:
+            if text and rank.pid == pid:
+                rank.traceback = raised.cut(text)
             self._processes.end(epoch, rank, order.incarnation)
 
         if order.stacks and rank.process is not None:
-            self._monitor.with_stacks(epoch, rank, end)
+            self._monitor.with_stacks(rank, end)
         else:
             end()
 

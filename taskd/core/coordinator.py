@@ -31,6 +31,7 @@ from taskd.core.growth import Growth
 from taskd.core.hang_detector import HangDetector
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.intervals import Intervals
 from taskd.core.leaving import Leaving
 from taskd.core.pause import Pause
 from taskd.core.pods import Pods
@@ -71,6 +72,7 @@ class Coordinator:
         self.requests = Requests(self.job, self.recovery, self.pause, self.finishing)
         saving = self.pause, self.finishing, self.switch
         self.leaving = Leaving(self.job, self.recovery, *saving, lambda: self.advisor.on)
+        self.intervals = Intervals(self.job, self.leaving)
         parts = self.recovery, self.faults, self.pause, self.finishing
         self.tasks = Tasks(self.job, *parts, lambda *told: self.advisor.task_done(*told))
         self.profiling = Profiling(self.job)
@@ -84,16 +86,8 @@ class Coordinator:
         self.pods = Pods(self.job, self.recovery.nodes, self.restarts.causes, self._forget)
         self.framework = Framework(self.job, self.recovery)
         self.advisor = advisor(self)
-        self.admission = Admission(
-            self.job,
-            self.recovery,
-            self.pause,
-            self.forming,
-            self.succession,
-            self.claims,
-            self.pods,
-            self._drop,
-        )
+        joins = self.forming, self.succession, self.claims, self.pods
+        self.admission = Admission(self.job, self.recovery, self.pause, *joins, self._drop)
         # in the order in which they are called
         self.parts: tuple[Part, ...] = (
             self.claims,
@@ -103,6 +97,7 @@ class Coordinator:
             self.faults,
             self.hangs,
             self.leaving,
+            self.intervals,
             self.switch,
             self.growth,
             self.pause,
@@ -146,7 +141,7 @@ class Coordinator:
             from_operator.ProfileRequested: self.profiling.requested,
             e.ProfileSwitched: self.profiling.switched,
             from_rank.StepTimes: self.profiling.took,
-            e.StepsWaited: self.profiling.waited,
+            e.StepsWaited: self._stepped,
             e.FormerLost: self.recovery.former_lost,
             e.DeviceLevel: self._device_level,
             from_operator.RecoverySwitched: self.requests.switch_recovery,
@@ -353,6 +348,10 @@ class Coordinator:
             self.succession.waits(event.rank)
         elif self.forming.under_way or self.job.unprotected:
             self.job.restart_all(f"{self.faults.text(event)}, while not every rank is protected")
+
+    def _stepped(self, event: e.StepsWaited, now: float) -> None:
+        self.profiling.waited(event, now)
+        self.intervals.stepped(event, now)
 
     def _device_level(self, event: e.DeviceLevel, now: float) -> None:
         node = self.job.topology.node_of(event.rank)

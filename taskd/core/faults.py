@@ -269,6 +269,13 @@ class Faults(Part):
             since=since,
         )
 
+    def stood_still(self, text: str, now: float, since: float) -> None:
+        """No rank has made progress since then, and all are in the same place: they are interrupted
+        to repeat the step, in new processes where they do not answer. `text`: where they are."""
+        incident = self._recovery.join(text, now=now, since=since)
+        self._recovery.again(now)
+        incident.stands_still()
+
     def refused(self, event: from_rank.RankRaised, now: float) -> None:
         """A rank would go on with other numbers: the job ends, or goes on without the rank if it
         was away and is coming back."""
@@ -277,7 +284,7 @@ class Faults(Part):
         if moving is not None and moving.grows and incident and event.rank in incident.new:
             self._recovery.fault(text, now)
         else:
-            self._job.give_up(text)
+            self._job.give_up(text, "hopeless" if event.unwanted else "failed")
 
     def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not carry out an order of the incident."""

@@ -11,16 +11,18 @@ with its connections.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from taskd.core import progress_probe
+from taskd.core import progress_probe, standstill
 from taskd.core.abbreviate import abbreviate
 from taskd.core.faults import TOGETHER, Faults
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.pending import PendingSet
+from taskd.core.standstill import Standstill
 from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, to_rank
+from taskd.messages.values import RankSet
 
 REPAIRING = (Phase.INTERRUPT, Phase.REPLACE, Phase.REBUILD, Phase.RESTORE, Phase.DUMP)
 LOOKED_AT = (*REPAIRING, Phase.RESUME)
@@ -40,6 +42,7 @@ WAITED_FOR = {
 }
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
+ALONE = 10.0  # seconds that a replacement may idle before it is told where
 
 
 class HangDetector(Part):
@@ -65,6 +68,13 @@ class HangDetector(Part):
         # rank -> its answer when it last used the CPU or moved, and when
         self._still: dict[int, tuple[from_agent.ProgressReport, float]] = {}
         self._pending = PendingSet()
+        self._standstill = Standstill(job.settings.standstill)
+        self._placing = False  # where the ranks are is asked for
+        self._judged: dict[int, from_agent.ProgressReport] = {}  # by which answers
+        self._alone: dict[int, float] = {}  # or of these replacements, which wait for so long
+        # of these, the answer when each last used a processor, and when
+        self._quiet: dict[int, tuple[from_agent.ProgressReport, float]] = {}
+        self._told: set[tuple[int, int]] = set()  # of an incident and a rank
 
     def stop(self) -> None:
         """Drop the probe under way, which is obsolete."""
@@ -76,6 +86,9 @@ class HangDetector(Part):
             "",
         )
         self._still, self.behind = {}, (set(), 0.0)
+        self._placing = False
+        self._alone = {}
+        self._standstill.forget()
 
     def drop(self, why: str) -> None:
         self.stop()
@@ -110,7 +123,9 @@ class HangDetector(Part):
         self._answers[event.rank] = event
         if self._pending.any(self._job.ranks, self._to_answer):
             return
-        if self._first is None:
+        if self._placing:
+            self._placed(now)
+        elif self._first is None:
             self._first, self._pausing, self._asked = dict(self._answers), True, now
             self._due = now + self._job.settings.between_calls
         else:
@@ -124,6 +139,8 @@ class HangDetector(Part):
             self._ask(now)
         elif self._pausing:
             self._ask(now)
+        elif self._placing:
+            self._placed(now)
         else:
             self._say(
                 "progress probe: no reports about ranks"
@@ -138,12 +155,13 @@ class HangDetector(Part):
         rank = self._job.ranks.get(number)
         return rank is not None and number not in self._answers and not rank.ended
 
-    def _ask(self, now: float) -> None:
+    def _ask(self, now: float, places: Iterable[int] = ()) -> None:
         self._call += 1
         self._called = now
-        self._answers, self._pausing = {}, False
+        of = RankSet.of(places)
+        self._answers, self._pausing, self._placing = {}, False, bool(of)
         self._due = now + self._job.settings.progress_probe
-        self._job.say(to_rank.ProbeProgress(self._call))
+        self._job.say(to_rank.ProbeProgress(self._call, of))
 
     def _judge(self, now: float) -> None:
         assert self._first is not None
@@ -183,6 +201,79 @@ class HangDetector(Part):
             self._faults.stuck(verdict.why, now)
         elif verdict is not None:
             self._say(f"progress probe: {verdict.why}")
+            job = self._job
+            least = job.settings.form if phase is Phase.RESUME else None
+            # what a script does behind a pass, or its last one, may take long
+            inside = all(a.step > job.released for a in self._answers.values())
+            if self._standstill.found(self._answers, now, least) and inside:
+                self._judged = dict(self._answers)
+                self._ask(now, places=self._judged)
+        if phase in (Phase.REPLACE, Phase.RESUME) and self._recovery.phase is phase:
+            self._look_who_waits_alone(now)
+
+    def _look_who_waits_alone(self, now: float) -> None:
+        """Ask where replacements are that idle, as in a barrier of ranks that are past it, also
+        where they may take that long."""
+        incident = self._recovery.incident
+        if incident is None or self._due is not None:
+            return
+        waited_for = set(self._recovery.silent()) & set(incident.replaced)
+        if incident.phase is Phase.RESUME:
+            waited_for &= progress_probe.behind(self._answers)
+        for rank in sorted(waited_for & self._answers.keys()):
+            a = self._answers[rank]
+            base, since = self._quiet.get(rank, (a, now))
+            if a.incarnation != base.incarnation or _works(base, a, now - since):
+                base, since = a, now
+            self._quiet[rank] = base, since
+            if now - since >= ALONE and (incident.number, rank) not in self._told:
+                self._told.add((incident.number, rank))
+                self._alone[rank] = now - since
+        if self._alone:
+            self._ask(now, places=self._alone)
+
+    def _placed(self, now: float) -> None:
+        """Agents have told where ranks are, or their time is up."""
+        self._due, self._placing = None, False
+        alone, self._alone = self._alone, {}
+        for rank, seconds in alone.items():
+            where = self._answers[rank].where if rank in self._answers else ""
+            self._job.note(
+                f"the replacement of rank {rank} has waited for {seconds:.0f} s without using a"
+                f" processor: {where or standstill.NOWHERE}"
+            )
+        if not alone:
+            self._stands(now)
+
+    def _stands(self, now: float) -> None:
+        """No rank makes progress, and where they are is known; if a rank has moved since, or no
+        agent has told, agents report again."""
+        if not all(self._is_there(r, was) for r, was in self._judged.items()):
+            return
+        seconds = self._standstill.seconds(now)
+        found = standstill.places(self._answers)
+        step = min(a.step for a in self._answers.values())
+        text = (
+            f"no rank has made progress for {seconds:.1f} s, in step {step}:"
+            f" {standstill.listed(found)}"
+        )
+        self._standstill.forget()
+        if apart := standstill.apart(found):
+            self._job.note(text)
+            most = next(iter(found))
+            self._faults.hung(
+                {r: f"{where}, while most ranks are {most}" for r, where in apart.items()},
+                now,
+                now - seconds,
+            )
+        else:
+            self._faults.stood_still(text, now, now - seconds)
+
+    def _is_there(self, rank: int, was: from_agent.ProgressReport) -> bool:
+        a = self._answers.get(rank)
+        if a is None or a.patient or a.waiting or a.seconds < was.seconds:
+            return False
+        return (a.incarnation, a.step) == (was.incarnation, was.step)
 
     def _hung(self, ranks: Mapping[int, str], now: float) -> None:
         # a rank that waits where ranks wait makes no progress by design
@@ -223,7 +314,7 @@ class HangDetector(Part):
                 a.step,
                 a.waiting,
             ) and not a.patient
-            if not same or a.cpu - base.cpu > STILL * (now - since) + STILL:
+            if not same or _works(base, a, now - since):
                 base, since = a, now
             self._still[rank] = base, since
 
@@ -262,3 +353,8 @@ class HangDetector(Part):
         if text != self._said:  # the verdict repeats while a step is long
             self._said = text
             self._job.note(text)
+
+
+def _works(base: from_agent.ProgressReport, now: from_agent.ProgressReport, seconds: float) -> bool:
+    """Whether a rank has used a processor in the `seconds` between two answers."""
+    return now.cpu - base.cpu > STILL * seconds + STILL

@@ -98,6 +98,13 @@ class Leaving(Part):
             return
         self._job.answer(event.request, False, refusal)
 
+    def save(self, why: str, now: float) -> None:
+        """Save the state, and let the ranks train on; unless it is being saved already, or they are
+        paused, or cannot train on after a dump, as a framework has some of them away."""
+        away = self._job.handlers and self._job.away
+        if self._job.protected and not (self._why or self._pause.wanted or away):
+            self._begin(why, False, now + self._job.settings.pause_all, now)
+
     def _begin(self, why: str, ends: bool, latest: float, now: float) -> None:
         waited = bool(self._why)
         self._latest = min(self._latest, latest) if waited and self._ends else latest

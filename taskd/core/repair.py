@@ -22,6 +22,10 @@ A *provisional* entry (recorded at the previous commit) counts, for dead and liv
 a rank has said in this incident that it had begun that step and found that user code between the
 steps had changed nothing, whatever has become of it since, or if the record of a dead rank says so:
 the ranks run the same program, and none of them runs that code again.
+
+The entry that a dead rank has made at a pass's end is different: its replacement does run the code
+behind the pass again, which must not find its effect in the state already. It counts if a living
+rank has that step, and none says that the code has changed the replicated state.
 """
 
 from __future__ import annotations
@@ -55,15 +59,17 @@ class Witnesses:
     """What ranks have said of the starts of steps."""
 
     begun: set[int] = field(default_factory=set)  # steps with a final entry
-    drifted: set[int] = field(default_factory=set)  # see Position
+    drifted: set[int] = field(default_factory=set)  # see Position, as for the next one
+    changed: set[int] = field(default_factory=set)
 
     def hear(self, position: Position) -> None:
         self.begun |= position.final
         self.drifted |= position.drifted
+        self.changed |= position.changed
 
     @property
     def vouched(self) -> set[int]:
-        return self.begun - self.drifted
+        return self.begun - self.drifted - self.changed
 
 
 @dataclass(frozen=True)
@@ -113,16 +119,20 @@ def _entries(
 ) -> dict[int, frozenset[int]]:
     """Return for each rank the steps at whose start its private state is known."""
     positions = {r: m.position for r, m in ranks.items() if m.position is not None}
-    heard = Witnesses({*dead.begun}, {*dead.drifted})
+    heard = Witnesses({*dead.begun}, {*dead.drifted}, {*dead.changed})
     for rank, position in positions.items():
         if ranks[rank].alive:
             heard.hear(position)
+    begun = {*heard.begun}
+    for position in positions.values():
         heard.begun |= position.promoted
-    vouched = heard.vouched
-    return {
-        r: p.final | {s for s in p.provisional if s in vouched or s == resumed}
-        for r, p in positions.items()
-    }
+    vouched, known = heard.vouched, {}
+    again = {resumed} - heard.changed
+    for r, p in positions.items():
+        # nothing runs the code behind a pass for a rank that others stand in for
+        ends = p.ends if ranks[r].away else p.ends & (begun - heard.changed)
+        known[r] = p.final | ends | {s for s in p.provisional if s in vouched or s in again}
+    return known
 
 
 def _sources(
@@ -135,7 +145,8 @@ def _sources(
         for r, m in ranks.items()
         if m.alive and m.position is not None and m.position.clean == step
     ]
-    doubted = {r for r, m in ranks.items() if m.position is not None and m.position.doubted}
+    steps = {r: m.position.step for r, m in ranks.items() if m.position and m.position.doubted}
+    doubted = steps.keys()
     sure = {ranks[r].replica_set for r in clean if r not in doubted}
     # if all replicas are doubted, none is better than another
     keep = [r for r in clean if r not in doubted or ranks[r].replica_set not in sure]
@@ -183,6 +194,7 @@ def _sources(
         tuple(copies),
         ": ".join([parts[0], ", ".join(parts[1:])]),
         compared=_compared(ranks, keeping),
+        doubted=max(steps.values(), default=None),
     )
 
 

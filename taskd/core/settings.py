@@ -31,6 +31,9 @@ class Settings:
     # a signal to save the state for is named (TASKD_PREEMPTION_SIGNAL): it is also saved where the
     # advisor has nodes replaced
     saves: bool = False
+    # how often the state is saved while the ranks train (TASKD_DUMP_EVERY): by one of these
+    save_seconds: float | None = None
+    save_steps: int | None = None
     advisor: str = "off"  # who decides if there is one: lead, follow; see core/advice.py
     # until a standby is available for a lost node (wait-reschedule-timeout, documented: 30 to 270)
     reschedule: float = 270.0
@@ -65,6 +68,8 @@ class Settings:
     # that a rank may wait without using the CPU: in a collective which an interruption has cut, or
     # in its first step, while others are overdue
     idle: float = 20.0
+    # that no rank may make progress, and none use a processor (TASKD_STANDSTILL); None: forever
+    standstill: float | None = 600.0
     progress_probe: float = 1.0  # agents answer for silent ranks after 0.25 s
     between_calls: float = 0.2  # a rank that has moved in this time is not hung
     # for the script up to its first attempt, whatever it waits for there (TASKD_SET_UP_LIMIT): from

@@ -42,7 +42,8 @@ class Snapshots:
         """Start writing a record of `step`, which clears its slot; return the slot: a free one if
         fewer than `most` are in use, or that of the oldest record. Of few, that of the same step's
         record is taken, where no rank goes back to it without the step before: that one has to
-        stay. What the ranks may go back to is kept even if the rank is killed while it writes."""
+        stay. So it has at the end of a pass, behind which the script may change what is taken from
+        others. What the ranks may go back to is kept even if the rank is killed while it writes."""
         records = self.records
         used = len(records) - records.count(None)
         if used < most:
@@ -51,6 +52,8 @@ class Snapshots:
         if most == FEW and step != self.resumed:
             known = (step, PROVISIONAL), (step, PAUSED)
             oldest = next((record for record in known if record in records), None)
+        if most == FEW and (step, PASS_END) in records:
+            oldest = step, PASS_END
         if oldest is None:
             there = records if used == len(records) else [r for r in records if r is not None]
             oldest = min(there)  # type: ignore[type-var]
@@ -160,8 +163,9 @@ class Snapshots:
         """Return the position of a dead rank; None if it left no record."""
         if not (known := self.final | self.provisional):
             return None
+        ends = frozenset(r[0] for r in self.records if r is not None and r[1] == PASS_END)
         left = self.position(max(known), None, replica_set=replica_set)
-        return left.but(promoted=self.promoted)
+        return left.but(final=self.final - ends, promoted=self.promoted, ends=ends)
 
 
 def drifting(drifted: set[int], step: int) -> set[int]:

@@ -75,6 +75,7 @@ def make(
             "recovery is paused, by an operator or the label process-recover-enable: the next"
             " fault ends the job; taskd recovery on"
         )
+    seconds, steps = settings.dump_every(environ)
     return Server(
         settings=Settings(
             config.nodes,
@@ -86,10 +87,13 @@ def make(
             pods=settings.pod_rescheduling(environ),
             handler=settings.handler_limit(environ),
             form=settings.set_up_limit(environ),
+            standstill=settings.standstill(environ),
             switches=switches,
             advice=settings.clusterd_timeout(environ),
             advisor=settings.clusterd_role(environ),
             saves=settings.preemption_is_named(environ),
+            save_seconds=seconds,
+            save_steps=steps,
         ),
         job=config.job,
         keys=keys,

@@ -80,13 +80,14 @@ class StrategyRequested(Message, frozen=True):
 class RankRaised(Message, frozen=True):
     """An exception has left the rank's attempt, so its process will most likely exit. `text`
     identifies the exception. `refused`: taskd raised it, since continuing would give other numbers:
-    the job ends."""
+    the job ends. `unwanted`: a setting asks for that, so each start would end like this one."""
 
     rank: Rank
     incarnation: Number
     step: Step
     text: Text
     refused: bool = False
+    unwanted: bool = False
 
 
 class NotProtected(Message, frozen=True):

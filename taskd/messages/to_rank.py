@@ -19,6 +19,7 @@ from taskd.messages.values import (
     Ops,
     Plan,
     Rank,
+    RankSet,
     Report,
     StandIns,
     Step,
@@ -189,9 +190,11 @@ class Unprotected(Message, frozen=True):
 
 
 class ProbeProgress(Message, frozen=True):
-    """Every rank reports its progress; agents answer for those that do not."""
+    """Every rank reports its progress; agents answer for those that do not. With `places` agents
+    answer for all, and for those ranks with where their main thread is."""
 
     call: Number
+    places: RankSet = RankSet()
 
 
 class Inject(Message, frozen=True):

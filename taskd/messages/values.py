@@ -202,7 +202,9 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
     for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
     `members`: the ranks of its replica set; none: all of the job. `promoted`, of a dead rank: steps
-    of `final` at whose start nothing differed from the provisional entry.
+    of `final` at whose start nothing differed from the provisional entry. `ends`, of a dead rank:
+    steps whose entry is from the end of a pass; its replacement runs again what the script does
+    behind that. `changed`: steps before which that has changed the replicated state here.
     """
 
     step: Step
@@ -218,6 +220,13 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     inelastic: Text = ""
     members: Spans = Spans()
     promoted: Steps = frozenset()
+    ends: Steps = frozenset()
+    changed: Steps = frozenset()
+
+    @property
+    def known(self) -> Steps:
+        """The steps of all entries."""
+        return self.final | self.provisional | self.ends
 
     @property
     def recorded(self) -> Position:
@@ -277,7 +286,8 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     `optimizers`: the same for a framework that copies its optimizers itself, as (kind of optimizer,
     destination, source). `load`: instead of all that, every rank loads a checkpoint of its
     framework, whose step replaces `step` once all have loaded it. `compared`: whose first forwards
-    are compared where that is asked for, as (given its state, lived on)."""
+    are compared where that is asked for, as (given its state, lived on). `doubted`: a step in which
+    a rank's result was not finite."""
 
     step: Step
     keep: RankSet
@@ -287,6 +297,11 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
     optimizers: tuple[tuple[Count, Rank, Rank], ...] = ()
     load: Load | None = None
     compared: tuple[Rank, ...] = ()
+    doubted: Step | None = None
+
+    def doubting(self, step: int | None) -> Plan:
+        """Return a copy with this one `doubted`."""
+        return msgspec.structs.replace(self, doubted=step)
 
     def at(self, step: int) -> Plan:
         """Return a copy for `step`."""

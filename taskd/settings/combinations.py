@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taskd.core import job_name
-from taskd.settings import device_info, injected, unknown, variables
+from taskd.settings import device_info, injected, saving, unknown, variables
 from taskd.settings import documented as d
 from taskd.settings.kinds import BadSetting
 from taskd.settings.parameter import Parameter, Section, Where
@@ -150,6 +150,11 @@ REFUSED = (
         "the ConfigMaps of device-info are read by the Kubernetes API",
         device_info.needs_api,
         "set TASKD_KUBERNETES to on, or name a directory",
+    ),
+    Rule(
+        "a scheduler has to tell a job that is to be started again from one that is not",
+        saving.statuses_clash,
+        "set two different ones",
     ),
 )
 

@@ -149,6 +149,29 @@ def seconds_or_off(lowest: float, highest: float) -> Kind[float | None]:
     )
 
 
+UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def interval() -> Kind[tuple[float | None, int | None] | None]:
+    """Seconds, or steps; None: off."""
+
+    def parse(given: str) -> tuple[float | None, int | None] | None:
+        if given.lower() == "off":
+            return None
+        number, unit = given.rstrip("abcdefghijklmnopqrstuvwxyz"), given.lstrip("0123456789.")
+        if unit == "steps":
+            return None, whole(1, 10**9).parse(number)
+        if unit not in UNITS:
+            raise ValueError
+        seconds = _real(number, 0.001, 1e6) * UNITS[unit]
+        if seconds < 1:
+            raise ValueError
+        return seconds, None
+
+    allowed = "at least 1 s, as a number and s, min, h or steps, as in 30min or 1000steps; or off"
+    return Kind(allowed, parse)
+
+
 def port() -> Kind[int]:
     return whole(1, 65535, "a port")
 

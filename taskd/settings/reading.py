@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from taskd.core import job_name
 from taskd.core.incident import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
-from taskd.settings import documented, injected, kubernetes, logs, of_ranks, profiling, saving
+from taskd.settings import (
+    documented,
+    injected,
+    kubernetes,
+    limits,
+    logs,
+    of_ranks,
+    profiling,
+    saving,
+)
 from taskd.settings import variables as v
 from taskd.settings.kinds import BadSetting
 
@@ -125,24 +134,29 @@ def fault_reports(environ: Mapping[str, str]) -> bool:
 
 def handler_limit(environ: Mapping[str, str]) -> float:
     """Seconds that a handler of a framework that repairs itself may take."""
-    return v.TTP_NORMAL_ACTION_TIME_LIMIT.read(environ)
+    return limits.TTP_NORMAL_ACTION_TIME_LIMIT.read(environ)
 
 
 def hang_limit(environ: Mapping[str, str]) -> float | None:
     """Seconds without progress after which a rank may count as hung (three usual steps if that is
     more); None: off."""
-    return v.TASKD_HANG_LIMIT.read(environ)
+    return limits.TASKD_HANG_LIMIT.read(environ)
+
+
+def standstill(environ: Mapping[str, str]) -> float | None:
+    """Seconds without progress of any rank after which the job stands still; None: off."""
+    return limits.TASKD_STANDSTILL.read(environ)
 
 
 def set_up_limit(environ: Mapping[str, str]) -> float:
     """Seconds that the script may take before its loop."""
-    return v.TASKD_SET_UP_LIMIT.read(environ)
+    return limits.TASKD_SET_UP_LIMIT.read(environ)
 
 
 def link_limit(environ: Mapping[str, str]) -> float | None:
     """Seconds without an acknowledgment after which a connection between ranks counts as broken;
     None: off."""
-    return v.TASKD_LINK_LIMIT.read(environ)
+    return limits.TASKD_LINK_LIMIT.read(environ)
 
 
 def stripes(environ: Mapping[str, str]) -> bool:
@@ -152,6 +166,11 @@ def stripes(environ: Mapping[str, str]) -> bool:
 def snapshot_steps(environ: Mapping[str, str]) -> int | None:
     """How many steps apart the whole state is recorded; None: chosen by measurement."""
     return v.TASKD_SNAPSHOT_STEPS.read(environ)
+
+
+def refuses_unrecordable(environ: Mapping[str, str]) -> bool:
+    """Whether a job ends that would train unprotected."""
+    return v.TASKD_UNRECORDABLE.read(environ) == "refuse"
 
 
 def refuses_carried(environ: Mapping[str, str]) -> bool:

@@ -28,6 +28,16 @@ TASKD_KEEP_DUMPS = Parameter(
     "How many dumps stay in that directory: each new one removes the oldest of the job's.",
     remedy="unset it for 3",
 )
+TASKD_DUMP_EVERY = Parameter(
+    "TASKD_DUMP_EVERY",
+    kinds.interval(),
+    None,
+    "off",
+    "How often the state is saved while the job trains: `30min`, `3600s`, `2h`, or `1000steps`. All"
+    " ranks pause while it is written. `TASKD_KEEP_DUMPS` says how many stay; `taskd run"
+    " --dump-every`. Set it for the manager.",
+    remedy="unset it for off",
+)
 TASKD_RESUME_PATH = Parameter(
     "TASKD_RESUME_PATH",
     here.auto_or_directory(),
@@ -48,6 +58,24 @@ TASKD_PREEMPTION_SIGNAL = Parameter(
     " ranks; `taskd run --preemption-signal`.",
     remedy="unset it for SIGTERM",
 )
+TASKD_STATUS_SAVED = Parameter(
+    "TASKD_STATUS_SAVED",
+    kinds.whole(2, 255, "a status"),
+    75,  # EX_TEMPFAIL of sysexits.h, "try again later"
+    "75",
+    "The exit status of launchers whose job has saved its state and is to be started again. A"
+    " PyTorchJob with `restartPolicy: ExitCode` starts again from 128 on: set 175.",
+    remedy="unset it for 75",
+)
+TASKD_STATUS_USELESS = Parameter(
+    "TASKD_STATUS_USELESS",
+    kinds.whole(2, 255, "a status"),
+    93,  # what NVRx's launcher returns then
+    "93",
+    "The exit status of launchers whose job would end the same way each time it is started, such as"
+    " by the same exception at the same step.",
+    remedy="unset it for 93",
+)
 TASKD_GRACE_PERIOD = Parameter(
     "TASKD_GRACE_PERIOD",
     kinds.seconds(1, DAY),
@@ -65,15 +93,23 @@ SECTION = Section(
     (
         TASKD_DUMP_PATH,
         TASKD_KEEP_DUMPS,
+        TASKD_DUMP_EVERY,
         TASKD_RESUME_PATH,
         TASKD_PREEMPTION_SIGNAL,
         TASKD_GRACE_PERIOD,
+        TASKD_STATUS_SAVED,
+        TASKD_STATUS_USELESS,
     ),
 )
 
 
 def dump_path(environ: Mapping[str, str]) -> str:
     return TASKD_DUMP_PATH.read(environ)
+
+
+def dump_every(environ: Mapping[str, str]) -> tuple[float | None, int | None]:
+    """Seconds, or steps, from one dump to the next; (None, None): none is made."""
+    return TASKD_DUMP_EVERY.read(environ) or (None, None)
 
 
 def keep_dumps(environ: Mapping[str, str]) -> int:
@@ -96,6 +132,19 @@ def preemption_signal(environ: Mapping[str, str], pods: bool) -> signal.Signals 
 def preemption_is_named(environ: Mapping[str, str]) -> bool:
     """Whether the signal is the user's choice."""
     return TASKD_PREEMPTION_SIGNAL.read(environ) is not None
+
+
+def status_of(ending: str, environ: Mapping[str, str]) -> int:
+    """The exit status of the launchers of a job that ends like this: failed, saved, hopeless."""
+    if ending == "failed":
+        return 1
+    return (TASKD_STATUS_SAVED if ending == "saved" else TASKD_STATUS_USELESS).read(environ)
+
+
+def statuses_clash(environ: Mapping[str, str]) -> tuple[str, str] | None:
+    if status_of("saved", environ) == status_of("hopeless", environ):
+        return TASKD_STATUS_USELESS.name, TASKD_STATUS_SAVED.name
+    return None
 
 
 def grace_period(environ: Mapping[str, str]) -> float:

@@ -10,6 +10,7 @@ from taskd.settings import (
     here,
     kinds,
     kubernetes,
+    limits,
     logs,
     monitoring,
     of_ranks,
@@ -198,44 +199,6 @@ TASKD_FAULT_REPORTS = Parameter(
     " start the next manager. Device-info does not need it.",
     remedy="unset it for off",
 )
-TTP_NORMAL_ACTION_TIME_LIMIT = Parameter(
-    "TTP_NORMAL_ACTION_TIME_LIMIT",
-    kinds.seconds(30, 1800),
-    180.0,
-    "180",
-    "How many seconds a handler of a framework that repairs itself (`mindio_ttp`) may take; then"
-    " the rank's process is replaced.",
-    remedy="unset it for 180",
-)
-TASKD_HANG_LIMIT = Parameter(
-    "TASKD_HANG_LIMIT",
-    kinds.seconds_or_off(0.1, DAY),
-    2.0,
-    "2",
-    "The least number of seconds without progress after which a rank may count as hung, however"
-    " short its steps are; three of its usual steps if that is more.",
-    remedy="unset it for 2",
-)
-TASKD_SET_UP_LIMIT = Parameter(
-    "TASKD_SET_UP_LIMIT",
-    kinds.seconds(1, DAY),
-    600.0,
-    "600",
-    "How many seconds the script may take before its loop, also if it only waits there (for a file"
-    " system, a download, another program): at the start, from the first rank's `protect` to the"
-    " last one's; in a replacement, from its start to the loop, and then to its first step, while"
-    " the loader draws its batches again. Set it for the manager.",
-    remedy="unset it for 600",
-)
-TASKD_LINK_LIMIT = Parameter(
-    "TASKD_LINK_LIMIT",
-    kinds.seconds_or_off(0.1, DAY),
-    2.0,  # by then the kernel has sent the same data three times
-    "2",
-    "After how many seconds without an acknowledgment a connection between ranks counts as"
-    " broken (TCP_USER_TIMEOUT).",
-    remedy="unset it for 2",
-)
 TASKD_STRIPES = Parameter(
     "TASKD_STRIPES",
     kinds.switch(),
@@ -262,6 +225,15 @@ TASKD_CARRIED = Parameter(
     " warning. refuse: that ends the job instead, before its first step is repeated; so does, after"
     " the third step, what steps change and no record has.",
     remedy="unset it for restore",
+)
+TASKD_UNRECORDABLE = Parameter(
+    "TASKD_UNRECORDABLE",
+    kinds.choice("unprotected", "refuse"),
+    "unprotected",
+    "unprotected",
+    "A job with state that cannot be recorded says so in a line, and trains on unprotected. refuse:"
+    " it ends instead, with status 93.",
+    remedy="unset it for unprotected",
 )
 TASKD_NAMES = Parameter(
     "TASKD_NAMES",
@@ -369,13 +341,11 @@ SECTIONS = (
             *device_info.PARAMETERS,
             TASKD_FAULT_REPORTS,
             TASKD_FAULT_INJECTION,
-            TASKD_HANG_LIMIT,
-            TASKD_SET_UP_LIMIT,
-            TTP_NORMAL_ACTION_TIME_LIMIT,
-            TASKD_LINK_LIMIT,
+            *limits.PARAMETERS,
             TASKD_STRIPES,
             TASKD_SNAPSHOT_STEPS,
             TASKD_CARRIED,
+            TASKD_UNRECORDABLE,
             TASKD_NAMES,
             TASKD_NCCL,
             TASKD_UNCOMPARED,

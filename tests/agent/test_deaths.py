@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from types import SimpleNamespace
 
 import pytest
 
 from taskd.agent.ranks.deaths import Deaths
+from taskd.agent.ranks.processes import Forked
 from taskd.core.snapshots import FINAL, LARGE
 from taskd.messages import from_agent
 from taskd.records import store
@@ -73,6 +75,19 @@ def test_the_agent_does_other_things_while_large_ones_are_read(node, monkeypatch
     assert (told.rank, told.position.step) == (0, 7) and rank.over is not None
     node.deaths.ended(node.epoch, rank, -9)
     assert len(died(node)) == 2
+
+
+def test_of_one_that_the_zygote_has_reaped_the_zygote_tells_the_status(node):
+    """It was called "ended, cause unknown" where its report came a moment later."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    rank = node.epoch.ranks[0]
+    rank.process = Forked(process.pid)
+    node.deaths.replacements.reports_end_of = lambda known: known is rank.process
+    node.deaths.ended(node.epoch, rank, None, certain=True)
+    assert rank.over is None and not node.told
+    node.deaths.ended(node.epoch, rank, -9)
+    assert died(node)[0].cause.startswith("killed by SIGKILL")
 
 
 def test_what_was_read_of_a_process_is_not_its_successors(node, monkeypatch):

@@ -30,7 +30,7 @@ class Plans:
             for n, r in k.job.ranks.items()
         ]
         known = [p for p in (*ends, *incident.round.taken.values()) if p]
-        assert plan.step <= min(max(p.final | p.provisional) for p in known)
+        assert plan.step <= min(max(p.known) for p in known)
         if final := [max(p.final) for p in known if p.final]:
             # of lost nodes only the provisional records are known
             oldest = [max(p.provisional) for p in known if not p.final]

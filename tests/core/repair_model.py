@@ -1,8 +1,9 @@
 """A model of ranks that train, are killed and are repaired.
 
-A rank's replicated state is its number of updates; its private state is a number that every step
-and all user code between steps change. The undisturbed run's state at the start of each step is
-known, so a state that mixes steps is detected.
+A rank's replicated state is its number of updates, and how often the code between two passes has
+changed it; its private state is a number that every step and all user code between steps change.
+The undisturbed run's state at the start of each step is known, so a state that mixes steps is
+detected.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from taskd.core.repair import Member, Refusal, plan
-from taskd.core.snapshots import FINAL, PROMOTED, PROVISIONAL, SLOTS, Snapshots, drifting
+from taskd.core.snapshots import (
+    FINAL,
+    PASS_END,
+    PROMOTED,
+    PROVISIONAL,
+    SLOTS,
+    Snapshots,
+    drifting,
+)
 from taskd.worker.training.pace import Pace
 
 DRIFT = 100  # what user code between two steps adds to the private state, at some steps
@@ -22,6 +31,9 @@ class Rank:
     node: int
     replica_set: int = 0
     trained: int | None = 0  # updates in memory; None: half written
+    averaged: int = 0  # by the code between two passes, which is replicated state too
+    ended: int | None = None  # `averaged` at the end of the pass before the present step
+    ran: bool = False  # the code between the two
     private: int = 0
     step: int = 0
     stage: int = 0
@@ -33,16 +45,21 @@ class Rank:
     pace: Pace = field(default_factory=Pace)
     kept: Snapshots = field(default_factory=Snapshots)  # outlives the rank, as do the next two
     privates: dict[tuple[int, int], int] = field(default_factory=dict)  # (step, kind) -> private
-    shards: dict[int, int] = field(default_factory=dict)  # step -> trained
+    shards: dict[int, tuple[int, int]] = field(default_factory=dict)  # step -> trained, averaged
     drifted: set[int] = field(default_factory=set)
+    changed: set[int] = field(default_factory=set)
 
     def position(self):
         if not self.alive:
             return self.kept.left(self.replica_set)
         clean = self.trained if self.trained == self.step else None
+        if self.ended not in (None, self.averaged):
+            if self.stage <= STAGES.index(World.enter):
+                clean = None
+            self.changed = drifting(self.changed, self.step)
         at = self.kept.position(
             self.step, clean, frozenset(self.drifted), replica_set=self.replica_set
-        )
+        ).but(changed=frozenset(self.changed))
         if self.start is None or clean is None:
             return at
         if self.start[1] == FINAL:
@@ -64,8 +81,10 @@ class World:
     """Ranks that train together. `advance` moves one rank by one stage, the unit that a kill can
     leave half done."""
 
-    def __init__(self, per_node, nodes, drifting, striped=True, every=1, sets=1, most=SLOTS):
-        self.most = most
+    def __init__(
+        self, per_node, nodes, drifting, striped=True, every=1, sets=1, most=SLOTS, passes=()
+    ):
+        self.most, self.passes = most, frozenset(passes)
         self.ranks = [
             Rank(n, n // per_node, n % sets, most=most, pace=Pace(every))
             for n in range(per_node * nodes)
@@ -78,6 +97,10 @@ class World:
     def right(self, step):
         """Return the private state at the start of `step` in the undisturbed run."""
         return step + DRIFT * sum(1 for d in self.drifting if d <= step)
+
+    def averaged(self, step):
+        """How often the code between passes has changed the state at the start of `step`."""
+        return sum(1 for p in self.passes if p <= step)
 
     def passed(self, rank, stage):
         """Whether all ranks have reached `stage` of this rank's step, which ends its collective."""
@@ -96,11 +119,25 @@ class World:
     def between(self, r):
         """Run user code between two steps; then the loop asks for the next one. Survivors can be
         interrupted here."""
-        if r.step in self.drifting and r.recorded is not None:
+        if r.step in self.passes:
+            if not self.passed(r, STAGES.index(World.between)):
+                return False
+            r.ran, r.recorded = True, None
+            r.averaged += 1
+            r.pace.begin_pass(r.step)
+        if r.step in self.drifting and (r.recorded is not None or r.ran):
             r.private += DRIFT
+        return True
+
+    def end(self, r):
+        if r.step in self.passes:
+            r.ended, r.ran, r.start = r.averaged, False, None
+            r.write(PASS_END)
 
     def enter(self, r):
-        if r.recorded is not None and r.recorded != r.private:
+        if r.ended not in (None, r.averaged):
+            r.changed = drifting(r.changed, r.step)
+        if r.recorded not in (None, r.private):
             r.drifted = drifting(r.drifted, r.step)
         r.start = None
         if not r.pace.due(r.step):
@@ -112,7 +149,8 @@ class World:
             r.kept.begin(r.step, self.most)
 
     def entered(self, r):
-        if r.pace.due(r.step) and r.step not in r.kept.final:
+        begun = any(r.kept.has(r.step, kind) for kind in (FINAL, PROMOTED))
+        if r.pace.due(r.step) and not begun:
             r.write(FINAL)
 
     def stripe(self, r):
@@ -123,7 +161,7 @@ class World:
     def striped_(self, r):
         if self.striped and r.pace.due(r.step):
             r.kept.striped(r.step)
-            r.shards[r.step] = r.trained
+            r.shards[r.step] = r.trained, r.averaged
             r.pace.recorded(r.step)
 
     def compute(self, r):
@@ -139,6 +177,9 @@ class World:
         assert r.private == self.right(r.step) + 1, (
             f"rank {r.number} trains step {r.step} with another step's random numbers"
         )
+        assert r.averaged == self.averaged(r.step), (
+            f"rank {r.number} has run the code before step {r.step} once more, or once less"
+        )
         r.trained = None
 
     def updated(self, r):
@@ -152,7 +193,7 @@ class World:
             r.kept.begin(r.step + 1, self.most)
 
     def committed(self, r):
-        r.step += 1
+        r.step, r.ended, r.ran = r.step + 1, None, False
         if self.every == 1:
             r.write(PROVISIONAL)
         else:
@@ -180,7 +221,10 @@ class World:
         last = max(r.step for r in self.ranks if r.alive or r.position())
         assert 0 <= last - step <= 2 * self.every
         # its batches are still there
-        assert all(step >= r.pace.oldest(r.step) for r in self.ranks if r.alive)
+        over = {r.number: any(step < p <= r.step for p in self.passes) for r in self.ranks}
+        assert all(
+            step >= r.pace.oldest(r.step) for r in self.ranks if r.alive and not over[r.number]
+        )
         before = {r.number: r.trained if r.alive else None for r in self.ranks}
         done = set()
         for number in (*found.keep, *found.stripes, *(d for d, _ in found.copies)):
@@ -194,25 +238,32 @@ class World:
             elif number in found.stripes:
                 near = [o for o in self.ranks if (o.node, o.replica_set) == (r.node, r.replica_set)]
                 kept = [o.shards[step] if step in o.kept.stripes else None for o in near]
-                assert kept == [step] * len(kept), (
+                assert kept == [(step, self.averaged(step))] * len(kept), (
                     f"the stripes of step {step} on node {r.node} are {kept}"
                 )
-                r.trained = step
+                r.trained, r.averaged = kept[0]
             else:
                 source = dict(found.copies)[number]
                 if source not in done:
                     continue  # the source was killed
                 assert self.ranks[source].replica_set == r.replica_set
-                r.trained = self.ranks[source].trained
-            private = r.private_at(step)
-            assert private == self.right(step), (
-                f"rank {number} is taken to step {step} with another private state"
-            )
-            r.private, r.step, r.stage = private, step, STAGES.index(World.enter)
+                r.trained, r.averaged = self.ranks[source].trained, self.ranks[source].averaged
+            # the code between two passes has run here and will not run again, or it still will
+            ended = r.kept.has(step, PASS_END) or r.kept.has(step, PROVISIONAL)
+            here = r.alive and r.ran and r.step == step and ended
+            again = step in self.passes and ended and not here
+            private = r.private if here else r.private_at(step)
+            right = self.right(step) - DRIFT * (again and step in self.drifting)
+            assert private == right, f"rank {number} is at step {step} with another private state"
+            r.private, r.step = private, step
+            r.stage = STAGES.index(World.end if again else World.enter)
+            if not here:
+                r.ran, r.ended = False, None
             r.kept.go_back(step)
             r.start = None if r.start and r.start[0] > step else r.start
             r.pace.go_back(step, self.every)
             r.recorded, r.drifted = None, {s for s in r.drifted if s < step}
+            r.changed = {s for s in r.changed if s < step}
             done.add(number)
         if len(done) == len(self.ranks):
             assert {r.trained for r in self.ranks} == {step}, "a mixture of steps was resumed"
@@ -224,18 +275,19 @@ class World:
 
 
 STAGES = [
-    World.between, World.enter, World.entered, World.stripe, World.striped_, World.compute,
-    World.reduce, World.update, World.updated, World.tail, World.commit, World.committed,
+    World.end, World.between, World.enter, World.entered, World.stripe, World.striped_,
+    World.compute, World.reduce, World.update, World.updated, World.tail, World.commit,
+    World.committed,
 ]  # fmt: skip
 AT_REDUCE, AT_TAIL = STAGES.index(World.reduce), STAGES.index(World.tail)
 # where a rank notices an interruption, or an interruption breaks its collective
 OUT = {STAGES.index(World.enter), AT_REDUCE, AT_TAIL}
 
 
-def started(per_node, nodes, drifting, striped=True, every=1, sets=1, most=SLOTS):
+def started(per_node, nodes, drifting, **options):
     """Return a world in which all ranks have begun step 0. `sets`: of replicas; `most`: records of
-    a rank."""
-    world = World(per_node, nodes, drifting, striped, every, sets, most)
+    a rank; `passes`: the steps before which one ends."""
+    world = World(per_node, nodes, drifting, **options)
     for r in world.ranks:
         while r.stage < AT_REDUCE:
             world.advance(r)

@@ -15,6 +15,8 @@ from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position, Spans
 from tests.core.histories import after_steps
 
+WHERE = ", and where they are"
+
 
 def numbers(text: str) -> tuple[int, ...]:
     """`0,2-3` -> (0, 2, 3); `none` -> ()."""
@@ -179,7 +181,7 @@ WORDS: dict[type, Callable[[Any], str]] = {
         f" {len(x.files)} files"
     ),
     to_rank.Release: lambda x: f"release: no step before {x.step} is repeated",
-    to_rank.ProbeProgress: lambda x: f"progress probe {x.call}",
+    to_rank.ProbeProgress: lambda x: f"progress probe {x.call}{WHERE * bool(x.places)}",
     to_agent.AskSteps: lambda x: "ask for the first step not begun",
     to_rank.Pause: lambda x: f"pause before step {x.step}{' for a moment' if x.passing else ''}",
     to_rank.Continue: lambda x: "continue",

@@ -58,8 +58,8 @@ def test_what_the_ranks_may_go_back_to_is_kept_whenever_one_is_killed(story, mos
             written = (PROVISIONAL, *kinds.get(what, (PASS_END, FINAL)))
         for kind in written:
             index = kept.begin(step, most)
-            if kind == PROVISIONAL or (kind == FINAL and what in ("repeat", "pass end")):
-                sure = min(back)  # nobody goes back over the end of a pass
+            if kind == PROVISIONAL or (kind == FINAL and what == "repeat"):
+                sure = min(back)
             else:
                 sure = step - 1
             assert sure in kept.final, "killed while it writes"

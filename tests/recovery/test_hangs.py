@@ -11,7 +11,10 @@ import re
 import pytest
 import training
 
+from tests.lab.troubleshooting import told
+
 STEPS = "20"
+SOON = {"TASKD_HANG_LIMIT": "0.5", "TASKD_STANDSTILL": "1"}
 
 
 def test_who_hangs_is_replaced(tmp_path, reference):
@@ -101,3 +104,38 @@ def stacks_of(result: training.Result) -> dict[int, list[str]]:
         if match:
             found.setdefault(int(match[1]), []).append(head)
     return found
+
+
+def test_where_all_stand_still(tmp_path, reference):
+    """No rank is behind: who is somewhere else than most is replaced, else all are."""
+    moments = ("0:5:begin", "1:5:begin", "2:5:begin", "0:9:begin", "1:9:begin", "2:9:begin")
+    kinds = ("loop_in_python",) * 5 + ("work",)
+    faults = ",".join(map(":".join, zip(moments, kinds, strict=True)))
+    result = training.taskd(tmp_path / "job", 3, "mlp.py", "12", faults=faults, **SOON)
+    training.assert_equal(result, reference(3, "mlp.py", "12"), 3)
+    first, second = result.incidents
+    assert "no rank has made progress" in first["faults"][0], first
+    assert re.search(r"ranks \[0, 1, 2\]: .*\(loop_in_python\)", first["faults"][0]), first
+    assert [len(result.pids(rank)) - 1 for rank in range(3)] == [2, 2, 2]
+    # the others never end their step by themselves
+    other = r"rank 2: .*\(compute\), while most ranks are .*\(loop_in_python\)"
+    assert re.search(other, second["faults"][0]), second
+
+
+def test_where_new_processes_stand_still_too_the_state_is_saved(tmp_path, reference):
+    faults = ",".join(f"{rank}:5:begin:deadlock:9" for rank in range(2))
+    place = tmp_path / "dumps"
+    result = training.taskd(
+        tmp_path / "job",
+        2,
+        "mlp.py",
+        "12",
+        faults=faults,
+        TASKD_DUMP_PATH=str(place),
+        TASKD_SET_UP_LIMIT="8",
+        **SOON,
+    )
+    assert result.status == 75 and (place / "step-5").exists(), result.output
+    assert told(result.output, "no rank has made progress for N s")
+    again = training.taskd(tmp_path / "job", 2, "mlp.py", "12", TASKD_RESUME_PATH=str(place))
+    training.assert_equal(again, reference(2, "mlp.py", "12"), 2)

@@ -44,6 +44,10 @@ def test_what_is_documented_is_accepted(given):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (
+            {"TASKD_STATUS_SAVED": "93"},
+            "TASKD_STATUS_USELESS='' is refused together with TASKD_STATUS_SAVED",
+        ),
         ({"TASKD_DEVICE_INFO": "api"}, "together with no TASKD_KUBERNETES"),
     ],
 )

@@ -13,7 +13,7 @@ from taskd.agent.ranks import threads
 from taskd.agent.ranks.children import Children, marks
 from taskd.agent.ranks.model import Epoch, Node, Rank
 from taskd.agent.ranks.process_limits import OutOfMemory
-from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code
+from taskd.agent.ranks.processes import Forked, describe, exit_code, leaving, noted_code, reaped
 from taskd.agent.ranks.rank_monitor import RankMonitor
 from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import BETWEEN, ENDING, TRAINING
@@ -80,7 +80,7 @@ class Deaths:
         if (
             code is None
             and isinstance(rank.process, Forked)
-            and not certain
+            and (not certain or reaped(rank.process.pid))
             and self.replacements.reports_end_of(rank.process)
         ):
             return  # the zygote will report the code

@@ -202,6 +202,11 @@ def leaving(pid: int) -> bool:
     )
 
 
+def reaped(pid: int) -> bool:
+    """Whether there is no such process any more: its parent has its exit code."""
+    return _stat(pid) is None
+
+
 def parent(pid: int) -> int:
     """The parent's pid; 0 if the process is gone."""
     fields = _stat(pid)

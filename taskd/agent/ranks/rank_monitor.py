@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from taskd import raised, settings, stacks
+from taskd import settings, stacks
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch, Rank
 from taskd.agent.ranks.watchdog import Watchdog
@@ -60,6 +60,7 @@ class RankMonitor:
     leaving: Signals
     watchdog: Watchdog = field(default_factory=Watchdog)
     _call: _Call | None = None
+    _epoch: Epoch | None = None
     # local rank -> its process, and since when it is stopped
     _stopped: dict[int, tuple[int, float]] = field(default_factory=dict)
 
@@ -67,7 +68,7 @@ class RankMonitor:
 
     def begin(self, epoch: Epoch) -> None:
         """Start a new epoch: listen for its bell, which ranks ring from a signal handler."""
-        self._call, self.watchdog.holding = None, False
+        self._epoch, self._call, self.watchdog.holding = epoch, None, False
         self._stopped.clear()
         threads.run("taskd-bell", lambda: self._listen(epoch), here=False)
 
@@ -139,11 +140,27 @@ class RankMonitor:
 
     def progress_probe(self, epoch: Epoch, order: to_rank.ProbeProgress) -> None:
         living = [r for r in epoch.ranks.values() if r.over != "ended well"]
+        if order.places:
+            for rank in living:
+                if rank.number in order.places and not rank.gone:
+                    self._locate(epoch, rank, order.call)
+                else:
+                    self._present(epoch, rank, order.call, None)
+            return
         self._call = _Call(order.call, time.monotonic() + ANSWER, {r.local for r in living})
         for rank in living:
             if rank.gone or not self.ask(rank, order):
                 self._call.missing.discard(rank.local)
                 self._present(epoch, rank, order.call, None)
+
+    def _locate(self, epoch: Epoch, rank: Rank, call: int) -> None:
+        """Report where the rank's main thread is."""
+
+        def told(text: str) -> None:
+            if self._epoch is epoch and not rank.gone:
+                self._present(epoch, rank, call, None, stacks.place(text))
+
+        self.with_stacks(rank, told)
 
     def here(self, epoch: Epoch, rank: Rank, answer: from_rank.Progress) -> None:
         call = self._call
@@ -152,12 +169,17 @@ class RankMonitor:
             self._present(epoch, rank, answer.call, answer)
 
     def _present(
-        self, epoch: Epoch, rank: Rank, call: int, answer: from_rank.Progress | None
+        self,
+        epoch: Epoch,
+        rank: Rank,
+        call: int,
+        answer: from_rank.Progress | None,
+        place: str = "",
     ) -> None:
         view, now = epoch.page.read(rank.local), time.monotonic()
         state = stacks.state(rank.pid)
         stopped = state in stacks.STOPPED
-        where = slot.PHASES[view.phase] + (f", {state}" if state else "")
+        where = place or slot.PHASES[view.phase] + (f", {state}" if state else "")
         cpu, queued = spent(rank.pid)
         self.report(
             from_agent.ProgressReport(
@@ -215,8 +237,9 @@ class RankMonitor:
         pid, since = self._stopped.get(rank.local, (0, now))
         return now - since if pid == rank.pid else 0.0
 
-    def with_stacks(self, epoch: Epoch, rank: Rank, then: Callable[[], None]) -> None:
-        """Log where the rank's threads are, then run `then` in the agent's thread."""
+    def with_stacks(self, rank: Rank, then: Callable[[str], None]) -> None:
+        """Log where the rank's threads are, then run `then` in the agent's thread, with their
+        stacks; "": they are not known."""
         pid, number, fd = rank.pid, rank.number, rank.stacks
 
         def take() -> None:
@@ -227,12 +250,7 @@ class RankMonitor:
             log.warning("rank %d (pid %d): %s", number, pid, where if text else f"no stacks: {why}")
             if text:
                 log.info("the stacks of rank %d (pid %d):\n%s", number, pid, text)
-            self.later(lambda: note(text))
-
-        def note(text: str) -> None:
-            if rank.pid == pid:  # which is to be killed
-                rank.traceback = raised.cut(text)
-            then()
+            self.later(lambda: then(text))
 
         threads.run("taskd-stacks", take)
 

@@ -44,7 +44,10 @@ class Decide(Work):
         )
         if isinstance(plan, repair.Refusal):
             return Move.REFUSED, plan.reason
-        incident.round.plan, self.resumed = plan, plan.step
+        # the rank may have been replaced since
+        incident.doubted = plan.doubted if plan.doubted is not None else incident.doubted
+        incident.round.plan = plan.doubting(incident.doubted)
+        self.resumed = plan.step
         job.ask(plan.load)  # from then on memory may be a checkpoint's, or partly
         incident.round.members = members
         self._job.note(f"repair: {plan.reason}")

@@ -249,7 +249,7 @@ class Recovery(Part):
         incident = self._in(Phase.INTERRUPT)
         if incident is None or event.interruption != self._job.interruption:
             return
-        if self._interrupt.running(incident, event.rank):
+        if self._interrupt.running(incident, event.rank) and not incident.stood_still:
             incident.extend(min(now + event.allowance, incident.latest))
 
     def reset(self, now: float) -> None:
@@ -392,8 +392,8 @@ class Recovery(Part):
                 if self.phase is not phase:
                     return
         else:
-            silent, seconds = self.silent(), now - incident.timeline.entered[-1][1]
-            mute = dict.fromkeys(silent, f"silent in {phase.value} for {seconds:.0f} s")
+            seconds = now - incident.timeline.entered[-1][1]
+            mute = dict.fromkeys(self.silent(), f"silent in {phase.value} for {seconds:.0f} s")
             self.join(listed(mute), now=now)
-            incident.hung |= set(silent)
+            incident.silent(mute, of=len(self._job.ranks))
             self._drive(self.rounds.evict(incident, mute, Move.DEADLINE), now)

@@ -136,6 +136,9 @@ class Resume(OfAll):
             rank.left, rank.finished = None, None
         job.say(to_rank.Resume(job.interruption, job.generation, incident.round.plan.step))
         self._elastic.resumed(incident)
+        if incident.stood_still > 1:  # before they begin the step: then they hold its state
+            incident.narrow(("dump", "exit"))
+            return Move.SPENT, "no rank made progress in new processes either"
         return None
 
     def reported(self, incident: Incident) -> Collection[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import inf
 
@@ -77,6 +78,7 @@ class Round:
     loaded: int = -1  # the step of the checkpoint that a rank has loaded
     committed: set[int] = field(default_factory=set)
     reached: int = -1  # the highest step that a rank had come to
+    stood_still: bool = False  # no rank made progress
     times: RankTimes = field(default_factory=lambda: RankTimes(0, "", 0, 0.0))
     dump: Dump | Checkpoint | None = None
     # of elastic training: who will stand in for whom; the nodes that have yet to take records; the
@@ -151,8 +153,10 @@ class Incident:
     kinds: dict[int, int] = field(default_factory=dict)  # rank -> documented type of its fault
     witnesses: Witnesses = field(default_factory=Witnesses)  # ranks that were interrupted
     unloaded: int = 0  # times that a checkpoint could not be loaded under this strategy
+    doubted: int | None = None  # a step in which a rank's result was not finite
     divergent: set[int] = field(default_factory=set)  # state differed from most others': not used
     restore_retried: bool = False  # for divergent ranks, in the same processes
+    stood_still: int = 0  # rounds in which no rank made progress
     set_up: bool = False  # an exception has ended a replacement before its first attempt
     # rank -> rebuilds or restores that failed first on its current process
     failures: Counter[int] = field(default_factory=Counter)
@@ -178,6 +182,17 @@ class Incident:
         if since < self.began:
             self.began = since
             self.timeline.entered[0] = (Phase.DETECT.value, since)
+
+    def stands_still(self) -> None:
+        """No rank makes progress, by its position or by its silence; each round counts once."""
+        self.stood_still += not self.round.stood_still
+        self.round.stood_still = True
+
+    def silent(self, ranks: Collection[int], of: int) -> None:
+        """These, `of` so many, have not answered before the phase's deadline."""
+        if len(ranks) == of and self.phase in (Phase.INTERRUPT, Phase.RESUME):
+            self.stands_still()
+        self.hung |= set(ranks)
 
     def idled(self, seconds: float | None) -> None:
         """An interrupted rank had made no progress for so long, see RankInterrupted.idle."""
