@@ -113,8 +113,8 @@ cdef uint32_t _counts(list counts, taskd_count *into):
     return n
 
 
-def begun(uint64_t step, uint32_t built_at, counts):
-    """Publish that the entry state of `step` is recorded, and that this rank computes it. `counts`:
+def begun(uint64_t step, uint32_t built_at, counts, recorded=True):
+    """Publish that this rank computes `step` and, with `recorded`, that its start is. `counts`:
     group, collectives begun in it, next group, … of up to GROUPS groups; `built_at`: number of the
     interruption in which they were built. Raises Uneven, all being published, if a rank that has
     begun this step too gave other numbers."""
@@ -124,7 +124,7 @@ def begun(uint64_t step, uint32_t built_at, counts):
     cdef int rc = taskd_progress(step, TASKD_COMPUTING)
     if rc == 0:
         rc = taskd_counted(step + 1, built_at, given, n)
-    if rc == 0:
+    if rc == 0 and recorded:
         rc = taskd_started(step + 1)
     if rc == 0:
         rc = taskd_uneven(step + 1, built_at, &group)

@@ -68,6 +68,15 @@ class Cuda(Device):
         if not torch.cuda.is_current_stream_capturing():  # then nothing is carried out
             self.synchronize()
 
+    def register(self, memory: torch.Tensor) -> str:
+        status = torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, 0)
+        if int(status) == 0:
+            return ""
+        return f"cudaHostRegister of {memory.nbytes} bytes returns {status!s}"
+
+    def unregister(self, memory: torch.Tensor) -> None:
+        torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+
     def _abort_communicators(self) -> None:
         """Abort NCCL communicators as torch's _abort_process_group does, but keep the groups
         registered: the training thread still uses them."""

@@ -103,6 +103,14 @@ class Device(ABC):
         before each update of the parameters, in the training thread; releases the GIL."""
         self.synchronize()
 
+    def register(self, memory: torch.Tensor) -> str:
+        """Let the device copy into `memory`, of the host, without the driver's own buffers. Called
+        from a thread where `runs_late`. Returns why it cannot, "" if it can."""
+        return f"{self.device.type} registers no memory of the host"
+
+    def unregister(self, memory: torch.Tensor) -> None:  # noqa: B027
+        """End what `register` began. `memory` is still mapped."""
+
     @abstractmethod
     def leave_collectives(self) -> None:
         """End what cutting sockets does not end; called in a living rank before its communicators

@@ -107,7 +107,7 @@ class Module(ModuleType):
         return torch.Stream(device="late")
 
     def Event(self, enable_timing: bool = False, blocking: bool = False) -> torch.Event:
-        return torch.Event("late")
+        return torch.Event("late", enable_timing=enable_timing, blocking=blocking)
 
     def current_stream(self, device: Any = None) -> torch.Stream:
         return torch.accelerator.current_stream("late")
@@ -212,6 +212,15 @@ class Late(Device):
 
     def restart(self) -> None:
         extension().stop(False)
+
+    def register(self, memory: torch.Tensor) -> str:
+        if os.environ.get("LATE_UNREGISTERED"):
+            return "LATE_UNREGISTERED is set"
+        extension().register_memory(memory.data_ptr(), memory.nbytes)
+        return ""
+
+    def unregister(self, memory: torch.Tensor) -> None:
+        extension().unregister_memory(memory.data_ptr())
 
     def leave_collectives(self) -> None:
         nccl.abort(self._backends())

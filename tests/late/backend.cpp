@@ -224,6 +224,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     });
     m.def("stop", &stop, "drop what is queued, as an NPU does; not what is queued once it is off");
     m.def("idle", [] { return idle(current().id()); });
+    m.def("register_memory", &register_memory);
+    m.def("unregister_memory", &unregister_memory);
     m.def("trace_waits", &trace_waits);
     m.def("waits", &waits);
     m.def("on_cpu", &hosted, "the same memory as it is now, without waiting");

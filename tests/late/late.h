@@ -29,10 +29,17 @@ struct Event {
     void record(c10::StreamId stream);
     void block(c10::StreamId stream) const;
     bool done() const;
+    double milliseconds_until(const Event& end) const;
     void wait() const;
     struct State;
     std::shared_ptr<State> state;
 };
+
+// Memory of the host that the device reaches by itself. A copy into other memory keeps the host
+// waiting, as the driver's own buffers do.
+void register_memory(uintptr_t address, size_t bytes);
+void unregister_memory(uintptr_t address);
+bool is_registered(const void* address, size_t bytes);
 
 // Work takes so long, in microseconds each; held: none begins.
 void set_delay(int64_t microseconds);

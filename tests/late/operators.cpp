@@ -229,7 +229,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& to, bool non_bloc
     enqueue(stream, [from, to] {
         if (!stopped()) on_cpu(to).copy_(on_cpu(from));
     });
-    if (!is_late(to) && !non_blocking) {
+    if (!is_late(to) && !(non_blocking && is_registered(to.data_ptr(), to.nbytes()))) {
         note_wait("copy to the host");
         wait_for(stream);
         accept();

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -158,6 +159,26 @@ void stop(bool on) { dropping = on; }
 
 bool stopped() { return dropping; }
 
+std::map<uintptr_t, size_t>& reached = *new std::map<uintptr_t, size_t>();
+
+void register_memory(uintptr_t address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    TORCH_CHECK(!reached.count(address), "late: this memory is registered already");
+    reached[address] = bytes;
+}
+
+void unregister_memory(uintptr_t address) {
+    std::lock_guard<std::mutex> guard(lock);
+    TORCH_CHECK(reached.erase(address), "late: this memory is not registered");
+}
+
+bool is_registered(const void* address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(lock);
+    auto at = reinterpret_cast<uintptr_t>(address);
+    auto found = reached.upper_bound(at);
+    return found != reached.begin() && at + bytes <= (--found)->first + found->second;
+}
+
 void accept() { TORCH_CHECK(!dropping, "FORCE STOP: the late device is stopped"); }
 
 void trace_waits(bool on) { tracing = on; }
@@ -185,6 +206,7 @@ std::vector<std::pair<std::string, std::string>> waits(bool forget) {
 
 struct Event::State {
     uint64_t recorded = 0, done = 0;  // under `lock`
+    std::chrono::steady_clock::time_point at;
 };
 
 void Event::record(c10::StreamId stream) {
@@ -197,6 +219,7 @@ void Event::record(c10::StreamId stream) {
     enqueue(stream, [of = state, number] {
         std::lock_guard<std::mutex> guard(lock);
         of->done = std::max(of->done, number);
+        of->at = std::chrono::steady_clock::now();
         changed.notify_all();
     });
 }
@@ -229,6 +252,12 @@ void Event::wait() const {
     host_waits([&] { return state->done >= number; });
 }
 
+double Event::milliseconds_until(const Event& end) const {
+    std::lock_guard<std::mutex> guard(lock);
+    TORCH_CHECK(state && end.state, "late: an event was not recorded");
+    return std::chrono::duration<double, std::milli>(end.state->at - state->at).count();
+}
+
 // -- what torch asks of a device --------------------------------------------------------------
 
 namespace {
@@ -252,6 +281,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     }
     void block(void* event, const c10::Stream& stream) const override {
         if (event != nullptr) static_cast<Event*>(event)->block(stream.id());
+    }
+    double elapsedTime(void* begin, void* end, const c10::DeviceIndex) const override {
+        return static_cast<Event*>(begin)->milliseconds_until(*static_cast<Event*>(end));
     }
     bool queryEvent(void* event) const override {
         return event == nullptr || static_cast<Event*>(event)->done();

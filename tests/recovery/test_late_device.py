@@ -27,14 +27,18 @@ def compiled():
     subprocess.run([sys.executable, "-c", building], cwd=ROOT, check=True)
 
 
-@pytest.mark.parametrize("kind", ["ddp", "accumulates", "metrics", "zero", "sharded", "groups"])
+KINDS = ["ddp", "accumulates", "metrics", "zero", "sharded", "groups", "batch"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_kills_at_every_point(tmp_path, reference, kind):
     result = training.taskd(
         tmp_path / "job", 2, "late_device.py", STEPS, kind, "1000", faults=KILLS
     )
     training.assert_equal(result, reference(2, "late_device.py", STEPS, kind, "1000"), 2)
     died = re.findall(r"rank (\d) \(pid \d+\) killed by SIGKILL", result.output)
-    assert died == ["1", "0", "1", "0", "1", "0"], result.output[-3000:]
+    # behind its commit of step 8 rank 0 may still be ending when rank 1 is killed in step 9
+    assert sorted(died) == ["0", "0", "0", "1", "1", "1"], result.output[-3000:]
 
 
 def test_a_device_that_is_stopped_in_the_middle_of_an_update(tmp_path, reference):
@@ -59,6 +63,21 @@ def test_a_graph_that_updates_is_refused(tmp_path, reference):
     result = training.taskd(tmp_path / "job", 2, *args)
     training.assert_equal(result, reference(2, *args), 2)
     assert "without protection: a captured CUDA graph updates parameters" in result.output
+
+
+def test_state_that_changes_before_the_update(tmp_path, reference):
+    """Its copy for the node is torn while the step is computed: it is waited for from then on."""
+    args = "late_device.py", STEPS, "encoder", "1000"
+    result = training.taskd(tmp_path / "job", 2, *args, faults=KILLS)
+    training.assert_equal(result, reference(2, *args), 2)
+    waits = "are changed before the update: from now on each attempt waits"
+    assert waits in result.log("worker-0.log")
+
+
+def test_memory_that_the_device_cannot_register(tmp_path, reference):
+    args = "late_device.py", STEPS, "ddp", "1000"
+    result = training.taskd(tmp_path / "job", 2, *args, faults=KILLS, LATE_UNREGISTERED="1")
+    training.assert_equal(result, reference(2, *args), 2)
 
 
 def test_both_ranks_die(tmp_path, reference):

@@ -133,6 +133,19 @@ def test_an_overtaken_round_is_begun_again(page):
     ]
 
 
+def test_a_replacement_that_is_interrupted_as_it_resumes_reports(page):
+    """It may see the interruption before the order to resume: then it has no position yet."""
+    replacement = rank(line := Line())
+    line.orders = repair(page, 1)
+    # it looks for interruptions between two orders
+    line.orders[-1:-1] = [lambda: setattr(page, "interruption", 2), to_rank.Interrupt(2, "a dump")]
+    assert replacement.wait_for_orders(None, Loop()) == Resumed(7, {"of": 7}, 3)
+    line.orders = repair(page, 2)[1:]
+    assert replacement.wait_for_orders(position, Loop()) == Resumed(7, {"of": 7}, 3)
+    told = [m.interruption for m in line.said if isinstance(m, from_rank.RankInterrupted)]
+    assert told == [2]
+
+
 def test_what_fails_is_told_and_the_rank_stays(page):
     class Failing(Memory):
         def restore(self, plan: Plan, loop: Loop) -> tuple[Resumed, str]:

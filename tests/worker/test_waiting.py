@@ -9,8 +9,11 @@ import torch
 
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
+from taskd.devices import Cpu
 from taskd.profiling.last_gradient import LAST
 from taskd.worker.training.waiting import Waiting
+
+CPU = Cpu(torch.device("cpu"))
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def step(model, waiting, wait=0.0):
 def test_the_wait_is_from_the_last_gradient_to_the_update(page):
     model = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)])
     model[2].bias.requires_grad_(False)
-    waiting = Waiting([model])
+    waiting = Waiting([model], CPU)
     assert hooks(model) == 7
     step(model, waiting)
     assert hooks(model) == LAST  # of the parameters whose gradients come last
@@ -51,7 +54,7 @@ def test_the_wait_is_from_the_last_gradient_to_the_update(page):
 
 
 def test_a_model_without_ddp_costs_nothing(page):
-    waiting = Waiting([])
+    waiting = Waiting([], CPU)
     waiting.clock.at = 0
     waiting.updates()
     assert page.read(0).waited_ns == 0

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -119,14 +120,21 @@ class Communicators:
             )
             store = connect()
             whole, *others = groups.present()
+            begun = self._renewals.counts()
+            used = [group for group in others if begun.get(group.handle)]
             prefix = dist.PrefixStore(f"taskd/{generation}", store)
             self._renewals.renew(whole, prefix, self.away)
             # gloo connects lazily under TORCH_GLOO_LAZY_INIT; one tiny collective makes every
             # connection before the list is fixed
             dist.all_reduce(torch.zeros(1, device=device))
-            if most := _most(others, device):
+            # ranks that are ahead, or new, have named others than the rest
+            most, named = _most(len(others), groups.named(), device)
+            groups.named(named)
+            if most:
                 _compare(others, most, self.rank, self.present)
                 self._renew_others(others, connect, generation)
+                if device.type != "cpu":
+                    _connect(others, used, most, device, self.present)
         finally:
             sockets.end()
         if not self.away:
@@ -172,11 +180,37 @@ class Communicators:
             yield
 
 
-def _most(others: list[Group], device: torch.device) -> int:
-    """The largest number of groups that a rank has beside the default one. A collective."""
-    count = torch.tensor([len(others)], dtype=torch.int64, device=device)
-    dist.all_reduce(count, dist.ReduceOp.MAX)
-    return int(count.item())
+def _most(groups: int, named: int, device: torch.device) -> tuple[int, int]:
+    """The largest numbers of any rank: of groups beside the default one, and of groups that it has
+    named. A collective."""
+    counts = torch.tensor([groups, named], dtype=torch.int64, device=device)
+    dist.all_reduce(counts, dist.ReduceOp.MAX)
+    most, named = counts.tolist()
+    return most, named
+
+
+def _connect(
+    others: list[Group],
+    used: list[Group],
+    most: int,
+    device: torch.device,
+    present: tuple[int, ...],
+) -> None:
+    """Make the connections of the groups that some rank has used: NCCL makes them in a group's
+    first collective, out of reach of an abort. A collective. `most`: see `_compare`."""
+    row = b"".join(map(_digest, used)).ljust(most * DIGEST, b"\0")
+    found = gather(torch.frombuffer(bytearray(row), dtype=torch.uint8), present).values()
+    rows = [bytes(row.tolist()) for row in found]
+    wanted = {data[i : i + DIGEST] for data in rows for i in range(0, len(data), DIGEST)}
+    # in the same order on all ranks
+    for group in sorted(others, key=lambda group: group.name):
+        if _digest(group) in wanted and any(d.type == device.type for d in _devices(group)):
+            group.handle.allreduce([torch.zeros(1, device=device)]).wait()
+
+
+def _devices(group: Group) -> list[torch.device]:
+    handle: Any = group.handle
+    return list(handle._device_types)
 
 
 def _compare(others: list[Group], most: int, rank: int, present: tuple[int, ...]) -> None:

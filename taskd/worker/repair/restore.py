@@ -44,6 +44,7 @@ class Restorer:
         self.stood_in: dict[int, int] = {}  # stand_ins when the last incident had ended
         self._clean: int | None = None  # memory was restored to this step in the current incident
         self._damaged = 0  # memory pages lost by the last report
+        self.doubted: int | None = None  # see Plan, of the last one
         self._stands = -1  # the last step reported
         # settings and random numbers have been restored from a record in the current incident
         self._rewound = False
@@ -70,6 +71,7 @@ class Restorer:
         """Put the state of the plan's step in place; also returns the checksum of the replicated
         state. Raises RuntimeError, and what collectives raise."""
         loop.restoring(plan.step)
+        self.doubted = plan.doubted
         resumed, rewound = self._restore(plan)
         loop.restored(rewound)
         # "steps below this one": a stale higher number would open a later step's gate too early

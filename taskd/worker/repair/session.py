@@ -26,7 +26,7 @@ from taskd.worker.repair import device_tasks, trials
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import Following, Restorer, for_dump
-from taskd.worker.state import fsdp2, gathering
+from taskd.worker.state import gathering
 from taskd.worker.state.memory import scratch
 
 log = logging.getLogger("taskd.worker")
@@ -126,7 +126,7 @@ class RepairSession(ProtectedRank):
         from taskd.worker.repair import dumping
 
         if self.state.split:
-            raise RuntimeError("the state of ZeroRedundancyOptimizer cannot be saved by dump")
+            raise RuntimeError("the state that ZeRO divides among ranks cannot be saved by dump")
         for_dump(self, order.step, order.stripes)
         work = Path(settings.dump_path(os.environ)) / order.name
         files = dumping.save(self.state, work, order)
@@ -189,19 +189,19 @@ class RepairSession(ProtectedRank):
         interruption = slot.interruption()
         if interruption <= self.answered or interruption <= self.built_at:
             return
-        self.answered = interruption
         if self.aborter is not None:
             # a late abort would hit the communicators that are built next
             self.aborter.wait(interruption)
-        if self._position is None:
+        if self._position is None:  # but if it may resume first, its position will be asked for
             return
+        self.answered = interruption
         at, unfit = self.restorer.report(self._position)
         self.agent.report(from_rank.RankInterrupted, interruption, at, unfit)
 
     def attempt_failed(self) -> None:
         """Clear leftovers of the failed attempt in groups and wrappers."""
         self.communicators.attempt_failed()
-        fsdp2.reset(self.state.modules.values())
+        self.state.attempt_failed()
 
     def settled(self) -> None:
         """End the incident for this rank: the restored state is its state."""

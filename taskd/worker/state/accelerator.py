@@ -16,8 +16,7 @@ import torch
 from taskd.worker.state import loading
 from taskd.worker.state.random_state import RandomState
 
-VERSIONS = ("1.15.",)  # that were tested
-_NAMES = (
+_NAMES = (  # as of 1.15
     *("_models", "_optimizers", "_schedulers", "_dataloaders", "_custom_objects"),
     *("scaler", "step", "flag_tensor", "gradient_state", "distributed_type"),
 )
@@ -35,14 +34,12 @@ def is_accelerator(value: Any) -> bool:
 
 def refusal(accelerator: Any) -> str:
     """Why this accelerator's state cannot be restored, or ""."""
-    version = importlib.metadata.version("accelerate")
-    if not version.startswith(VERSIONS):
-        return (
-            f"accelerate {version} was not tested with taskd, {VERSIONS[0]}x was: install that, or"
-            " give protect() the models, optimizers and schedulers instead of the Accelerator"
-        )
     if missing := [name for name in _NAMES if not hasattr(accelerator, name)]:
-        return f"the Accelerator has no {', '.join(missing)}"
+        version = importlib.metadata.version("accelerate")
+        return (
+            f"the Accelerator of accelerate {version} has no {', '.join(missing)}: give protect()"
+            " the models, optimizers and schedulers instead"
+        )
     if not hasattr(accelerator.gradient_state, "dataloader_references"):
         return "Accelerate's GradientState has no dataloader_references"
     kinds = {type(loader).__name__ for loader in accelerator._dataloaders}

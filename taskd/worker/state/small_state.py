@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from taskd.cython_api import attempt, frozen
 from taskd.cython_api.part import Looker, Stateful, Unasked, flags
 from taskd.worker.state import module_state, plain
-from taskd.worker.state.given import Given, UnsupportedState, parameters_of
+from taskd.worker.state.deepspeed import Engines
+from taskd.worker.state.given import Given, NotProtectable, UnsupportedState, parameters_of
 from taskd.worker.state.part import Content, Part, Values
 from taskd.worker.state.stored_attributes import into
 
@@ -59,6 +60,27 @@ def is_value(value: Any) -> bool:
 
 def is_parameter(key: Any) -> bool:
     return isinstance(key, torch.Tensor)
+
+
+class ZeroNumbers(Values):
+    """What DeepSpeed's ZeRO optimizers keep besides tensors: loss scales and flags."""
+
+    name = "(ZeRO)"
+
+    def __init__(self, engines: Engines) -> None:
+        super().__init__()
+        self._engines = engines
+
+    def value(self) -> Any:
+        if self._engines.waits():
+            raise NotProtectable(
+                "DeepSpeed's ZeRO keeps the gradients of micro batches from one step of the loop to"
+                " the next: take all micro batches of an update in one step"
+            )
+        return self._engines.numbers()
+
+    def put(self, content: Content) -> None:
+        self._engines.put(plain.decode(content.data))
 
 
 class OptimizerValues(Values):

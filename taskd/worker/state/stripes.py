@@ -5,34 +5,63 @@ Replicas are equal, so their L stripes make one whole copy. They are all ranks o
 of a replica set (replicas.py), but those that are away. A slot says which part of how many it is,
 since ranks leave. Two slots. Before a rank updates its parameters in a step it waits until all
 local stripes of that step are complete (`taskd_wait_started`), so the start of a step stays
-readable after any rank has changed it.
+readable after any rank has changed it. On a device that runs late a thread copies (publisher.py)
+while the step is computed.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from taskd.core.snapshots import STRIPES, Snapshots
 from taskd.cython_api import attempt, damage
+from taskd.cython_api import slot as slots
 from taskd.records import room
 from taskd.records.slots import Slot, SlotFile
 from taskd.records.store import stripe_path
+from taskd.worker.state.memory import sums
+from taskd.worker.state.publisher import Publisher
+
+log = logging.getLogger("taskd.worker")
 
 # bytes; one thread copies less than this before others start
 PARALLEL = 4 << 20
+# attempts in which what is copied is looked at twice, at their begin and before the update: the
+# first of a process, which wait for the copy, and one in so many
+EARLY, OFTEN = 4, 64
 PARTS = 1 << 16  # more than a node has ranks
 NONE = (-1, -1, (0, 1))  # no step is written
 
 
+class _Look(NamedTuple):
+    """At the tensors as an attempt begins. `waited`: for the copy."""
+
+    slot: int
+    versions: bytes
+    sums: torch.Tensor
+    waited: bool
+
+
 class Stripes:
     """Writes this rank's stripe and reads those of its local replicas. `absent`: the local ranks
-    that write none from the next `lay_out` on; they are away."""
+    that write none from the next `lay_out` on; they are away. `publisher`: of a device that runs
+    late."""
 
-    def __init__(self, directory: Path, local_rank: int, local_size: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        local_rank: int,
+        local_size: int,
+        publisher: Publisher | None = None,
+    ) -> None:
+        self.publisher = publisher
         self._directory, self._local_rank, self._local_size = directory, local_rank, local_size
         self.absent: frozenset[int] = frozenset()
         self._without = self.absent  # those of the present lay-out
@@ -47,6 +76,12 @@ class Stripes:
         self._part = (0, 1)  # number of how many
         self._kind, self._by_torch = _kind(*self._part), False
         self._written = [NONE] * STRIPES  # (step, length, part) by slot, of this process
+        self._memory: list[torch.Tensor] = []  # of each slot, as far as it is laid out
+        self._torn = False  # training changes the state before its updates
+        self._opening = threading.Lock()  # of the next two: steps
+        self._begun = self._copied = NONE[0]
+        self._looks = 0
+        self._looked: _Look | None = None
         self._scan()
 
     def lay_out(
@@ -57,11 +92,15 @@ class Stripes:
         has no room for the stripes of all ranks; then those written before stay, see `outdated`."""
         self._others_left |= self.absent != self._without
         self._without = self.absent
+        self.settle()
+        before = self._length
         peers = [n for n in self._local(local) if n not in self.absent]
         self._part = peers.index(self._local_rank), len(peers)
         begin, end = _bounds(_total(tensors), *self._part)
         self._length = end - begin
-        self._targets, self.ready = [], False
+        if self.publisher is not None and self._length != before:
+            self.publisher.release()
+        self._targets, self._memory, self.ready = [], [], False
         self._reserve(tensors, local, growth)
         self._pieces = attempt.Rows(_cut(tensors, begin, end))
         self._by_torch = not self._pieces.hosted or self._pieces.total > PARALLEL
@@ -69,6 +108,7 @@ class Stripes:
         sizes = [piece.numel() for piece in self._pieces.tensors]
         for slot in range(STRIPES):
             row = torch.frombuffer(self._file.buffer(slot), dtype=torch.uint8)
+            self._memory.append(row[: sum(sizes)])
             self._targets.append(list(row[: sum(sizes)].split(sizes)))
         self.ready = True
 
@@ -94,6 +134,8 @@ class Stripes:
         before, once no rank can be in such a step."""
         if any(there >= step - 1 for there in self.steps()):
             return
+        if self.publisher is not None:
+            self.publisher.release()
         self._file.clear()
         self._written = [NONE] * STRIPES
         self._scan()
@@ -111,15 +153,20 @@ class Stripes:
     def _local(self, local: Sequence[int] | None) -> Sequence[int]:
         return local or range(self._local_size)
 
-    def write(self, step: int) -> None:
-        """Copy this rank's stripe as the start of `step`."""
+    def write(self, step: int) -> bool:
+        """Copy this rank's stripe as the start of `step`. False: the publisher does, and opens the
+        gate of `step` for this rank once it has."""
+        self.settle()
         file = self._file
         if (step, self._length, self._part) in self._written:
             # a repeated attempt: the state is the same, and overwriting would leave none for a
             # moment
-            return
+            return True
+        if self.publisher is not None and self._length:
+            self._publish(self.publisher, step)
+            return False
         if step in self._slots.stripes and self._found(step):
-            return
+            return True
         slot = self._slots.stripe(step)
         self._written[slot] = NONE
         # if a page was lost during the copy, the result is not the start of the step
@@ -128,10 +175,88 @@ class Stripes:
             damaged = damage.damaged()
             torch._foreach_copy_(self._targets[slot], self._pieces.tensors)
             if damage.damaged() != damaged:
-                return
+                return True
             file.commit(slot, step, self._length, 0, _kind(*self._part))
         elif not file.write_rows(slot, step, self._pieces, self._kind):
-            return
+            return True
+        self._note(slot, step)
+        return True
+
+    def _publish(self, publisher: Publisher, step: int) -> None:
+        left = step in self._slots.stripes  # by the previous process of this rank
+        slot = self._slots.stripes.index(step) if left else self._slots.stripe(step)
+        self._written[slot] = NONE
+        versions, damaged = self._pieces.versions(), damage.damaged()
+        self._begun = self._copied = NONE[0]
+
+        def copy() -> None:
+            nonlocal left
+            left = left and self._found(step)
+            if not left:
+                self._file.begin(slot)
+                self._slots.stripes[slot] = None
+                torch._foreach_copy_(self._targets[slot], self._pieces.tensors, non_blocking=True)
+
+        def done(copied: bool) -> None:
+            # no update has been queued before the gate: what has, may have torn the copy
+            torn = self._pieces.versions() != versions
+            if copied and not (left or torn or damage.damaged() != damaged):
+                self._file.commit(slot, step, self._length, 0, _kind(*self._part))
+                self._note(slot, step)
+            if torn:
+                self._tears()
+            with self._opening:
+                self._copied = step
+                if self._begun == step:
+                    slots.started(step + 1)
+
+        early, self._looked = self._looks < EARLY, None
+        if not self._torn and (early or self._looks % OFTEN == 0):
+            self._looked = _Look(slot, versions, sums(self._pieces.tensors), early)
+        self._looks += 1
+        publisher.copy(copy, self._memory, done)
+        if self._torn or early:
+            publisher.wait()
+
+    def begun(self, step: int) -> None:
+        """The attempt of `step`, whose stripe the publisher copies, has begun: the second of the
+        two opens the gate."""
+        with self._opening:
+            self._begun = step
+            if self._copied == step:
+                slots.started(step + 1)
+
+    def look(self) -> Callable[[], None] | None:
+        """Before the first update of some attempts: queue a second look at what has been copied.
+        Call the result once the device has come past it; None: there is nothing to do."""
+        if self._looked is None:
+            return None
+        was, self._looked = self._looked, None
+        after, moved = sums(self._pieces.tensors), self._pieces.versions() != was.versions
+
+        def compare() -> None:
+            # writes through .data count no version
+            if not moved and torch.equal(was.sums, after):
+                return
+            self._tears()
+            if not was.waited:
+                self.settle()
+                self._file.begin(was.slot)
+                self._written[was.slot] = NONE
+                self._slots.stripes[was.slot] = None
+
+        return compare
+
+    def _tears(self) -> None:
+        if not self._torn:
+            self._torn = True
+            log.info(
+                "parameters or optimizer state are changed before the update: from now on each"
+                " attempt waits for the copy of them"
+            )
+
+    def _note(self, slot: int, step: int) -> None:
+        """The stripe of `step` is whole."""
         self._written[slot] = (step, self._length, self._part)
         self._slots.stripes[slot] = step
         if self._others_left:
@@ -166,6 +291,10 @@ class Stripes:
         for slot in self._file.valid():
             self._slots.stripes[slot.index] = slot.step
 
+    def settle(self) -> None:
+        if self.publisher is not None:
+            self.publisher.wait()
+
     def _torch_copies(self) -> bool:
         """Whether torch copies: from another device, or with several threads if that pays."""
         return not self._pieces.hosted or torch.get_num_threads() > 1
@@ -176,6 +305,7 @@ class Stripes:
         return self._length
 
     def steps(self) -> frozenset[int]:
+        self.settle()
         return frozenset(s.step for s in self._file.valid())
 
     def regions(self) -> list[tuple[int, int]]:
@@ -192,6 +322,7 @@ class Stripes:
         return [row for targets in self._targets for row in targets]
 
     def forget_after(self, step: int) -> None:
+        self.settle()
         for slot in self._file.valid():
             if slot.step > step:
                 self._file.begin(slot.index)
@@ -201,6 +332,8 @@ class Stripes:
     def forget_lost(self, begin: int, end: int) -> None:
         """Invalidate the slots that include the lost bytes [begin, end) of this process's
         memory."""
+        if self.publisher is not None:
+            self.publisher.release()  # another page is there
         for slot, (at, size) in enumerate(self.regions()):
             if begin < at + size and at < end:
                 self._file.begin(slot)

@@ -22,7 +22,8 @@ from taskd.worker.elastic.standing import REMEDY
 from taskd.worker.elastic.watching import Watch
 from taskd.worker.repair.session import RepairSession
 from taskd.worker.repair.verify import Forward
-from taskd.worker.state.given import UNSUPPORTED, WouldDiverge
+from taskd.worker.state.given import UNSUPPORTED, Unwanted, WouldDiverge, unwanted
+from taskd.worker.state.wrappers import is_built
 from taskd.worker.training import graphs
 from taskd.worker.training.agreement import OF_OTHERS, Agreement
 from taskd.worker.training.attempt import Ending, Interrupted
@@ -31,7 +32,6 @@ from taskd.worker.training.queued import Queued
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.suspicion import Suspicion
 from taskd.worker.training.trigger import Trigger
-from taskd.worker.training.waiting import Waiting
 
 
 class Attempts:
@@ -52,9 +52,8 @@ class Attempts:
         self.alone = ""
         self.cut: int | None = None
         self.begun, self.updating = Trigger(), Trigger()
-        self._updates = 0  # optimizer steps in this attempt
+        self._updates = self._collectives = 0  # of this attempt; begun before it
         self._stamp = 0  # marks allocations; odd inside an attempt
-        self._collectives = 0  # number begun before this attempt
         self._plan: Plan | None = None  # of a repair whose first forward will be compared
         self._forward: Forward | None = None
         self._resumed_at = -1  # where the last repair resumed
@@ -62,13 +61,12 @@ class Attempts:
         self.profile: Profile | None = None  # once it has been switched on
         self.inelastic = Inelastic(session)
         self.watch = Watch(session.state, self._seen)
-        self._waiting = Waiting(session.state.ddps)
         self._queued = Queued(session)
         self._closures: list[torch.optim.Optimizer] = []  # whose updates have called one
-        for optimizer in session.state.optimizers.values():
+        for optimizer in filter(is_built, session.state.optimizers.values()):
             optimizer.register_step_pre_hook(self._before_update)
         if session.device.runs_late:
-            graphs.watch(session.state, self.updates_by_graph)
+            graphs.watch(session, self.updates_by_graph)
 
     @property
     def updated(self) -> bool:
@@ -112,9 +110,8 @@ class Attempts:
         groups = session.communicators
         given = groups.generation, not (self.alone or groups.away), self._cursor.pass_number
         self._collectives, counts = groups.counts.begin(step, *given)
-        self._waiting.clock.at = 0
-        self.open, self._gated, self._updates = True, False, 0
-        self.shared = False
+        self._queued.waiting.clock.at = 0
+        self.open, self._gated, self.shared, self._updates = True, False, False, 0
         if session.stand_ins:
             session.standing.begin(step, before, self.loads)
         if self.watch.installed:
@@ -122,13 +119,15 @@ class Attempts:
         else:
             self.watch.begun = True
         try:
-            slot.begun(step, session.built_at, counts)
+            slot.begun(step, session.built_at, counts, not self._recorder.publishing)
         except slot.Uneven as uneven:
             try:
                 self._agreement.uneven(uneven, step)
             except WouldDiverge as refused:
                 self.refused(refused)
                 raise
+        if self._recorder.publishing and session.stripes is not None:
+            session.stripes.begun(step)
         if slot.pauses(step):  # too late from now on
             session.agent.report(from_rank.RankPassed, step)
         # with ranks away, what a forward computes may be another rank's share
@@ -247,8 +246,8 @@ class Attempts:
 
     def refused(self, error: RuntimeError) -> None:
         """End the job with the reason: continuing would give other numbers."""
-        text = str(error)[:2000]
-        self._session.agent.report(from_rank.RankRaised, self.step, text, refused=True)
+        told = str(error)[:2000], True, isinstance(error, Unwanted)
+        self._session.agent.report(from_rank.RankRaised, self.step, *told)
         self.abandoned = True
 
     def recorder_waits(self, step: int, kind: int) -> bool:
@@ -285,10 +284,11 @@ class Attempts:
             self._session.agent.report(from_rank.NotProtected, self.step, self.alone)
 
     def _check_whole(self, why: str) -> None:
+        if (error := unwanted(why)) is not None:
+            self.refused(error)
+            raise error
         if self._session.standing.shrunk:
-            raise RuntimeError(
-                f"this job trains without some of its ranks, which it cannot do unprotected: {why}"
-            )
+            raise RuntimeError(f"the job trains without some ranks, which it cannot do so: {why}")
 
     def _close(self) -> None:
         """Mark the attempt's body as over, however it ended."""
@@ -312,7 +312,7 @@ class Attempts:
         """Optimizer hook: wait until the start of the step is safe on the node."""
         if not self.open:
             return
-        self._waiting.updates()
+        self._queued.updates()
         closure = (args[1] if len(args) > 1 else keywords.get("closure")) is not None
         session = self._session
         if session.standing.mine:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from taskd.worker.state.training_state import TrainingState
+from taskd.worker.repair.session import RepairSession
 
 REFUSED = (
     "a captured CUDA graph updates parameters or optimizer state, or was captured before protect():"
@@ -19,10 +19,11 @@ REFUSED = (
 WRITES = "_taskd_writes"  # of a graph: its capture has written to protected tensors
 
 
-def watch(state: TrainingState, updates: Callable[[], None]) -> None:
+def watch(session: RepairSession, updates: Callable[[], None]) -> None:
     """From now on call `updates` before each replay of a graph whose capture has written to
     parameters or optimizer state, and count the replay as a change of all of them. Idempotent."""
     kind: Any = torch.cuda.CUDAGraph
+    state = session.state
     if getattr(kind, "_taskd_watched", False):
         return
     kind._taskd_watched = True
@@ -31,6 +32,8 @@ def watch(state: TrainingState, updates: Callable[[], None]) -> None:
 
     @functools.wraps(begin)
     def capture_begin(graph: Any, *arguments: Any, **more: Any) -> Any:
+        if session.stripes is not None:
+            session.stripes.settle()  # what its thread calls would end up in the capture
         before[id(graph)] = state.versions()
         return begin(graph, *arguments, **more)
 

@@ -193,7 +193,7 @@ class Loop:
         while step in self.batches:
             yield self.batches.pop(step)
             step += 1
-        yield from iterator
+        yield from loading.rest(iterator)
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -337,8 +337,7 @@ class Loop:
             elif resumed.kind != PASS_END and self.rejoin.target == NOWHERE:
                 # this process cannot go back; the coordinator replaces it with one that can
                 raise RuntimeError(
-                    f"step {resumed.step} must be repeated, but its loop was left with break before"
-                    " all ranks had committed it"
+                    f"step {resumed.step} must be repeated, but this process has left its pass"
                 )
         self.recorder.taken_back(resumed.step, entry)
         self._carried.repaired()

@@ -29,6 +29,8 @@ def of(
     other rank could stand in for one of this job."""
     step = attempts.step
     final, provisional = session.entries.steps()
+    if not attempts.updated:
+        recorder.compare_with_end(step)
     found = survey(
         damage.damages(),
         session.restorer.accepted,
@@ -68,6 +70,7 @@ def of(
             session.state.replicas.of,
             inelastic=inelastic,
             members=Spans.of(session.state.replicas.members or ()),
+            changed=frozenset(recorder.changed),
         ),
         found.unfit or unfit or session.communicators.spent,
     )

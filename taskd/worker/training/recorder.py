@@ -71,12 +71,15 @@ class Recorder:
         # step, and the old values of what code between the last commit and it has changed
         self._committed = (-1, b"")
         self.drifted: set[int] = set()
+        self.changed: set[int] = set()  # steps before which code behind a pass has changed it:
+        self._ended = -1, b"", 0  # the replicated state at a pass's end: step, versions, mark
         self._structure = b""
         self._noted: tuple[int, bytes, int] = -1, b"", 0  # see `note_memory`
         self._last: Taken | None = None  # what was recorded at the last commit
         self._commits = 0
         self._unrecorded = False  # there was no room for the newest record
         self.refused = ""  # why nothing is recorded any more
+        self.publishing = False  # this attempt's stripe is still copied; see Stripes.write
         session.gradients.watch(session.state.parameters())
 
     # -- when --------------------------------------------------------------------------------------
@@ -92,6 +95,7 @@ class Recorder:
         generators' states around the fetch of its batch, equal if there is none."""
         session, pace, began = self._session, self.pace, time.monotonic()
         state = session.state
+        self.publishing = False
         if not self._draws.idle:
             self._draws.attempt_begins(step, pace.oldest(step))
         if self.refused:
@@ -101,6 +105,7 @@ class Recorder:
         if damage.spoiled():
             return False
         last = self._last
+        self.compare_with_end(step)
         unchanged = last is not None and same(taken, last)
         if last is not None and not unchanged:
             self.drifted = drifting(self.drifted, step)
@@ -122,7 +127,7 @@ class Recorder:
         state.parts.let_go()
         stripes = session.stripes if whole else None
         if stripes is not None and (stripes.ready or memory.stripes_fit(session, step)):
-            stripes.write(step)
+            self.publishing = not stripes.write(step)
         if damage.spoiled() or not session.copies.wait(session.built_at):
             return False
         if whole:
@@ -183,6 +188,19 @@ class Recorder:
                 if self._cursor.calls:
                     self._note_values(step, self._last)
             self.keep_entry(step, kind, self._entry(step, kind, taken))
+        if kind == PASS_END:
+            self._note_end(step, taken.mark)
+
+    def _note_end(self, step: int, mark: int) -> None:
+        self._ended = step, self._session.state.replicated_rows.versions(), mark
+
+    def compare_with_end(self, step: int) -> None:
+        """What the script does behind a pass, which has ended before `step`, may change replicated
+        state: a replacement whose record is from there, and that does it again, must not be given
+        the result."""
+        rows = self._session.state.replicated_rows
+        if self._ended[0] == step and self._ended != (step, rows.versions(), rows.mark(step)):
+            self.changed = drifting(self.changed, step)
 
     def end_pass(self) -> None:
         """Do not count changes by the script before the next pass as drift."""
@@ -204,7 +222,10 @@ class Recorder:
         self._session.gradients.watch(self._session.state.parameters())
         memory.lay_out(self._session)
         self.note_memory(step)
+        if self._ended[0] == step and step not in self.changed:
+            self._note_end(step, self._noted[2])
         self.drifted = {s for s in self.drifted if s < step}
+        self.changed = {s for s in self.changed if s < step}
 
     # -- what --------------------------------------------------------------------------------------
 

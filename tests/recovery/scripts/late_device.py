@@ -6,7 +6,8 @@ KIND: ddp; accumulates: over two attempts; zero: an optimizer whose ranks send w
 updated; metrics: objects gathered, and a sum over the ranks behind the update, from which the next
 step computes; sharded: FSDP2; groups: a collective of another group, before and behind the
 gradients'; graphs: the update is captured once, and replayed; forming: DDP's constructor still
-sends the first rank's parameters when the job forms.
+sends the first rank's parameters when the job forms; encoder: before each update a second network
+follows the first one, as a momentum encoder does; batch: the step changes its batch in place.
 """
 
 import sys
@@ -18,6 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader
 
 import taskd
 
@@ -50,12 +52,18 @@ elif kind == "graphs":
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 else:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+second = torch.nn.Linear(32, 2).to("late").requires_grad_(False)
 torch.manual_seed(50 + rank)
-job = taskd.protect(model=model, optimizer=optimizer)
+if kind == "encoder":
+    job = taskd.protect(model=model, optimizer=optimizer, second=second)
+else:
+    job = taskd.protect(model=model, optimizer=optimizer)
 device.set_delay(int(sys.argv[4]) if len(sys.argv) > 4 else 500)
 mean = torch.zeros(1, device="late")
 side = dist.new_group() if kind == "groups" else None
 graph = None
+data = torch.randn(8 * steps, 32, generator=torch.Generator().manual_seed(rank))
+loader = DataLoader(data, 8, collate_fn=lambda rows: torch.stack(rows).to("late"))
 
 
 def update() -> None:
@@ -72,13 +80,21 @@ def update() -> None:
 
 
 with record.Record(out, rank) as log:
-    for attempt in job.steps(steps):
-        with attempt as step:
+    for attempt in job.batches(loader) if kind == "batch" else job.steps(steps):
+        step = attempt.step
+        with attempt as given:
             fault.at("begin", step)
             if kind == "graphs":
                 optimizer.zero_grad(set_to_none=False)
-            x = torch.randn(8, 32).to("late") + mean
+            if kind == "batch":  # that the loader has put on the device
+                x = given[1].mul_(0.5).add_(mean)
+            else:
+                x = torch.randn(8, 32).to("late") + mean
             loss = model(x).square().mean()
+            if kind == "encoder":
+                with torch.no_grad():
+                    second.weight.mul_(0.9).add_(net[-1].weight, alpha=0.1)
+                loss = loss + 0.1 * (model(x) * second(x)).mean()
             if kind == "groups":
                 dist.all_reduce(mean, group=side)
             fault.at("forward", step)
