@@ -23,11 +23,6 @@ log = logging.getLogger("taskd.agent")
 ANSWERS = 1.0  # seconds; a reachable machine answers or refuses in a round trip
 
 
-# exit statuses of launchers: EX_TEMPFAIL of sysexits.h, "try again later"; and what NVRx's launcher
-# returns where another start is pointless
-STATUS: dict[to_agent.Ending, int] = {"failed": 1, "saved": 75, "hopeless": 93}
-
-
 def supervise(
     address: Callable[[], Address], node: int | str, nodes: int, unprotected: bool = False
 ) -> Supervisor:
@@ -55,7 +50,9 @@ def status(ending: to_agent.Ending, moved: bool) -> int:
     """A launcher's exit status. `moved`: the job goes on without its node, where nothing had
     failed. Ascend Operator takes any other status than 0 of a worker's pod for the job's failure;
     elsewhere what is not 0 has the node's place filled again."""
-    return 0 if moved and settings.in_operators_pod(os.environ) else STATUS[ending]
+    if moved and settings.in_operators_pod(os.environ):
+        return 0
+    return settings.status_of(ending, os.environ)
 
 
 def stay(node: int, moved: bool) -> None:

@@ -14,6 +14,9 @@ from typing import Any
 TESTED = "2.13.0"
 OLDEST = "2.7.1"  # of those that pass `make test-torch`: docs/compatibility.md
 
+# those of docs/compatibility.md that are protected, without their last number
+TRIED = tuple(f"2.{minor}" for minor in range(6, 16))
+
 # module -> what taskd replaces in it or calls
 LAUNCHER = {
     "torch.distributed.argparse_util": ("env",),
@@ -66,6 +69,11 @@ def refusal() -> str | None:
             f" it. taskd is tested with torch {TESTED}; install that, or another from {OLDEST} on"
         )
     return None
+
+
+def untried(version: str) -> bool:
+    """Whether no test of taskd has run with a torch of this version."""
+    return ".".join(version.partition("+")[0].split(".")[:2]) not in TRIED
 
 
 def lacking() -> list[str]:

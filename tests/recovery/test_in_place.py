@@ -118,7 +118,14 @@ def test_five_ranks(tmp_path, reference):
 def test_records_at_some_steps_where_every_rank_has_all_state(tmp_path, reference):
     """A rank that is interrupted between two records repeats its step from what its process
     remembers; one that is killed brings all back to the last step that is recorded."""
-    faults = "1:23:forward:cut,2:37:forward:kill,0:48:backward:cut,1:59:tail:kill"
+    faults = ",".join(
+        [
+            "1:23:forward:late-cut",
+            "2:37:forward:late-kill",
+            "0:48:backward:late-cut",
+            "1:59:tail:late-kill",
+        ]
+    )
     result = training.taskd(
         tmp_path / "job", 4, "mlp.py", STEPS, faults=faults, TASKD_SNAPSHOT_STEPS="5"
     )

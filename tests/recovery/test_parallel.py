@@ -4,6 +4,7 @@ points of a step, and the curve is that of an undisturbed run, bit for bit."""
 from __future__ import annotations
 
 import pytest
+import torch
 import training
 
 # a rank dies in the forward, the backward, after the update, between two steps; connections are cut
@@ -19,7 +20,7 @@ FAULTS = (
 )
 # the script has more: reshard_after_forward off, mixed precision, full sharding alone, GPipe,
 # tensor parallel alone
-KINDS = ("hsdp", "pp", *training.long("subgroups", "fsdp-accumulate", "tpdp"))
+KINDS = ("hsdp", "pp", "fsdp-accumulate", *training.long("subgroups", "tpdp"))
 # and this one: the other schedules with several stages a rank, pipelines with DDP or FSDP2 alone,
 # sequence parallelism, CPU offload, other static graphs, post-local SGD
 WAYS = ("zero", *training.long("static-uneven", "pp-interleaved", "cube", "powersgd"))
@@ -70,3 +71,12 @@ def test_processes_whose_groups_have_no_room_are_replaced(tmp_path, reference):
     training.assert_equal(result, reference(4, "mlp.py", "20"), 4)
     assert "its process groups have no room for further communicators" in result.log("manager.log")
     assert {i["strategy"] for i in result.incidents} == {"retry", "recover-in-place"}
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="gloo cannot be divided before torch 2.15")
+def test_groups_that_are_divided(tmp_path, reference):
+    """Before training, and in a step, also of groups that a repair has renewed. In step 3 a rank
+    dies while another is a step behind: the others divide the groups of that step again."""
+    faults = "2:2:divided:nap1,1:3:begin:kill,2:6:backward:kill,1:8:begin:cut"
+    result = training.taskd(tmp_path / "job", 4, "splits.py", faults=faults)
+    training.assert_equal(result, reference(4, "splits.py"), 4)

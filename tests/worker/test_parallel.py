@@ -45,12 +45,13 @@ def test_this_torch_has_what_fsdp2_is_reset_by():
 
 
 def test_a_torch_without_these_names_is_named(monkeypatch):
-    monkeypatch.setattr(fsdp2, "GROUP", (*fsdp2.GROUP, "_no_such_name"))
+    for names in ("GROUP", "GROUP_BY_TORCH"):  # of one torch and of a later one
+        monkeypatch.setattr(fsdp2, names, (*getattr(fsdp2, names), "_no_such_name"))
     why = unsupported.reason([net()])
     assert "lacks FSDPParamGroup._no_such_name" in why and torch.__version__ in why
 
 
-@pytest.mark.parametrize("failure", ["forward", "backward", "between"])
+@pytest.mark.parametrize("failure", ["forward", "backward", "between", "accumulating"])
 def test_a_failed_step_leaves_nothing_behind(failure):
     """The same numbers follow as without it."""
 
@@ -72,6 +73,12 @@ def test_a_failed_step_leaves_nothing_behind(failure):
 
 
 def attempt(model: nn.Module, failure: str) -> None:
+    if failure == "accumulating":  # its gradient would wait for the next backward's
+        model.set_requires_gradient_sync(False)
+        model(torch.ones(2, 4)).sum().backward()
+        model.set_requires_gradient_sync(True)
+        return
+
     class Failure(Exception):
         pass
 

@@ -43,20 +43,31 @@ def test_known_wrappers_are_opened(optimizer, known):
 def test_a_wrapper_that_nobody_knows_is_refused_by_name(net, optimizer):
     wrapper = of("lab.tricks", "BigOptimizer", inner=optimizer)
     with pytest.raises(
-        UnsupportedState,
-        match=(
-            r"protect\(optimizer=...\): lab.tricks.BigOptimizer is not built like a torch optimizer"
-        ),
+        NotProtectable, match="optimizer: lab.tricks.BigOptimizer is not built like a torch"
     ):
         TrainingState({"model": net, "optimizer": wrapper})
 
+    class Engine:  # which is no optimizer
+        param_groups = optimizer.param_groups
+
+        def __init__(self) -> None:
+            self.inner = optimizer
+
+        def step(self) -> None:
+            pass
+
+    with pytest.raises(TypeError, match="wraps an optimizer .its attribute inner. and is none"):
+        unwrap(Engine())
+
+
+def test_an_optimizer_around_others_is_protected_with_them(net, optimizer):
     class Lookahead(torch.optim.SGD):
         pass
 
     wrapping = Lookahead(net.parameters(), lr=0.1)
-    wrapping.inner = optimizer
-    with pytest.raises(TypeError, match="wraps an optimizer .its attribute inner."):
-        unwrap(wrapping)
+    wrapping.inner, wrapping.more = optimizer, [torch.optim.Adam(net.parameters())]
+    state = TrainingState({"model": net, "given": wrapping, "too": optimizer})
+    assert list(state.optimizers) == ["given", "given.inner", "given.more[0]"]
 
 
 def test_ordinary_things_are_what_they_are(net, optimizer):

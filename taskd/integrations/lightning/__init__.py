@@ -28,6 +28,7 @@ from lightning.pytorch.trainer import call
 
 import taskd
 from taskd import settings
+from taskd.integrations import bodies
 from taskd.integrations.lightning import files
 from taskd.integrations.lightning.fit import Fit
 from taskd.integrations.lightning.state import flags, put_flags
@@ -37,6 +38,12 @@ from taskd.worker.state.given import Refused
 log = logging.getLogger("taskd.worker")
 
 VERSIONS = ("2.6",)  # whose loops were compared with what stands here
+# what fit.py says again of 2.6.6
+_SAID = {
+    "_FitLoop.run": "76955c49685d6723",
+    "_FitLoop.advance": "a213a85b16e58fd7",
+    "_TrainingEpochLoop.run": "c7dd83c5a1b6547b",
+}
 
 
 class Protect(Callback):  # type: ignore[misc]
@@ -113,11 +120,6 @@ if _setup is not None:
 def missing(trainer: Trainer) -> str:
     """Why the loops of this Lightning are not run here, or ""."""
     version = importlib.metadata.version("lightning")
-    if not version.startswith(tuple(f"{v}." for v in VERSIONS)):
-        return (
-            f"Lightning {version} has not been tried; taskd's callback knows"
-            f" {', '.join(f'{v}.x' for v in VERSIONS)}"
-        )
     fit, epoch, fetcher = trainer.fit_loop, trainer.fit_loop.epoch_loop, fetchers._DataFetcher
     names: list[tuple[Any, str]] = [
         *((fit, n) for n in ("setup_data", "skip", "reset", "on_run_start", "on_advance_start")),
@@ -138,7 +140,11 @@ def missing(trainer: Trainer) -> str:
     lacking = [n for o, n in names if n not in dir(o)]  # hasattr() would ask properties
     if lacking:
         return f"Lightning {version} has no {', '.join(lacking)}, which taskd's callback uses"
-    return ""
+    if version.startswith(tuple(f"{v}." for v in VERSIONS)):
+        return ""
+    loops = {"_FitLoop": type(fit), "_TrainingEpochLoop": type(epoch)}
+    said = {name: getattr(loops[name.split(".")[0]], name.split(".")[1]) for name in _SAID}
+    return bodies.changed("Lightning", version, _SAID, said)
 
 
 def refusal(trainer: Trainer) -> str:

@@ -7,7 +7,15 @@ import inspect
 import transformers
 from transformers import Trainer
 
-VERSIONS = ("5.24.",)  # whose _run_epoch was compared with what stands in transformers.py
+from taskd.integrations import bodies
+
+VERSIONS = ("5.24.",)  # whose _run_epoch was compared with what stands in this package
+# what the package says again, or whose parts it replaces, of 5.24.0
+_SAID = {
+    "_run_epoch": "2f92e62d8116508a",
+    "_inner_training_loop": "27ec48e58ac8f01e",
+    "_finalize_training": "e3c9752baf77c461",
+}
 
 # methods of Trainer that are used or replaced, with their parameters
 _METHODS = {
@@ -37,8 +45,6 @@ _OURS = ("_run_epoch", "_inner_training_loop")
 def missing(trainer: Trainer) -> str:
     """Why this transformers is not known here, or ""."""
     version = transformers.__version__
-    if not version.startswith(VERSIONS):
-        return f"transformers {version} was not tested with taskd, {VERSIONS[0]}x was: install that"
     for name, parameters in _METHODS.items():
         method = getattr(Trainer, name, None)
         there = " ".join(list(inspect.signature(method).parameters)[1:]) if method else None
@@ -47,7 +53,10 @@ def missing(trainer: Trainer) -> str:
     for name in _OURS:
         if getattr(type(trainer), name) is not getattr(Trainer, name):
             return f"{type(trainer).__name__} has a {name} of its own: override training_step"
-    return ""
+    if version.startswith(VERSIONS):
+        return ""
+    said = {name: getattr(Trainer, name) for name in _SAID}
+    return bodies.changed("transformers", version, _SAID, said)
 
 
 def refusal(trainer: Trainer) -> str:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from taskd import settings
-from taskd.worker.communication import group_tables, shrunk
+from taskd.worker.communication import group_tables, shrunk, splitting
 from taskd.worker.communication.fake_groups import FAKE
 from taskd.worker.communication.group_tables import Dropped
 
@@ -135,6 +135,12 @@ def _unrenewable(group: Group) -> str | None:
 # -- new backends ----------------------------------------------------------------------------------
 
 
+def named(least: int = 0) -> int:
+    """How many groups torch has named, and calls the next one by: from now on at least so many."""
+    c10d._world.group_count = max(c10d._world.group_count, least)
+    return int(c10d._world.group_count)
+
+
 class Renewals:
     """Puts new backends into groups. One for each process."""
 
@@ -146,6 +152,7 @@ class Renewals:
         self._current: dict[dist.ProcessGroup, list[Any]] = {}  # the backends in use
         self._made = c10d._world.group_count  # how many groups torch had named, at `counts`
         self._kept: set[dist.ProcessGroup] = set()
+        self._sized: set[dist.ProcessGroup] = set()  # see `_keep_size`
         self.dropped = Dropped()
         self._devices: list[Any] = []  # gloo's, which have a thread and a listening socket each
 
@@ -220,6 +227,26 @@ class Renewals:
             # exit, where a collective that never ends would hang it. So it is never called.
             self._kept.add(handle)
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(handle))
+        self._keep_size(group, next(iter(types.values())))
+        if [*made] == ["gloo"]:
+            splitting.note(handle)
+
+    def _keep_size(self, group: Group, newest: Any) -> None:
+        """The group's own rank and size, whoever is away: from torch 2.15 on they are those of its
+        default backend, if it has one."""
+        handle: Any = group.handle
+        try:
+            handle.size()
+        except RuntimeError:  # a part of a stand-in, whose default backend is gone
+            handle._set_default_backend(newest)
+        if handle.size() != len(group.ranks):
+            handle._set_default_backend(dist.ProcessGroup.BackendType.UNDEFINED)
+            self._sized.add(handle)
+        elif handle in self._sized and handle._get_backend(handle._device_types[0]).size() == len(
+            group.ranks
+        ):
+            handle._set_default_backend(newest)
+            self._sized.discard(handle)
 
     def _release(self, group: Group, names: list[str]) -> bool:
         """Make the group drop its backends if they are gloo's: others' destructors may do more than
@@ -360,6 +387,7 @@ def watch(around: Callable[[], Any]) -> None:
     if _watched:
         return
     _watched = True
+    splitting.install(around)
     original = c10d._new_process_group_helper
 
     def made(*arguments: Any, **more: Any) -> Any:

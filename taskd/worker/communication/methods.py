@@ -26,6 +26,8 @@ FILLING = (
     "alltoall_base",
     "broadcast",
     "gather",
+    "gather_into_tensor",
+    "gather_single",
     "recv",
     "recv_anysource",
     "reduce",
@@ -88,6 +90,7 @@ def _show(holder: Any, name: str, method: _Method) -> None:
 
 
 # what runs nearest to torch comes first
+RENEWED = Layer(-1)  # splitting.py
 IN_SHRUNK_GROUPS = Layer(0)  # shrunk.py
 IN_SET_UP = Layer(1)  # set_up/interception.py
 COUNTED = Layer(2)  # counts.py; those of elastic/ are nearer to the script

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from taskd.worker.state import plain
+
 PACKAGE = "torch.distributed.pipelining"
 # whether the stages have learned: forward and backward; before torch 2.10 both in one
 SINGLE = (("_stage_forward_initialized", "_stage_backward_initialized"), ("_stage_initialized",))
@@ -29,6 +31,14 @@ SCHEDULE = ("_internal_losses", "_has_backward")
 # of schedules that are lists of actions; all are containers. Before torch 2.10 variables of a
 # function, which end with it
 RUNTIME = ("fwd_recv_ops", "bwd_recv_ops", "unshard_ops", "unsharded_stages", "backward_counter")
+# from torch 2.15 on: sets of a schedule; whether it has met the others' stages; whether a stage has
+# a group for each neighbor, made in the first step; what it waits for as its states are cleared;
+# its buffers, by microbatch, each made for a receive and kept until that is over
+DEFERRED, MANUAL = "_deferred_stages", "set_manual_backward_finalization"
+REDUCED = (DEFERRED, "_finalized_stages")
+MET, BY_EDGE = "_p2p_initialized", "p2p_per_edge"
+REDUCTION = "_gradient_reduction_handle"
+RECEIVES, TAKEN = ("args_recv_info", "grad_recv_info"), "take_buffer"
 STAGE = ("bwd_cache", "backward_state", "dw_runner")
 # before torch 2.12 a stage infers no shapes while it has these, and never if they were given to it
 SHAPES = ("inputs_meta", "_outputs_meta")
@@ -74,7 +84,7 @@ class Pipelines:
                 missing.append(f"{type(schedule).__name__}._stage")
             for stage in _stages(schedule):
                 shapes = () if hasattr(schedule, LEARN) else SHAPES
-                for name in (*STAGE, *shapes):
+                for name in (*STAGE, *RECEIVES, *shapes):
                     if not hasattr(stage, name):
                         missing.append(f"PipelineStage.{name}")
         return sorted(set(missing))
@@ -83,7 +93,16 @@ class Pipelines:
         """Whether a step before this object was made hides which shapes were given."""
         return any(not hasattr(s, LEARN) and self._learnt(s)[0] for s in self._living())
 
+    def makes_groups(self) -> bool:
+        """Whether the first step makes process groups, where a replacement would be alone."""
+        stages = (stage for schedule in self._living() for stage in _stages(schedule))
+        return any(getattr(stage, BY_EDGE, False) for stage in stages)
+
     def state_dict(self) -> list[Learnt]:
+        if any(getattr(schedule, DEFERRED, ()) for schedule in self._living()):
+            raise plain.Unrecordable(
+                "a pipeline's gradients that wait for a later call (finalize_gradients=False)"
+            )
         return [self._learnt(schedule) for schedule in self._living()]
 
     def load_state_dict(self, learnt: list[Learnt]) -> None:
@@ -101,13 +120,20 @@ class Pipelines:
         for schedule in self._living():
             self._before[schedule] = self._learnt(schedule)
             schedule._internal_losses.clear()
-            for name in RUNTIME:
+            for name in (*RUNTIME, *REDUCED):
                 if hasattr(schedule, name):
                     getattr(schedule, name).clear()
-            for name in _flags(schedule):
+            met = (MET,) if hasattr(schedule, MET) else ()
+            for name in (*_flags(schedule), *met):
                 setattr(schedule, name, False)
             for stage in _stages(schedule):
+                if getattr(stage, REDUCTION, None) is not None:  # its collective has been ended
+                    setattr(stage, REDUCTION, None)
+                if hasattr(stage.submod, MANUAL):  # as before a forward
+                    getattr(stage.submod, MANUAL)(False)
                 stage.clear_runtime_states()
+                for received in _received(stage):
+                    received.buffer = None
                 for name in STAGE:
                     getattr(stage, name).clear()
                 for name in SYNC:
@@ -138,6 +164,12 @@ class Pipelines:
 
     def _living(self) -> list[Any]:
         return [s for s in (ref() for ref in self._schedules) if s is not None]
+
+
+def _received(stage: Any) -> list[Any]:
+    """What a stage may have begun to receive, where its buffers are made for that."""
+    each = (i for name in RECEIVES for found in getattr(stage, name).values() for i in found)
+    return [info for info in each if hasattr(info, TAKEN)]
 
 
 def _flags(schedule: Any) -> tuple[str, ...]:

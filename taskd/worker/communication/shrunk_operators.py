@@ -32,6 +32,7 @@ REFUSED = {
     "alltoall_": "all_to_all",
     "alltoall_base_": "all_to_all_single",
     "gather_": "gather",
+    "gather_into_tensor_": "gather_single",
     # its errors name ranks by the backend's numbers
     "monitored_barrier_": "monitored_barrier",
     # whom it has received from is the backend's number

@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 PACKAGE = "torch.distributed.fsdp._fully_shard"
+RESET = "reset_iter_state"  # of the root's module; seen in torch 2.13 and 2.15
+BY_TORCH = ("_is_root", "_comm_ctx")
+GROUP_BY_TORCH = ("_all_gather_result", "fsdp_params")
 STATE = ("_training_state", "_state_ctx", "_comm_ctx")
+ACCUMULATED = "unsharded_accumulated_grad"
 GROUPS = ("_fsdp_param_groups", "_fsdp_param_group")  # a list; before torch 2.12 one or None
 CONTEXT = ("iter_forward_root", "post_backward_final_callback_queued", "is_last_backward")
 COMMUNICATION = ("all_gather_state", "post_forward_order")
@@ -33,6 +37,12 @@ GROUP = (
 def lacking(modules: Iterable[torch.nn.Module]) -> list[str]:
     """What this torch lacks for the FSDP2 modules among `modules` to be reset."""
     missing: list[str] = []
+    if any(hasattr(module, RESET) for module in _fsdp(modules)):
+        for state in _states(modules):
+            missing += _without("FSDPState", state, BY_TORCH)
+            for group in _groups(state):
+                missing += _without("FSDPParamGroup", group, GROUP_BY_TORCH)
+        return sorted(set(missing))
     for state in _states(modules):
         missing += _without("FSDPState", state, STATE)
         if not any(hasattr(state, name) for name in GROUPS):
@@ -47,7 +57,7 @@ def lacking(modules: Iterable[torch.nn.Module]) -> list[str]:
         for group in _groups(state):
             missing += _without("FSDPParamGroup", group, (*GROUP, "_to_sharded"))
             for parameter in getattr(group, "fsdp_params", ()):
-                names = ("unsharded_accumulated_grad", "sharded_param")
+                names = (ACCUMULATED, "sharded_param")
                 missing += _without("FSDPParam", parameter, names)
     return sorted(set(missing))
 
@@ -58,6 +68,10 @@ def _without(kind: str, owner: Any, names: Iterable[str]) -> list[str]:
 
 def reset(modules: Iterable[torch.nn.Module]) -> None:
     """Bring every FSDP2 module to where it is between two steps; gradients are dropped."""
+    found = list(_fsdp(modules))
+    if any(hasattr(module, RESET) for module in found):
+        _reset_by_torch(found)
+        return
     for state in _states(modules):
         idle = type(state._training_state).IDLE
         state._training_state = idle
@@ -79,12 +93,32 @@ def reset(modules: Iterable[torch.nn.Module]) -> None:
             group._reshard_after_forward_event = group._partial_reduce_output = None
             group._all_reduce_state = None
             group._post_forward_indices.clear()
-            for parameter in group.fsdp_params:
-                parameter.unsharded_accumulated_grad = None
-                if hasattr(parameter, "_unsharded_param"):
-                    parameter._unsharded_param.grad = None
-                parameter.sharded_param.grad = None
+            _drop_gradients(group)
             group._to_sharded()
+
+
+def _drop_gradients(group: Any) -> None:
+    for parameter in group.fsdp_params:
+        if ACCUMULATED in vars(parameter):  # from torch 2.15 on it is read from the next
+            setattr(parameter, ACCUMULATED, None)
+        if hasattr(parameter, "_unsharded_param"):
+            parameter._unsharded_param.grad = None
+        parameter.sharded_param.grad = None
+
+
+def _reset_by_torch(found: list[Any]) -> None:
+    """It waits for what is under way, which an interruption has ended with an error; and torch
+    2.13 keeps the gradients that wait for others."""
+    states = [module._get_fsdp_state() for module in found]
+    for state in states:
+        state._comm_ctx.active_gradient_reduction = None
+        for group in _groups(state):
+            group._all_gather_result = None
+            _drop_gradients(group)
+    for module, state in zip(found, states, strict=True):
+        # these come with the first forward, and the root with them
+        if hasattr(state._comm_ctx, SCATTERED[0]) and state._is_root is not False:
+            getattr(module, RESET)()
 
 
 REDUCES = "all_reduce_grads"  # of a group: HSDP adds its gradients over the replicas

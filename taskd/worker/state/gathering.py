@@ -43,10 +43,15 @@ def built(interruption: int, place: torch.device) -> None:
     _built_at, _place = interruption, place
 
 
+def interrupted() -> bool:
+    """Whether an interruption is newer than the present communicators."""
+    return slot.interruption() > _built_at
+
+
 def whole(place: torch.device) -> None:
     """Raise RuntimeError if collectives on `place` that have ended may have been cut: on a device
     an abort lets one end with anything in its output."""
-    if place.type != "cpu" and slot.interruption() > _built_at:
+    if place.type != "cpu" and interrupted():
         raise RuntimeError("an interruption may have cut a collective of taskd")
 
 

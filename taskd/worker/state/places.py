@@ -129,7 +129,7 @@ def _released(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
     release(loader)
     if first is not _NONE:
         yield first
-        yield from iterator
+        yield from loading.rest(iterator)
 
 
 def start_workers(loader: Any, data: bytes) -> bool:
@@ -153,6 +153,12 @@ def put_end(loader: Any, data: bytes, without: Collection[int] | None = frozense
     """The loader is at the end of the pass: restore its place there, of what `at_end` returned."""
     if end := plain.decode(data)[3:]:
         _put(loader, end[0], without)
+
+
+def attributes_around(loader: Any) -> set[int]:
+    """The ids of what it and the objects that it reads have as attributes, and of these."""
+    around = [stored(value) for _, value in _around(loader, called=True)]
+    return {id(held) for of in around for held in (of, *of.values())}
 
 
 def shares(loader: Any, objects: Collection[int]) -> bool:

@@ -20,8 +20,9 @@ import torch
 from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.replica_sets import Holding
-from taskd.cython_api import attempt, batch, damage, memory
+from taskd.cython_api import attempt, damage, memory
 from taskd.worker.state.gathering import gather
+from taskd.worker.state.memory import checksums
 
 if TYPE_CHECKING:
     from taskd.worker.state.training_state import TrainingState
@@ -77,9 +78,7 @@ def compare(
     if len(present) == 1:
         return None
     rows, names = state.replicated, state.layout()
-    hosted = [row if row.device.type == "cpu" else row.cpu() for row in rows]
-    # int64 cannot hold an unsigned 64-bit checksum
-    sums = torch.tensor([value - (1 << 63) for value in batch.checksums(hosted)]).to(torch.int64)
+    sums = checksums(rows)
     content = _signed(memory.checksum(sums.data_ptr(), sums.numel() * 8))
     # asked after the checksums: those of a page that was just lost are of zeros
     lost = damage.spoiled() != 0

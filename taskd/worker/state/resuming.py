@@ -74,7 +74,10 @@ class Resuming:
         RuntimeError if it gives other batches."""
         failed: Exception | None = None
         # the fast ways first; if one fails or gives a different batch, the next one
-        tries = [(way, True, True) for way in loading.ways(_place(entry)[0])]
+        ways = loading.ways(_place(entry)[0])
+        if self.rank == self.carrier.rank and self._changes(loader):
+            ways = [loading.WHOLE]
+        tries = [(way, True, True) for way in ways]
         if places.moves(entry.loader):  # which may be a place in the pass before
             tries.append((loading.WHOLE, True, False))
         for way, attributes, own in tries:
@@ -99,6 +102,10 @@ class Resuming:
             f" process of rank {self.rank} got: it keeps state outside its samplers and generators,"
             " or depends on what other ranks send; the rank cannot be restored exactly"
         )
+
+    def _changes(self, loader: Iterable[Any]) -> bool:
+        """Whether its data set notes what has been read: what is skipped would not be noted."""
+        return self.carrier.state.attributes.drawn_of(places.attributes_around(loader))
 
     def _try(
         self,

@@ -31,6 +31,7 @@ from taskd.worker.state.small_state import (
     OptimizerOwn,
     OptimizerValues,
     Synced,
+    ZeroNumbers,
     is_parameter,
     is_value,
 )
@@ -77,6 +78,7 @@ class TrainingState:
             OptimizerValues(given.optimizers),
             OptimizerOwn(given.optimizers),
             *(Object(name, value) for name, value in given.small.items()),
+            *([ZeroNumbers(given.engines)] if given.engines.zeros() else []),
         )
 
     # -- tensors -----------------------------------------------------------------------------------
@@ -171,7 +173,7 @@ class TrainingState:
             for index, parameter in enumerate(parameters_of(optimizer)):
                 if id(parameter) not in owners:  # of no protected module
                     owners[id(parameter)] = (name, index, LOOSE)
-                    yield (name, index, LOOSE), parameter, False, False
+                    yield (name, index, LOOSE), parameter, False, name in self._given.split
                 state = optimizer.state.get(parameter, {})
                 if not isinstance(state, dict):
                     raise UnsupportedState(
@@ -184,7 +186,8 @@ class TrainingState:
 
     @property
     def split(self) -> bool:
-        """Whether an optimizer has this rank's share of the parameters: ZeroRedundancyOptimizer."""
+        """Whether an optimizer has this rank's share of the parameters: ZeroRedundancyOptimizer,
+        DeepSpeed's ZeRO 1 and 2."""
         return bool(self._given.split)
 
     def layout(self) -> int:
@@ -245,6 +248,11 @@ class TrainingState:
         for name in [name for name, held in self.small.items() if held is value]:
             del self.small[name]
             self.parts.leave(f"{OBJECT}{name}")
+
+    def attempt_failed(self) -> None:
+        """Drop what a failed attempt has left in wrappers."""
+        fsdp2.reset(self.modules.values())
+        self._given.engines.reset()
 
     def roots(self) -> list[torch.nn.Module]:
         """The modules, each once: as DDP where one wraps it."""
