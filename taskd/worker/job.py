@@ -376,12 +376,12 @@ class Job:
         return self._patience.extended(seconds if self.protected else 0.0, name)
 
     def check(self, result: torch.Tensor | float) -> bool:
-        """Return whether `result`, a loss, is finite. Call it inside an attempt, before the update.
+        """Return whether `result`, a loss, is finite. All ranks call it before the update.
 
-        If it is not, the attempt ends and is repeated once with this rank's training state restored
-        from its replicas: memory or a computing unit may have failed silently. If the repeated
-        attempt's result is not finite either, the machine is not the cause: this is logged and
-        False returned. Without protection it only checks.
+        If it is not, the attempt is repeated once with this rank's state restored from its
+        replicas: memory or a computing unit may have failed silently. If the result is still not
+        finite, all ranks get False, so that all leave the update out. Once no rank's is finite, no
+        step is repeated. While ranks are away, or unprotected, only this rank's result is checked.
         """
         loop = self.loop
         if loop is None or not loop.attempts.open:

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from taskd import devices, logs, output_pipes, raised, settings, stacks
 from taskd.cython_api import slot, sockets
+from taskd.devices import conditions
 from taskd.messages import from_rank
 from taskd.messages.values import Position
 from taskd.profiling.rank import Profile
@@ -46,9 +47,16 @@ from taskd.worker.set_up import imports
 from taskd.worker.set_up.interception import suspended
 from taskd.worker.state import accelerator, replicas
 from taskd.worker.state.copies import Copies
-from taskd.worker.state.given import NotProtectable, UnsupportedState, expanded, named
+from taskd.worker.state.given import (
+    NotProtectable,
+    UnsupportedState,
+    expanded,
+    named,
+    unwanted,
+)
 from taskd.worker.state.gradients import Gradients
 from taskd.worker.state.memory import scratch
+from taskd.worker.state.publisher import Publisher
 from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.stripes import Stripes
 from taskd.worker.state.training_state import TrainingState
@@ -57,9 +65,10 @@ from taskd.worker.training.loop import Loop
 
 log = logging.getLogger("taskd.worker")
 
-WRAPPER = (
-    "it wraps a protected optimizer, and its own state is not restored. If that state outlives a"
-    " step (slow weights, averages), train without the wrapper"
+
+ALONE = (
+    "this job is not protected: its ranks were started by something else than `taskd run`, torchrun"
+    " with taskd in it, or msrun"
 )
 
 
@@ -74,6 +83,19 @@ def protect(
         return _protect(expanded(named(unnamed, variables, objects)))
 
 
+def _say(kind: str) -> None:
+    """What the device's settings make of the promise, once a job."""
+    for text in conditions.hazards(kind):
+        log.warning("%s", text)
+    if missing := conditions.inexact(kind):
+        log.info(
+            "a repeated step may differ from its first try by rounding, as %s computes; for equal"
+            " bits: %s",
+            kind,
+            ", ".join(missing),
+        )
+
+
 def _protect(objects: dict[str, Any]) -> Job:
     supervised = "TASKD_AGENT" in os.environ
     state, obstacle, found = None, None, unseen.Found()
@@ -82,18 +104,20 @@ def _protect(objects: dict[str, Any]) -> Job:
     try:
         # report what cannot be protected in every run, not only under a manager
         state = TrainingState({**objects, **found.objects})
-        state.parts.take(), state.structure()  # raise for what cannot be recorded
+        obstacle = _unrecordable(state)
     except NotProtectable as error:
         obstacle = str(error)
     if not supervised:
+        if dist.is_initialized() and dist.get_world_size() > 1 and dist.get_rank() == 0:
+            log.warning("%s", ALONE)
         return Job(None)
     logs.setup(f"worker-{os.environ['RANK']}")
     for name, value in [*found.objects.items(), *found.generators.items()]:
         log.info("also protected: %s (%s)", name, type(value).__name__)
-    for name, value in found.wrappers:
-        log.warning("not protected: %s (%s): %s", name, type(value).__name__, WRAPPER)
     if state is not None:
-        obstacle = found.obstacle or _obstacle(state)
+        obstacle = obstacle or found.obstacle or _obstacle(state)
+    if obstacle is not None and (refusal := unwanted(obstacle)) is not None:
+        raise refusal
     belonging.attach()
     agent = AgentClient(int(os.environ["RANK"]))
     place = _device(state) if state is not None else torch.device("cpu")
@@ -126,17 +150,24 @@ def _protect(objects: dict[str, Any]) -> Job:
     if pipelines:
         state.add("(pipeline schedules)", pipelines)
     shared = Path(os.environ["TASKD_SHARED_DIR"])
+    device = devices.of(place)
+    if agent.rank == 0:
+        _say(device.device.type)
     session = RepairSession(
         rank=agent.rank,
         agent=agent,
         communicators=communicators,
         state=state,
-        stripes=Stripes(shared, local_rank, local_size) if settings.stripes(os.environ) else None,
+        stripes=(
+            Stripes(shared, local_rank, local_size, Publisher(device) if device.runs_late else None)
+            if settings.stripes(os.environ)
+            else None
+        ),
         entries=Entries(shared, local_rank, agent.rank),
         copies=Copies(shared, local_rank, agent.incarnation),
-        random=RandomState(_device(state)),
+        random=RandomState(device.device),
         gradients=Gradients(state.optimizers.values()),
-        device=devices.of(_device(state)),
+        device=device,
         pipelines=pipelines,
         variables=variables,
         script=script,
@@ -273,6 +304,15 @@ def _return(loop: Loop) -> None:
         set_up.again()
 
 
+def _unrecordable(state: TrainingState) -> str | None:
+    """What of it cannot be recorded, or None."""
+    try:
+        state.parts.take(), state.structure()
+    except UnsupportedState as error:
+        return str(error)
+    return None
+
+
 def _obstacle(state: TrainingState) -> str | None:
     """Why this job cannot be protected, or None."""
     if importlib.util.find_spec("numpy") is None:  # torch exposes tensors' memory only with it
@@ -295,6 +335,12 @@ def _obstacle(state: TrainingState) -> str | None:
     if not dist.is_initialized():
         raise UnsupportedState(
             "torch.distributed is not initialized: call init_process_group() before taskd.protect()"
+        )
+    places = {str(row.device) for row in (*state.replicated, *state.private)} - {"cpu"}
+    if len(places) > 1:
+        return (
+            f"a rank has protected tensors on several devices ({', '.join(sorted(places))}), of"
+            " which taskd would wait for one only: give each device a rank of its own"
         )
     return groups.obstacle(_device(state).type)
 

@@ -20,6 +20,7 @@ from tests.lab.troubleshooting import told
         "0:1:epoch:kill,0:2:evaluated:kill,1:3:epoch:kill",
         "1:1:epoch:kill,0:21:tail:kill",
         "0:3:left:kill,1:20:begin:kill",
+        "0:3:left:late-kill,1:0:evaluated:late-kill",
         "1:2:tail:kill,1:3:begin:kill,1:3:evaluated:kill,1:3:left:kill",
     ],
 )

@@ -206,6 +206,29 @@ def test_a_dump_by_hand_disturbs_nothing(tmp_path, reference, kind):
         assert min(again.steps(rank)) == last and again.final(rank) == theirs.final(rank)
 
 
+def test_at_intervals(tmp_path, reference):
+    """Also around kills; the newest one of the three that stay is resumed."""
+    place, arguments = tmp_path / "dumps", ("mlp.py", "900")
+    result = training.taskd(
+        tmp_path / "job",
+        2,
+        *arguments,
+        faults="1:190:backward:kill,0:400:tail:kill",
+        TASKD_DUMP_PATH=str(place),
+        TASKD_DUMP_EVERY="1s",
+    )
+    training.assert_equal(result, reference(2, *arguments), 2)
+    assert result.log("manager.log").count("dump: done") > 3
+    assert len(list(place.iterdir())) == 3
+    newest = max(int(dump.name.removeprefix("step-")) for dump in place.iterdir())
+    again = training.taskd(tmp_path / "again", 2, *arguments, TASKD_RESUME_PATH=str(place))
+    assert again.status == 0, again.output
+    for rank in range(2):
+        theirs = reference(2, *arguments).steps(rank)
+        assert again.steps(rank) == {s: v for s, v in theirs.items() if s >= newest}
+        assert again.final(rank) == reference(2, *arguments).final(rank)
+
+
 @pytest.mark.long
 def test_a_set_up_has_nothing_to_save(tmp_path):
     tmp_path.joinpath("wait").touch()

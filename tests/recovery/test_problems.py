@@ -23,6 +23,8 @@ from tests.lab.troubleshooting import lines, told
 CAUSED_ELSEWHERE = {  # row -> the test that causes it
     "ranks began different numbers of collectives in step N": "tests/recovery/test_uneven.py",
     "it has begun fewer collectives than rank N": "tests/core/test_evenness.py",
+    "no rank has made progress for N s": "tests/recovery/test_hangs.py",
+    "this script starts processes with torch.multiprocessing.spawn": "tests/worker/test_set_up.py",
     "the ranks begin step N in different passes of the loop": "tests/recovery/test_uneven.py",
     "runs between two passes of the loop: a replacement": "tests/recovery/test_epochs.py",
     "nodes run different versions: torch": "tests/manager/test_server.py",

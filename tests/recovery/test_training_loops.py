@@ -53,6 +53,13 @@ def test_a_loader_with_a_state_is_moved(tmp_path, reference, kind):
             assert batches == [(batches[0] + n) % 24 for n in range(len(batches))], drawn
 
 
+@pytest.mark.parametrize("kind", ["counting", "again", "noted"])
+def test_what_scripts_write_to_get_data_from(tmp_path, reference, kind):
+    faults = "1:5:begin:kill,0:11:tail:kill,1:17:begin:kill,1:21:tail:kill"
+    result = training.taskd(tmp_path / "job", 2, "sources.py", kind, "3", faults=faults)
+    training.assert_equal(result, reference(2, "sources.py", kind, "3"), 2)
+
+
 def test_a_loader_that_cannot_be_taken_up_exactly_is_told_of(tmp_path):
     result = training.taskd(tmp_path / "job", 2, "loader.py", "hidden", "1", faults="1:5:tail:kill")
     assert result.status == 1

@@ -72,7 +72,8 @@ def hand_over(job: Rank, source: int, destination: int) -> None:
 
 def refused_nothing(job: Rank) -> None:
     """In a full job nothing of this is there."""
-    assert not shrunk_operators._libraries and not methods._replaced
+    left = {name for _, name in methods._replaced}
+    assert not shrunk_operators._libraries and left <= {"split_group"}  # splitting.py stays
     rows = [torch.zeros(3) for _ in range(4)]
     dist.all_gather(rows, value(job))
     assert [row[0].item() for row in rows] == [1.0, 2.0, 3.0, 4.0]
@@ -293,11 +294,12 @@ def all_kinds(job: Rank) -> None:
     made = {
         (0, 1, 2, 3): dist.group.WORLD,
         (1, 3): dist.new_group([3, 1]),
-        (0, 2): dist.new_group([0, 2], use_local_synchronization=True),
         mesh_row(job, 1): mesh["tp"].get_group(),
         mesh_row(job, 0): mesh["dp"].get_group(),
         (job.rank,): dist.new_subgroups(1)[0],
         (3, 0, 2): dist.new_group([3, 0, 2], sort_ranks=False),
+        # the last: torch 2.15 gives later groups other names where a rank was left out
+        (0, 2): dist.new_group([0, 2], use_local_synchronization=True),
     }
     for away in (2, 3), (3,), (0,), (0, 1), ():
         if not job.rebuild(*away):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +63,7 @@ def test_what_is_noted(tmp_path, monkeypatch):
     assert list(folders._made) == [str(tmp_path / name) for name in ("a", "a/b", "c")]
 
 
-def test_a_directory_of_the_first_process_is_made_again(tmp_path, monkeypatch):
+def test_a_directory_of_the_first_process_is_made_again(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     kept: dict[str, bytes] = {}
     record = SimpleNamespace(read=lambda: kept, write=kept.update)
@@ -91,6 +92,8 @@ def test_a_directory_of_the_first_process_is_made_again(tmp_path, monkeypatch):
         os.mkdir("run")
     os.mkdir("gone")
     assert next_version() == "version-1"
+    os.makedirs(f"{(first := tempfile.mkdtemp(dir=tmp_path))}/build")
+    shutil.rmtree(first)
     folders.keep()
     for _ in range(2):
         os.path.isdir("gone") and os.rmdir("gone")
@@ -100,7 +103,11 @@ def test_a_directory_of_the_first_process_is_made_again(tmp_path, monkeypatch):
         assert os.path.isdir("gone") and next_version() == "version-1"
         with pytest.raises(FileExistsError):
             os.mkdir("version-0")  # another job's
+        own = tempfile.mkdtemp(dir=tmp_path)
+        os.makedirs(f"{own}/build")  # by a compiler
+        shutil.rmtree(own)
         folders.compare()
+        assert caplog.text == ""
     kept[folders.FOLDERS] = b"["
     process(folders.begin_again)
     with pytest.raises(FileExistsError):

@@ -148,7 +148,7 @@ def test_zero_redundancy():
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     state = TrainingState({"model": model, "optimizer": optimizer})
     made = Inelastic(SimpleNamespace(rank=0, state=state, standing=None))  # type: ignore[arg-type]
-    assert "ZeroRedundancyOptimizer" in made.reason()
+    assert "ZeRO keeps an optimizer's state" in made.reason()
 
 
 # -- loaders ---------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+from collections import OrderedDict
 
 import msgpack
 import numpy
@@ -104,6 +105,16 @@ def test_values_come_back_as_they_were(value):
 )
 def test_tensors_keep_type_strides_and_bits(tensor):
     assert same(plain.decode(plain.encode({"t": tensor}))["t"], tensor)
+
+
+def test_a_state_dict_keeps_the_notes_that_it_is_loaded_by():
+    """torch and tensordict keep versions and batch sizes in an attribute."""
+    noted = OrderedDict(x=torch.ones(2))
+    noted._metadata = OrderedDict({"": {"batch_size": torch.Size([2])}})
+    noted.held = object()  # which no record has
+    found = plain.decode(plain.encode({"storage": noted}))["storage"]
+    assert type(found) is OrderedDict and torch.equal(found["x"], noted["x"])
+    assert vars(found) == {"_metadata": noted._metadata}
 
 
 def test_a_parameter_stays_one():

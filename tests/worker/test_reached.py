@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from taskd.worker.discovery import changing, held
+from taskd.worker.discovery import changing, held, project, reached
 from taskd.worker.discovery.loop_variables import LoopVariables
 from taskd.worker.discovery.reached import Reached
 from taskd.worker.state import looks, plain
@@ -431,3 +431,12 @@ def test_a_value_of_another_kind_takes_the_place(present, recorded):
 def test_an_expanded_tensor_is_exchanged():
     found = into(torch.ones(1).expand(4), torch.arange(4.0))
     assert found.tolist() == [0, 1, 2, 3]
+
+
+def test_libraries_are_looked_into_but_not_what_they_show():
+    """Nor where a trainer's integration protects."""
+    assert project.is_looked_into("gymnasium.vector", project.ANY)
+    assert not project.is_looked_into("rich.progress", project.ANY)
+    assert not project.is_looked_into("torch.nn", project.ANY)
+    space = {"__name__": "taskd.integrations.lightning", "asks": reached._is_integrated}
+    assert eval("asks()", space) and not reached._is_integrated()

@@ -192,7 +192,7 @@ def is_told_or_waits() -> None:
     ("between", "says"),
     [
         (sums, "the script calls allreduce of torch.distributed itself between two steps"),
-        (gathers, "the script calls allgather of torch.distributed itself between two steps"),
+        (gathers, " of torch.distributed itself between two steps"),
         (is_told_or_waits, ""),
     ],
 )

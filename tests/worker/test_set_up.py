@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 import torch
@@ -221,6 +222,22 @@ def test_torch_is_as_before_when_the_set_up_is_over():
     assert any(getattr(dist.ProcessGroup, name, None) != before[name] for name in FILLING)
     interception.uninstall()
     assert {name: getattr(dist.ProcessGroup, name, None) for name in FILLING} == before
+
+
+SPAWNS = "this script starts processes with torch.multiprocessing.spawn"
+
+
+def test_a_script_that_starts_ranks_by_itself_is_told(monkeypatch, caplog):
+    started: list[int] = []
+    spawn = sys.modules["torch.multiprocessing.spawn"]
+    monkeypatch.setattr(spawn, "start_processes", lambda *args, **more: started.append(args[2]))
+    monkeypatch.setenv("RANK", "0")
+    interception.install()
+    try:
+        torch.multiprocessing.spawn(print, nprocs=2)
+    finally:
+        interception.uninstall()
+    assert started == [2] and SPAWNS in caplog.text
 
 
 def test_torch_has_the_names_that_this_takes():

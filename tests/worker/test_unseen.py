@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import random
@@ -9,6 +10,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 
 import numpy
+import pytest
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
@@ -221,7 +223,25 @@ def test_a_wrapper_around_a_given_optimizer_is_not_a_second_one():
     )
 
 
-def test_a_wrapper_with_a_state_of_its_own_is_named():
+class Average(nn.Module):
+    """As libraries have it: beside the model, or around it."""
+
+    def __init__(self, model: nn.Module, around: bool) -> None:
+        super().__init__()
+        self.copy = copy.deepcopy(model)
+        if around:
+            self.online = model
+
+
+@pytest.mark.parametrize("around", [False, True])
+def test_an_average_of_another_library_is_taken_in(around):
+    model = net()
+    variables = {"teacher": net(), "ema": Average(model, around)}
+    found = unseen.search({"model": model}, script(model=model, **variables), everything=False)
+    assert names(found) == ["main.ema.copy" if around else "main.ema"]
+
+
+def test_a_wrapper_with_a_state_of_its_own_is_taken_in():
     class Lookahead(torch.optim.Optimizer):
         def __init__(self, optimizer) -> None:
             self.optimizer, self.state = optimizer, {}
@@ -231,11 +251,11 @@ def test_a_wrapper_with_a_state_of_its_own_is_named():
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     wrapper = Lookahead(optimizer)
     found = unseen.search({"model": model, "o": optimizer}, script(w=wrapper), everything=False)
-    assert names(found) == [] and found.wrappers == [("main.w", wrapper)]
+    assert names(found) == ["main.w"] and found.objects["main.w"] is wrapper
     wrapper.state = None
     del wrapper.state
     found = unseen.search({"model": model, "o": optimizer}, script(w=wrapper), everything=False)
-    assert not found.wrappers
+    assert names(found) == []
 
 
 def test_a_module_whose_parameters_are_optimized_is_taken_in_as_a_whole():

@@ -23,7 +23,7 @@ from taskd import raised
 from taskd.worker.discovery import changing, reach
 from taskd.worker.discovery.changing import Holder
 from taskd.worker.discovery.reached import Reached
-from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.given import Unwanted
 
 log = logging.getLogger("taskd.worker")
 
@@ -86,7 +86,7 @@ class Watch:
         refuses: bool = False,
     ) -> None:
         """`protected`, `contents`: give the tensors of `glance`; `reached`: the script's objects;
-        `refuses`: raise WouldDiverge for what is found; without `looks` it is never due."""
+        `refuses`: raise Unwanted for what is found; without `looks` it is never due."""
         self._contents, self._refuses = contents, refuses
         self._protected, self._looks, self._reached = protected, looks, reached
         self._commits, self.due = 0, looks
@@ -110,7 +110,7 @@ class Watch:
                 texts.append(f"{few(left)}: {CHANGED}")
             self._before, self._had = None, {}
             if texts and self._refuses:
-                raise WouldDiverge(f"TASKD_CARRIED=refuse: not seen by taskd: {'; '.join(texts)}")
+                raise Unwanted(f"TASKD_CARRIED=refuse: not seen by taskd: {'; '.join(texts)}")
             for text in texts:
                 log.warning("not seen by taskd: %s", text)
 

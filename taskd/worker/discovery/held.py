@@ -43,6 +43,7 @@ log = logging.getLogger("taskd.worker")
 
 DEPTH, SPACES = 5, 1_000  # how far around a protected object to search
 REACHED = 300  # spaces from the script's variables, which are looked at in every step
+LIBRARIES, DEEPER = 200, 9  # more of them in what the variables hold of libraries, and how deep
 ITEMS = 64  # of a container that is looked into
 
 _MODULE_HOOKS = (
@@ -52,6 +53,8 @@ _MODULE_HOOKS = (
 _GLOBAL_HOOKS = [f"_global{kind}" for kind in _MODULE_HOOKS[:4]]  # of all modules
 _PARAMETER_HOOKS = "_backward_hooks", "_post_accumulate_grad_hooks"
 _OPTIMIZER_HOOKS = "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"
+_DATA = (torch.utils.data.Sampler, torch.utils.data.DataLoader)
+_READ = {"dataset", "datasets"}  # what torch's have of the script's
 _MAPPINGS = (dict, OrderedDict, defaultdict, Counter)
 
 
@@ -98,8 +101,10 @@ class Search:
 
     def __init__(self, known: set[int], reached: bool = False, names: Collection[str] = ()) -> None:
         self.spaces: dict[str, Space] = {}
-        self._seen, self._reached, self._names = known, reached, names
+        self._known, self._seen = frozenset(known), known
+        self._reached, self._names = reached, names
         self._most, self.full = REACHED if reached else SPACES, False
+        self._deepest, self._says = DEPTH, True
         self._classes: set[type] = set()
 
     def add(
@@ -110,7 +115,7 @@ class Search:
         owner: Any = None,
     ) -> None:
         if len(self.spaces) >= self._most:
-            if not self.full:
+            if not self.full and self._says:
                 log.warning("not protected: more than %d objects, such as %s", self._most, name)
             self.full = True
             return
@@ -120,6 +125,13 @@ class Search:
         if self._reached:
             space.belongs_to(owner)
         self.spaces[name] = space
+
+    def room_for(self, more: int) -> None:
+        """Look deeper from now on, at `more` objects at most."""
+        self._most, self._deepest = len(self.spaces) + more, DEEPER
+        self.full, self._says = False, False
+        # what was passed over is looked at again
+        self._seen = {*self._known, *(id(space.attributes) for space in self.spaces.values())}
 
     def module(self, name: str, module: torch.nn.Module) -> None:
         kind = type(module)
@@ -174,7 +186,7 @@ class Search:
     def look(self, name: str, value: Any, library: str, depth: int, listed: bool = False) -> None:
         """`listed`: in a list, of which no space has the items."""
         kind = type(value)
-        if depth > DEPTH or self.full or id(value) in self._seen:
+        if depth > self._deepest or self.full or id(value) in self._seen:
             return
         if is_plain(value) and not (listed and kind is dict):
             return
@@ -208,7 +220,12 @@ class Search:
         elif isinstance(value, type):
             self._class(value)
         elif self._reached and issubclass(kind, torch.nn.Module):
-            self._module(name, value)
+            self._module(name, value, library)
+        elif issubclass(kind, torch.utils.data.DataLoader) or (
+            issubclass(kind, torch.utils.data.Dataset) and kind.__module__.startswith("torch.")
+        ):
+            for key in _READ & stored(value).keys():
+                self.look(f"{name}.{key}", stored(value)[key], library, depth + 1)
         elif is_looked_into(str(kind.__module__), library) and not (
             issubclass(kind, (*places.APART, torch.Generator)) or is_source(kind)
         ):
@@ -233,19 +250,19 @@ class Search:
             elif value is not None and key not in variables.all:
                 self.look(f"{name}.{key}", value, library, depth + 1)
 
-    def _module(self, name: str, root: torch.nn.Module) -> None:
+    def _module(self, name: str, root: torch.nn.Module, library: str) -> None:
         """One that was not given, with those inside."""
         for path, module in root.named_modules():
             if path and id(module) in self._seen:
                 continue
             self._seen.add(id(module))
             inner = f"{name}.{path}" if path else name
-            if is_looked_into(type(module).__module__, ""):
+            if is_looked_into(type(module).__module__, library):
                 self.add(inner, stored(module), APART, owner=module)
                 for key, value in list(stored(module).items()):
                     if key not in APART:
-                        self.look(f"{inner}.{key}", value, "", 1)
-            if module._buffers:
+                        self.look(f"{inner}.{key}", value, library, 1)
+            if module._buffers and id(module._buffers) not in self._seen:
                 self.add(f"{inner}._buffers", module._buffers, owner=module)
 
     def _object(self, name: str, value: Any, library: str, depth: int) -> None:
@@ -274,8 +291,9 @@ def _attributes_of(kind: type) -> frozenset[str]:
 
 
 def is_source(kind: type) -> bool:
-    """Whether data comes from it: whoever loops over it has its place."""
-    return any(hasattr(kind, name) for name in ("__next__", "__iter__", "__getitem__"))
+    """Whether data comes from it: whoever loops over it has its place. A metric, a history or a
+    buffer that can be indexed or iterated over is none."""
+    return hasattr(kind, "__next__") or issubclass(kind, _DATA)
 
 
 def _is_key(key: Any) -> bool:

@@ -46,7 +46,7 @@ from taskd.worker.discovery.values import (
 )
 from taskd.worker.discovery.variables import Key, Scope
 from taskd.worker.state import plain
-from taskd.worker.state.given import WouldDiverge
+from taskd.worker.state.given import Unwanted
 from taskd.worker.state.stored_attributes import (
     MISSING,
     Exchanges,
@@ -119,7 +119,7 @@ class Place:
 
 class LoopVariables:
     """Records and restores the variables of the loop, by the state_dict() and load_state_dict() of
-    what is given to protect(): those at `places`. `refuses`: raise WouldDiverge for what cannot be
+    what is given to protect(): those at `places`. `refuses`: raise Unwanted for what cannot be
     restored."""
 
     def __init__(self, given: Iterable[Any], refuses: bool) -> None:
@@ -137,7 +137,7 @@ class LoopVariables:
 
     def attach(self, function: Callable[..., Any] | None) -> None:
         """Look at the loop that runs this. `function`: what it calls by job.call. Raises
-        WouldDiverge."""
+        Unwanted."""
         try:
             loop, places, named, reads = self._search(function)
         except Unknown as error:
@@ -168,7 +168,7 @@ class LoopVariables:
         new = [text for text in dict.fromkeys(texts) if text not in self._said]
         self._said |= set(new)
         if new and self._refuses:
-            raise WouldDiverge(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
+            raise Unwanted(f"TASKD_CARRIED=refuse: not protected: {'; '.join(new)}")
         for text in new:
             log.warning("not protected: %s", text)
 

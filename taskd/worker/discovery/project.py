@@ -53,9 +53,21 @@ def is_own(name: str, module: Any) -> bool:
 _STRANGE = {"torch", "taskd", "numpy", *sys.stdlib_module_names} - {"__main__"}
 
 
+ANY = "*"  # for `library`: libraries hold objects of others
+# but not into these: what they show, and where they are in their own loops, is each process's own
+# (integrations/ and holders.py restore what counts)
+_SHOWN = {
+    *("accelerate", "lightning", "lightning_fabric", "pytorch_lightning", "transformers"),
+    *("mlflow", "rich", "tensorboardX", "tqdm", "wandb"),
+}
+
+
 def is_looked_into(module: str, library: str) -> bool:
     first = module.partition(".")[0]
-    return (library == first and first not in _STRANGE) or is_own(module, sys.modules.get(module))
+    theirs = library in (first, ANY) and first not in _STRANGE
+    if library == ANY and first in _SHOWN:
+        return False
+    return theirs or is_own(module, sys.modules.get(module))
 
 
 def own_modules() -> list[tuple[str, dict[str, Any]]]:

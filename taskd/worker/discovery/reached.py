@@ -9,6 +9,8 @@ record the same.
 from __future__ import annotations
 
 import logging
+import sys
+import types
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,12 +21,14 @@ from taskd import raised
 from taskd.worker.discovery import changing, held, reach
 from taskd.worker.discovery.changing import Holder
 from taskd.worker.discovery.loop_variables import LoopVariables
+from taskd.worker.discovery.project import ANY, is_looked_into
 from taskd.worker.state.looks import Space, is_plain
 from taskd.worker.state.stored_attributes import attributes
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
+_DATA = (torch.utils.data.DataLoader, torch.utils.data.Dataset)
 GLOBALS = 200  # of a module; one with more has data
 
 
@@ -47,8 +51,10 @@ class Reached:
         # of each frame and module: what a loop leaves in variables that it assigns, such as its
         # last batch, is no state, and is not held
         self._names: dict[str, set[str]] = {}
+        self._integrated = False
 
     def begin(self) -> None:
+        self._integrated = _is_integrated()
         self._add(self._find(()))
         self._state.attributes.find = self._find
         self.look()
@@ -73,17 +79,39 @@ class Reached:
         if loop:
             for path, variables in roots:
                 self._names.setdefault(path, _names(variables))
-        for path, value in self._values(roots):
-            try:
-                search.look(path, value, "", 0)
-            except Exception as error:  # of an odd object; the others are looked at
-                raised.heed(error)
-                log.debug("%s is not looked into", path, exc_info=True)
+        values = list(self._values(roots))
+        data = [row for row in values if issubclass(type(row[1]), _DATA)]
+        for path, value in [row for row in values if not issubclass(type(row[1]), _DATA)]:
+            self._look_at(search, path, value, "")
+        search.room_for(held.LIBRARIES)  # a data set may have objects without number
+        for path, value in data:
+            self._look_at(search, path, value, "")
         for path, variables in roots:
             # the variables of __main__, whose path is empty, are a loop's
             if variables.get("__name__") == path and len(variables) <= GLOBALS:
                 search.add(path, variables, [key for key in variables if key[:2] == "__"])
+        self._look_into_libraries(search, roots)
         self._add(search.spaces)
+
+    def _look_at(self, search: held.Search, path: str, value: Any, library: str) -> None:
+        try:
+            search.look(path, value, library, 0)
+        except Exception as error:  # of an odd object; the others are looked at
+            raised.heed(error)
+            log.debug("%s is not looked into", path, exc_info=True)
+
+    def _look_into_libraries(self, search: held.Search, roots: list[reach.Root]) -> None:
+        """At what the variables hold of a library: environments, meters, runners, metrics. Where an
+        integration protects, its trainer's own state is restored by it."""
+        if self._integrated:
+            return
+        search.room_for(held.LIBRARIES)
+        for path, value in self._values(roots):
+            kind = type(value)
+            if not issubclass(kind, (types.ModuleType, type)) and is_looked_into(
+                str(kind.__module__), ANY
+            ):
+                self._look_at(search, path, value, ANY)
 
     def _values(self, roots: list[reach.Root]) -> Iterator[reach.Root]:
         for path, variables in roots:
@@ -126,6 +154,16 @@ def _ending_no_job(what: str) -> Iterator[None]:
     except Exception as error:
         raised.heed(error)
         log.warning("could not look at the script's own objects (%s)", what, exc_info=True)
+
+
+def _is_integrated() -> bool:
+    """Whether one of taskd's integrations calls this."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if str(frame.f_globals.get("__name__", "")).startswith("taskd.integrations."):
+            return True
+    return False
 
 
 def _names(variables: dict[str, Any]) -> set[str]:

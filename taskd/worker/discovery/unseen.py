@@ -33,14 +33,12 @@ log = logging.getLogger("taskd.worker")
 @dataclass
 class Found:
     """The result of a search. `objects`: to be protected too, by name. `generators`: the script's
-    own, by name. `libraries`: objects that may hold protected ones, see holders.py. `wrappers`: of
-    protected optimizers, with a state of their own. `obstacle`: why the job cannot be protected, ""
-    if it can."""
+    own, by name. `libraries`: objects that may hold protected ones, see holders.py. `obstacle`: why
+    the job cannot be protected, "" if it can."""
 
     objects: dict[str, Any] = field(default_factory=dict)
     generators: dict[str, Any] = field(default_factory=dict)
     libraries: list[Root] = field(default_factory=list)
-    wrappers: list[Root] = field(default_factory=list)
     obstacle: str = ""
 
 
@@ -94,11 +92,14 @@ def search(given: dict[str, Any], roots: list[Root], everything: bool = True) ->
             inside |= _parts(value)
             belongs.add(value)
         _owners(belongs, reachable, inside, found)
-    found.wrappers = [
-        row
-        for row in reachable
-        if isinstance(row[1], Optimizer) and "state" in vars(row[1]) and belongs.is_around(row[1])
-    ]
+    for name, value in reachable:
+        is_new = isinstance(value, torch.nn.Module) and id(value) not in inside
+        if is_new and (average := belongs.average(name, value)) is not None:
+            found.objects[average[0]] = average[1]
+            inside |= _parts(average[1])
+    for name, value in reachable:  # with a state of their own
+        if isinstance(value, Optimizer) and "state" in vars(value) and belongs.is_around(value):
+            found.objects[name] = value
     if everything:
         found.obstacle = _unreachable(belongs, inside)
     return found
@@ -169,6 +170,26 @@ class _Belongs:
             return any(shapes == [p.shape for p in m.parameters()] for m in self._all_modules())
         return False
 
+    def average(self, name: str, holder: torch.nn.Module) -> Root | None:
+        """A part of `holder`, or all of it, that has the shape of a protected module: an average of
+        another library, or of the script. A module of the same class by itself may be a teacher,
+        which no step changes and whose copies would be dear."""
+        models = [m.module if isinstance(m, DistributedDataParallel) else m for m in self.modules]
+        if any(type(holder) is type(model) for model in models):
+            return None
+        shapes = [found for model in models if (found := _shapes(model))]
+        for child, module in holder.named_children():
+            if _shapes(module) in shapes:
+                if self._is_apart(holder):
+                    return name, holder
+                if self._is_apart(module):
+                    return f"{name}.{child}", module
+        return None
+
+    def _is_apart(self, module: torch.nn.Module) -> bool:
+        own = [id(p) for p in module.parameters()]
+        return bool(own) and not any(p in self.parameters for p in own)
+
     def wraps(self, value: Optimizer) -> bool:
         """Whether it is a wrapper around a protected optimizer."""
         held = reach.find([("", {"": value})], lambda kind: issubclass(kind, Optimizer))
@@ -181,6 +202,14 @@ class _Belongs:
     def _all_modules(self) -> Iterable[torch.nn.Module]:
         for module in self.modules:
             yield from module.modules()
+
+
+def _shapes(module: torch.nn.Module) -> list[Any]:
+    """Of its parameters; none if one is not made yet."""
+    own = list(module.parameters())
+    if any(map(torch.nn.parameter.is_lazy, own)):
+        return []
+    return [(p.shape, p.dtype) for p in own]
 
 
 def _owners(belongs: _Belongs, reachable: list[Root], inside: set[int], found: Found) -> None:

@@ -123,7 +123,7 @@ class Inelastic:
 def of_state(state: TrainingState) -> Iterator[str]:
     """Parameters or optimizer state that exist on one rank only."""
     if state.split:
-        yield "ZeroRedundancyOptimizer keeps state on one rank only: use another optimizer"
+        yield "ZeRO keeps an optimizer's state on one rank only: use another optimizer"
     names = sorted(
         {".".join(str(part) for part in key if part != "") for key in state.apart}
         or ({"parameters or optimizer state"} if state.shards else set())

@@ -84,9 +84,9 @@ def _noted(path: Any, caller: Any, more: dict[str, Any]) -> str:
 def keep() -> None:
     """The loop begins: keep what this rank's first process has made."""
     _layer.remove()
-    if _made:
+    if made := {name: _made[name] for name in _there()}:
         try:
-            Start(*us()).write({FOLDERS: json.dumps(_made).encode()})
+            Start(*us()).write({FOLDERS: json.dumps(made).encode()})
         except OSError as error:
             log.warning("the directories that the set-up has made cannot be kept: %s", error)
 
@@ -94,11 +94,16 @@ def keep() -> None:
 def compare() -> None:
     """The replacement's set-up is over: name what it has made in place of the first process's."""
     _layer.remove()
-    for own, first in differing(list(_made), list(_first))[:NAMED]:
+    for own, first in differing(_there(), list(_first))[:NAMED]:
         log.warning(
             "rank %s: its set-up made the directory %s, that of its first process %s: %s",
             *(us()[2], own, first, REMEDY),
         )
+
+
+def _there() -> list[str]:
+    """Nothing is written to one that the set-up has removed, as a compiler's."""
+    return [name for name in _made if os.path.isdir(name)]
 
 
 def differing(now: list[str], before: list[str]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -59,6 +60,13 @@ FUNCTIONAL = (
     "reduce_scatter_tensor",
     "reduce_scatter_tensor_coalesced",
 )
+
+SPAWNS = (
+    "this script starts processes with torch.multiprocessing.spawn, in each of the ranks that the"
+    " launcher has started: if they are to be its ranks, call what it spawns once, with the"
+    " launcher's RANK and WORLD_SIZE, or start the script with python, unprotected"
+)
+log = logging.getLogger("taskd.worker")
 
 now = SetUp()
 _suspended = 0
@@ -114,6 +122,8 @@ def install() -> None:
 
         return make
 
+    for holder in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+        put(holder, "start_processes", _spawning)
     for name in (*methods.FILLING, *OTHER):
         put(dist.ProcessGroup, name, group_method(name))
     for name in WORK:
@@ -125,6 +135,18 @@ def install() -> None:
         if (packet := getattr(operators, name, None)) is not None:
             setattr(operators, name, _Operator(name, packet))
             _restore.append(functools.partial(setattr, operators, name, packet))
+
+
+def _spawning(original: Any) -> Any:
+    """Ranks that a script starts by itself, in each rank that the launcher has started, wait for
+    each other without an end, or for a port: who reads the log should know why."""
+
+    def start(*args: Any, **more: Any) -> Any:
+        if os.environ.get("RANK") == "0" and not dist.is_initialized():
+            log.warning("%s", SPAWNS)
+        return original(*args, **more)
+
+    return start
 
 
 class _Operator:

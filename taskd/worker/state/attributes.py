@@ -178,6 +178,8 @@ class Attributes(Values):
                     self._seen[name] = now = Look(space)
                     start = self._start[name] or {}
                     for key in now.differing(before) - space.drawn.keys():
+                        if is_object(space.attributes.get(key)):
+                            continue  # made where it is first needed, such as an open file
                         known = key in start and key not in space.moving
                         space.drawn[key] = start[key] if known else UNKNOWN
 
@@ -186,6 +188,11 @@ class Attributes(Values):
             if drawn := self._spaces[name].drawn:
                 values = _values(self._spaces[name], self._spaces[name].own()) or {}
                 drawn.update({key: values.get(key, UNKNOWN) for key in drawn})
+
+    def drawn_of(self, identities: Collection[int]) -> bool:
+        """Whether drawing data has changed one of these, given by the ids of their attributes."""
+        spaces = [self._spaces[name] for name in self._reached]
+        return any(s.drawn and id(s.attributes) in identities for s in spaces)
 
     def draw_again(self) -> None:
         """This process will draw the data of a pass again: from its beginning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from taskd.worker.state import accelerator, places, zero
+from taskd import settings
+from taskd.worker.state import accelerator, deepspeed, places, zero
 from taskd.worker.state.adapters import adapt
-from taskd.worker.state.wrappers import unwrap
+from taskd.worker.state.wrappers import held, unwrap
 
 
 class UnsupportedState(RuntimeError):
@@ -22,12 +24,23 @@ class WouldDiverge(RuntimeError):
     """Continuing would give other numbers than an undisturbed run: the job ends with the reason."""
 
 
+class Unwanted(WouldDiverge):
+    """A setting has the job end here, as it would at each start."""
+
+
 class NotProtectable(RuntimeError):
     """The job has a kind of state that this version cannot restore; it trains without
     protection."""
 
 
 UNSUPPORTED = UnsupportedState, NotProtectable
+
+
+def unwanted(why: str) -> Unwanted | None:
+    """What ends a job that would train unprotected, if a setting asks for that. `why`: it would."""
+    if not settings.refuses_unrecordable(os.environ):
+        return None
+    return Unwanted(f"TASKD_UNRECORDABLE=refuse: this job would not be protected: {why}")
 
 
 class Refused:
@@ -55,10 +68,13 @@ def named(
 
 
 def expanded(objects: dict[str, Any]) -> dict[str, Any]:
-    """The objects, with what an Accelerator holds in its place."""
+    """The objects, with what an Accelerator holds in its place, and what an engine of DeepSpeed
+    holds beside it; the engine in the place of its model."""
     found: dict[str, Any] = {}
     for name, value in objects.items():
-        if not accelerator.is_accelerator(value):
+        if (engine := deepspeed.of(value)) is not None:
+            found |= {name: engine} | {f"{name}.{p}": v for p, v in deepspeed.parts(engine).items()}
+        elif not accelerator.is_accelerator(value):
             found[name] = value
         elif why := accelerator.refusal(value):
             found[name] = Refused(why)
@@ -78,6 +94,7 @@ class Given:
         self.small: dict[str, Any] = {}
         self.generators: dict[str, Any] = {}
         self.ddps: list[DistributedDataParallel] = []
+        self.engines = deepspeed.Engines()
         for name, value in objects.items():
             self._register(name, value)
         if not self.modules:
@@ -99,14 +116,25 @@ class Given:
         try:
             value = unwrap(value)
         except TypeError as error:
-            raise UnsupportedState(f"protect({name}=...): {error}") from None
+            raise NotProtectable(f"{name}: {error}") from None
+        if deepspeed.is_zero(value):
+            if any(value.optimizer is known for known in self.optimizers.values()):
+                return  # the engine was given too
+            self.split.add(name)
+            value = value.optimizer
+        elif deepspeed.is_engine(value):
+            self.engines.add(value)
         if isinstance(value, DistributedDataParallel):
             self.ddps.append(value)
             value = value.module
         if isinstance(value, torch.nn.Module):
             self.modules[name] = value
         elif isinstance(value, torch.optim.Optimizer):
+            if any(value is known for known in self.optimizers.values()):
+                return  # in a wrapper that was given too
             self.optimizers[name] = value
+            for place, inner in held(value).items():
+                self._register(f"{name}.{place}", inner)
             if zero.is_split(value):
                 if (why := zero.unsupported(value)) is not None:
                     raise NotProtectable(f"{name}: {why}")

@@ -19,6 +19,7 @@ log = logging.getLogger("taskd.worker")
 MOVED, SKIPPED, WHOLE = "moved", "skipped", "whole"
 # loaders of which each later pass, too, begins where load_state_dict() has moved them to
 STICKS = {("datasets.iterable_dataset", "IterableDataset")}
+_NONE = object()
 SAY_EVERY = 5.0  # seconds of drawing again
 STATE_LIMIT = 1 << 20  # bytes of a loader's own state in each record
 
@@ -100,9 +101,16 @@ def sticks(loader: Any) -> bool:
     return any((kind.__module__, kind.__name__) in STICKS for kind in type(loader).__mro__)
 
 
+def rest(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Its items by next() alone: a loop asks for an iterator once more, and a loader that is its
+    own would begin again."""
+    while (item := next(iterator, _NONE)) is not _NONE:
+        yield item
+
+
 def _draw_again(iterator: Iterator[Any], count: int, name: str) -> None:
     began = said = time.monotonic()
-    for drawn, _ in enumerate(islice(iterator, count), 1):
+    for drawn, _ in enumerate(islice(rest(iterator), count), 1):
         if (now := time.monotonic()) - said >= SAY_EVERY:
             said = now
             log.warning(

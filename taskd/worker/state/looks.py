@@ -17,6 +17,7 @@ from taskd.worker.state import plain
 LARGEST = 1 << 16
 ITEMS = 64  # of a container; a longer one is data or a history
 ROW = 16  # of a list in a container
+FEW = 4  # numbers of a tensor that are always looked at
 ADDRESS = 1 << 32  # a whole number from here on may be the id of an object
 PARAMETER = ".__dict__"  # ends the name of the attributes of a parameter
 METRIC = 1 << 22  # bytes of a metric's state, which are copied at every step
@@ -29,6 +30,7 @@ _DTYPES = {
     *(torch.float8_e4m3fn, torch.float8_e5m2),
 }
 CONTAINERS = (list, tuple, dict, set, deque)
+_COUNTS = {torch.bool, torch.int32, torch.int64, torch.float32, torch.float64}
 _GROWING = (*CONTAINERS, str, bytes)
 REMEDY = "a buffer (register_buffer)"
 # why an attribute is not protected
@@ -205,7 +207,9 @@ class _Same:
 def _version(tensor: torch.Tensor) -> Any:
     """Tensors that inference made count no versions: their content, if they are small."""
     if not tensor.is_inference():
-        return tensor._version
+        # a flag or a count is often written through .data, which counts no version
+        few = tensor.numel() <= FEW and tensor.dtype in _COUNTS and tensor.device.type == "cpu"
+        return (tensor._version, tensor.tolist()) if few else tensor._version
     return b"" if is_large(tensor) else plain.encode(tensor)
 
 
@@ -232,16 +236,20 @@ def mark(value: Any) -> Any:
 def _inner(value: Any) -> Any:
     if type(value) is torch.Tensor:
         return _Same(value)
+    if _is_array(value):
+        return value.dtype.str, value.shape, value.tobytes()
     return list(value) if type(value) is list else value
 
 
 def size(value: Any) -> int:
-    """Bytes of the tensors in it."""
+    """Bytes of the tensors in it, and of the arrays in a container."""
     kind = type(value)
     inner = value.values() if kind is dict else value if kind in CONTAINERS else ()
     inner = list(inner)  # another thread of the script may change it
-    tensors = (v for v in (value, *inner) if type(v) is torch.Tensor)
-    return sum(t.numel() * t.element_size() for t in tensors)
+    held = (value, *inner)
+    tensors = sum(v.numel() * v.element_size() for v in held if type(v) is torch.Tensor)
+    arrays: int = sum(v.nbytes for v in inner if _is_array(v))
+    return tensors + arrays
 
 
 def is_plain(value: Any, limit: int = LARGEST) -> bool:
@@ -254,18 +262,20 @@ def is_plain(value: Any, limit: int = LARGEST) -> bool:
     if kind is torch.Tensor:
         return _is_tensor(value) and size(value) <= limit
     if kind in CONTAINERS or (issubclass(kind, tuple) and hasattr(kind, "_make")):
+        if len(value) > ITEMS and limit <= LARGEST:
+            return False
         # copies: another thread of the script may change it
         atoms = list(value) if kind in (set, dict) else ()
         inner = list(value.values()) if kind is dict else () if kind is set else list(value)
-        few = len(value) <= ITEMS or limit > LARGEST
         return (
-            few
-            and all(type(v) in _SCALARS for v in atoms)
-            and all(type(v) in _SCALARS or _is_tensor(v) or _is_row(v) for v in inner)
+            all(type(v) in _SCALARS for v in atoms)
+            and all(
+                type(v) in _SCALARS or _is_tensor(v) or _is_row(v) or _is_numbers(v) for v in inner
+            )
             and size(value) <= limit
         )
     if _is_array(value):
-        return not value.dtype.hasobject and not is_large(value)
+        return _is_numbers(value)
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, numpy.generic) and value.dtype.kind in "biufc"
 
@@ -291,6 +301,11 @@ def _is_tensor(value: Any) -> bool:
         and value.layout is torch.strided
         and value.dtype in _DTYPES
     )
+
+
+def _is_numbers(value: Any) -> bool:
+    """Whether it is an array that can be encoded, of a size that can be copied in each step."""
+    return _is_array(value) and not value.dtype.hasobject and not is_large(value)
 
 
 def is_large(value: Any) -> bool:

@@ -10,6 +10,7 @@ and not when the job needs the record.
 from __future__ import annotations
 
 import collections
+import contextlib
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -148,6 +149,7 @@ def _whole(sizes: Any) -> bool:
 
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _TUPLE, _INT, _SET, _FROZEN, _ORDERED, _COUNTER, _DEQUE, _COMPLEX = range(1, 9)
+_ANNOTATED = 9  # an OrderedDict with attributes
 _TENSOR, _ARRAY, _SCALAR, _DTYPE, _DEVICE, _SIZE, _PARAMETER = range(16, 23)
 
 
@@ -180,7 +182,28 @@ _CODES: dict[type, tuple[int, Callable[[Any], bytes]]] = {
 }
 
 
+def _annotated(value: Any) -> msgpack.ExtType | None:
+    """A state_dict may have attributes that load_state_dict() reads (`_metadata`); those that
+    cannot be recorded are left out."""
+    kept = {}
+    for name, attribute in vars(value).items():
+        with contextlib.suppress(Unrecordable, ValueError, RecursionError, OverflowError):
+            kept[name] = _pack(attribute)
+    return msgpack.ExtType(_ANNOTATED, _pack([dict(value), kept])) if kept else None
+
+
+def _annotated_of(data: bytes) -> Any:
+    items, attributes = _unpack(data)
+    found = collections.OrderedDict(items)
+    vars(found).update({name: _unpack(value) for name, value in attributes.items()})
+    return found
+
+
 def _default(value: Any) -> msgpack.ExtType:
+    if type(value) is collections.OrderedDict and vars(value):
+        annotated = _annotated(value)
+        if annotated is not None:
+            return annotated
     found = _CODES.get(type(value))
     if found is not None:
         return msgpack.ExtType(found[0], found[1](value))
@@ -228,6 +251,7 @@ _READERS: dict[int, Callable[[bytes], Any]] = {
     _SET: lambda d: set(_unpack(d)),
     _FROZEN: lambda d: frozenset(_unpack(d)),
     _ORDERED: lambda d: collections.OrderedDict(_unpack(d)),
+    _ANNOTATED: _annotated_of,
     _COUNTER: lambda d: collections.Counter(_unpack(d)),
     _DEQUE: lambda d: collections.deque(*_unpack(d)),
     _COMPLEX: lambda d: complex(*struct.unpack("<dd", d)),
