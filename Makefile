@@ -1,9 +1,9 @@
 # make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 |
-# lint | bench | gpu | soak | soak-nodes | site | wheels | clean. Each does its own set-up: an
-# environment in .venv with pinned requirements, and taskd in it, built from this tree (editable:
-# what is tested is the tree; tests/docs/test_packaging.py tests what is shipped). Needs Linux,
-# Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks another
-# interpreter.
+# lint | bench | gpu | packages | newest | soak | soak-nodes | site | wheels | clean. Each does its
+# own set-up: an environment in .venv with pinned requirements, and taskd in it, built from this
+# tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
+# Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks
+# another interpreter.
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,6 +19,7 @@ MINDSPORE := $(VENV)/mindspore
 MINDSPORE_TESTS := $(addsuffix .py,$(addprefix tests/mindspore/test_, \
 	contract fault_tolerance msrun pods))
 TORCH := $(VENV)/torch-$(VERSION)
+PACKAGES := $(VENV)/packages
 # of another torch: what it does in a repair, and the private names that this takes
 TORCH_TESTS := $(addsuffix .py,$(addprefix tests/recovery/test_, \
 	in_place parallel training_loops gradients checks dump launchers)) tests/worker \
@@ -40,7 +41,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written \
-	tracked build install bench gpu soak soak-nodes site wheels clean
+	tracked build install bench gpu packages newest soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -105,6 +106,21 @@ $(TORCH)/requirements.installed: requirements/torch.txt requirements/taskd.txt
 	$(TORCH)/bin/python -m pip install --quiet --no-cache-dir torch==$(VERSION) \
 		--requirement requirements/torch.txt
 	@touch $@
+
+# What people train with, each under torchrun and under taskd with two kills; installs what a script
+# needs. `make packages ONLY=timm,opacus LATEST=--latest`
+packages: $(PACKAGES)/complete
+	@$(PACKAGES)/bin/python tests/packages/run.py --only "$(ONLY)" $(LATEST)
+
+$(PACKAGES)/complete: build
+	$(PYTHON) -m venv $(PACKAGES)
+	@echo "$(abspath $(VENV))/lib/python$$($(BIN)/python -c 'import sys; print("%d.%d" % \
+	sys.version_info[:2])')/site-packages" > "$$(echo $(PACKAGES)/lib/python*/site-packages)/base.pth"
+	@touch $@
+
+# Whether a release is on the index that taskd's tables do not know
+newest: build
+	@$(ACTIVE) python scripts/newest.py
 
 lint: ruff mypy written tracked
 

@@ -72,18 +72,19 @@ Example:
             with attempt as (step, batch):
                 print(epoch, step, batch)""",
     "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
-before the update.
+before the update, on all ranks.
 
 If it is not, the attempt ends here and is repeated once, with this rank's training state taken from
 its replicas: memory or a compute unit may have failed silently. If the repeated result is not
-finite either, the machine is not the cause; that is logged, and `check` returns False. An
-unprotected job only checks.
+finite either, the machine is not the cause; that is logged, and `check` returns False on all ranks,
+so that all leave the bad batch out. Once no rank's result is finite, no step is repeated for that.
+While ranks are away (elastic training), and in an unprotected job, it only checks this rank's.
 
 Args:
     result: A tensor or a number.
 
 Returns:
-    Whether every element is finite.
+    Whether every element is finite, on all ranks in a step that is repeated for that.
 
 Example:
     import taskd

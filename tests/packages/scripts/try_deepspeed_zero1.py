@@ -1,0 +1,11 @@
+"""DeepSpeed: ZeRO 1.
+
+Needs: deepspeed==0.19.8
+"""
+
+import os
+import runpy
+from pathlib import Path
+
+os.environ["STAGE"] = "1"
+runpy.run_path(str(Path(__file__).with_name("try_deepspeed.py")), run_name="__main__")

@@ -1,0 +1,34 @@
+"""x-transformers: a decoder with dropout.
+
+Needs: x-transformers==2.31.10
+"""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from training import Training
+from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+import taskd
+
+t = Training()
+net = AutoregressiveWrapper(
+    TransformerWrapper(
+        num_tokens=32,
+        max_seq_len=16,
+        attn_layers=Decoder(dim=16, depth=2, heads=2, attn_dropout=0.1, ff_dropout=0.1),
+    )
+)
+model = DDP(net)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+t.apart()
+job = taskd.protect(model=model, optimizer=optimizer)
+for attempt in job.steps(t.steps):
+    with attempt as step:
+        loss = model(torch.randint(32, (2, 16)))
+        t.at(step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    if attempt.committed:
+        t.say(step, loss)
+t.end(net, optimizer)
