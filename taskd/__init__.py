@@ -40,8 +40,8 @@ def protect(*unnamed: Any, **objects: Any) -> Job:
     the names of the script's variables, and for the variables that the loop carries from step to
     step; what it finds and cannot restore is named in a warning (docs/state.md).
 
-    Without taskd's launcher (plain python, plain torchrun) the job is not protected, at no cost;
-    `job.protected` is False.
+    Without taskd's launcher (plain python, plain torchrun, mp.spawn, Ray) the job is not protected,
+    at no cost; `job.protected` is False, and a job of several ranks says so in a warning.
 
     Args:
         *unnamed: Objects as below; each has the name of the variable that the caller has it in, or

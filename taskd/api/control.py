@@ -138,7 +138,7 @@ class Control(DeviceRequests):
 
     def stop(self, timeout: float = 1200.0) -> str:
         """Save the job's state at a step boundary, and end the job: its launchers leave with exit
-        status 75. A rank that is still in its step after 300 s is not awaited.
+        status 75 (TASKD_STATUS_SAVED). A rank that is still in its step after 300 s is not awaited.
 
         Args:
             timeout: Seconds to wait for the result.

@@ -235,7 +235,7 @@ def _answers(host: str, port: int, node: int, chosen: bool) -> bool:
             "stop what listens there, or set --port (TASKD_PORT) on all nodes"
         )
     # jobs without an id have one name; the other one's launcher may not have joined yet
-    alike = chosen and not os.environ.get("MINDX_TASK_ID")
+    alike = chosen and free_ports.has_no_id(os.environ, port)
     if alike and (answer.taken or any(other.port == port for other in running_jobs.found())):
         raise PortTaken(asking.second((host, port), job, 0))
     if answer.taken and node >= 0:  # else adaptor/arrival.py asks where the launchers meet

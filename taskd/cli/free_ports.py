@@ -4,7 +4,7 @@ machine side by side. The nodes of a larger job have to know its ports before th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -31,8 +31,17 @@ def of_manager(nodes: int, environ: MutableMapping[str, str]) -> Iterator[int]:
         if port != settings.PORT:
             environ["TASKD_PORT"] = str(port)
             if not named:
-                environ["MINDX_TASK_ID"] = f"{settings.FALLBACK_JOB}-{port}"
+                environ["MINDX_TASK_ID"] = _id_at(port)
         yield port
+
+
+def has_no_id(environ: Mapping[str, str], port: int) -> bool:
+    """Whether the job was given no id: it has none, or that of `of_manager` for this port."""
+    return environ.get("MINDX_TASK_ID", "") in ("", _id_at(port))
+
+
+def _id_at(port: int) -> str:
+    return f"{settings.FALLBACK_JOB}-{port}"
 
 
 def of_torchrun(torchrun: Sequence[str], arguments: Any, torch_run: ModuleType) -> list[str]:

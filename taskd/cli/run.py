@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -54,6 +55,12 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     help="Where the state is saved (TASKD_DUMP_PATH). Default: ./taskd_dump.",
 )
 @click.option(
+    "--dump-every",
+    metavar="INTERVAL",
+    help="How often to save the state while the job trains: 30min, 3600s, 2h, 1000steps"
+    " (TASKD_DUMP_EVERY). Default: off.",
+)
+@click.option(
     "--resume",
     metavar="auto|DIRECTORY",
     help=(
@@ -87,6 +94,7 @@ def command(
     subhealthy_strategy: str | None,
     port: int | None,
     dump_dir: str | None,
+    dump_every: str | None,
     resume: str | None,
     preemption_signal: str | None,
     grace_period: str | None,
@@ -106,6 +114,7 @@ def command(
         "TASKD_PORT": port,
         "TASKD_LOG_PATH": log_path,
         "TASKD_DUMP_PATH": dump_dir,
+        "TASKD_DUMP_EVERY": dump_every,
         "TASKD_RESUME_PATH": resume,
         "TASKD_PREEMPTION_SIGNAL": preemption_signal,
         "TASKD_GRACE_PERIOD": grace_period,
@@ -131,9 +140,15 @@ def command(
         raise click.UsageError("taskd run needs torch: pip install torch") from None
     if refusal is not None:
         raise click.UsageError(refusal)
+    version = str(sys.modules["torch"].__version__)
+    if torch_versions.untried(version):
+        click.echo(
+            f"torch {version} has the functions that recovery needs, and no test of taskd has run"
+            f" with it (tried: {torch_versions.TRIED[0]} to {torch_versions.TRIED[-1]})",
+            err=True,
+        )
     # only now: a torch that is refused may lack what they import
     from taskd.adaptor import arrival, place, torch_elastic
-    from taskd.adaptor.launcher import STATUS
     from taskd.protocol import keys, secret
 
     # before torch's launcher defines its options: one of them gets another default
@@ -172,7 +187,8 @@ def command(
         again = error.sigval == settings.preemption_signal(os.environ) and settings.resume_path(
             os.environ
         )
-        raise SystemExit(STATUS["saved"] if again else STATUS["failed"]) from None
+        ending = "saved" if again else "failed"
+        raise SystemExit(settings.status_of(ending, os.environ)) from None
     finally:
         if manager is not None:
             manager.end()

@@ -35,7 +35,8 @@ def dump(timeout: float) -> None:
 def stop(timeout: float) -> None:
     """Save the job's state at a step boundary, in its dump directory, and end the job.
 
-    Its launchers leave with exit status 75. The same command with --resume auto goes on from there.
+    Its launchers leave with exit status 75 (TASKD_STATUS_SAVED). The same command with --resume
+    auto goes on from there.
     """
     with connected() as control:
         click.echo(control.stop(timeout))

@@ -86,9 +86,7 @@ def status(model: Model) -> int:
     if model.end is not None and model.end.ok:
         return WELL
     if model.end is not None:
-        from taskd.adaptor.launcher import STATUS
-
-        known = {str(ending): code for ending, code in STATUS.items() if ending != "failed"}
+        known = {ending: settings.status_of(ending, {}) for ending in ("saved", "hopeless")}
         return known.get(model.end.ending, FAILED)
     return SILENT if model.source == "journal" else WELL
 

@@ -24,9 +24,11 @@ class LastGradient:
         self.clock = Clock()
         self._when = self.clock.when
         self._hooks: dict[int, Any] = {}
+        self._parameters: dict[int, torch.nn.Parameter] = {}
         for module in modules:
             for parameter in filter(lambda p: p.requires_grad, module.parameters()):
                 number = len(self._hooks)
+                self._parameters[number] = parameter
                 ready = self.clock.hook(number)
                 self._hooks[number] = parameter.register_post_accumulate_grad_hook(ready)
 
@@ -42,12 +44,13 @@ class LastGradient:
         """Whether all parameters have had a gradient."""
         return len(self._when) >= len(self._hooks)
 
-    def settle(self) -> None:
-        """Keep the hooks on the parameters whose gradients came last."""
+    def settle(self) -> list[torch.nn.Parameter]:
+        """Keep the hooks on the parameters whose gradients came last; returns these."""
         if len(self._hooks) > LAST:
             last = sorted(self._when, key=self._when.__getitem__)[-LAST:]
             for number in self._hooks.keys() - set(last):
                 self._hooks.pop(number).remove()
+        return [self._parameters[number] for number in self._hooks]
 
     def close(self) -> None:
         for hook in self._hooks.values():

@@ -19,6 +19,8 @@ def test_the_managers_port_and_the_id_that_goes_with_it():
         "9602",
         "default-9602",
     )
+    # what it has given is nobody's name for a job: a third job takes the next port
+    assert free_ports.has_no_id(environ, 9602) and not free_ports.has_no_id(environ, 9603)
     assert list(ports)[-1] == 9699  # below the ports that documents propose for ranks
     given = {"MINDX_TASK_ID": "mine"}
     assert len(list(free_ports.of_manager(1, given))) == 99 and given["MINDX_TASK_ID"] == "mine"

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from torch.distributed.run import get_args_parser
 
 from taskd import settings
-from taskd.adaptor.launcher import STATUS
 from taskd.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +49,8 @@ FAKES = {
     [
         (0, 0, 0, False),
         (137, 0, 0, False),  # a launcher was lost and replaced
-        (143, STATUS["saved"], 75, True),  # a standby has ended by the signal
-        (1, STATUS["hopeless"], 93, False),
+        (143, 75, 75, True),  # a standby has ended by the signal
+        (1, 93, 93, False),
         (1, 3, 1, False),
         (2, 1, 2, False),  # nothing was started, so there is no journal
         (75, 3, 75, True),  # the ranks have left by themselves

@@ -93,6 +93,7 @@ def test_this_machine(tmp_path):
         "port",
         "open files",
         "secret",
+        "gloo",
     } <= set(states)
     for name in (
         "python",

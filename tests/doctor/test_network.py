@@ -181,3 +181,23 @@ def test_a_machine_that_does_not_answer(monkeypatch):
     assert found.state == "warning"
     assert "cannot be reached" in found.found
     assert "open port 9601" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes", "names", "here", "state", "says"),
+    [
+        ({"GLOO_SOCKET_IFNAME": "lo"}, 2, {}, (), "ok", "it listens on lo"),
+        ({"GLOO_SOCKET_IFNAME": "lo,nic7"}, 1, {}, (), "error", "names nic7"),
+        ({}, 2, {"here": ["10.0.0.7"]}, ("10.0.0.7",), "ok", "10.0.0.7 (here)"),
+        ({}, 2, {"here": ["127.0.1.1"]}, ("127.0.1.1",), "warning", "cannot reach it"),
+        ({}, 1, {"here": ["127.0.1.1"]}, ("127.0.1.1",), "ok", "127.0.1.1 (here)"),
+        ({}, 2, {"here": ["10.9.9.9"]}, ("127.0.0.1",), "warning", "no address here"),
+        ({}, 1, {}, ("::1",), "error", "there is no 127.0.0.1"),
+        ({}, 1, {"here": ["::1"]}, ("::1",), "ok", "::1 (here)"),
+    ],
+)
+def test_where_gloo_listens(monkeypatch, environ, nodes, names, here, state, says):
+    monkeypatch.setattr(network.addresses, "of", lambda name: names.get(name, []))
+    monkeypatch.setattr(network.addresses, "is_here", lambda address: address in here)
+    found = network.gloo(environ, nodes, "here")
+    assert found.state == state and says in found.found, found

@@ -56,6 +56,9 @@ def checks(
         imports = software.IMPORT_LIMIT + 5  # these two import torch, with their own limits
         recovery = Check("recovery", partial(software.functions, environ), imports)
         found[5:5] = [recovery, Check("patch", partial(software.patch, environ), imports)]
+        found.append(Check("gloo", partial(network.gloo, environ, nodes)))
+        if software.has_driver():
+            found.insert(6, Check("device", partial(software.device, environ), imports))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The manager's port on this machine, and the way to a manager elsewhere."""
+"""The manager's port on this machine, the way to a manager elsewhere, and the address of gloo."""
 
 from __future__ import annotations
 
@@ -75,6 +75,34 @@ def manager(environ: Mapping[str, str]) -> Finding:
     if _answers(host, number, environ):
         return ok(name, f"the manager of this job answers at {where}")
     return error(name, f"what listens at {where} is {OTHER}", SAME_SECRET)
+
+
+def gloo(environ: Mapping[str, str], nodes: int = 1, host: str | None = None) -> Finding:
+    """Where gloo listens in torch: at an address of the interface that is named, else of this
+    machine's name (`host`), else at 127.0.0.1."""
+    name, variable = "gloo", "GLOO_SOCKET_IFNAME"
+    remedy = f"set {variable} to the interface that leads to the other nodes"
+    if interface := environ.get(variable, ""):
+        known = [known for _, known in socket.if_nameindex()]
+        if missing := [one for one in interface.split(",") if one not in known]:
+            return error(
+                name,
+                f"{variable} names {', '.join(missing)}, which this machine does not have",
+                f"name one of {', '.join(known)}",
+            )
+        return ok(name, f"it listens on {interface} ({variable})")
+    host = host or socket.gethostname()
+    address = next(filter(addresses.is_here, addresses.of(host)), "")
+    if not address and not addresses.is_here("127.0.0.1"):
+        return error(
+            name,
+            f"the name {host} has no address of this machine, and there is no 127.0.0.1",
+            f"set {variable}",
+        )
+    where = f"{address} ({host})" if address else f"127.0.0.1, as {host} has no address here"
+    if nodes > 1 and addresses.is_loopback(address or "127.0.0.1"):
+        return warning(name, f"it listens at {where}: other nodes cannot reach it", remedy)
+    return ok(name, f"it listens at {where}")
 
 
 def _answers(host: str, number: int, environ: Mapping[str, str]) -> bool:

@@ -4,6 +4,7 @@ in another interpreter."""
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import taskd
 from taskd import settings
 from taskd.adaptor import patching
-from taskd.adaptor.torch_versions import TESTED
+from taskd.adaptor.torch_versions import TESTED, untried
 from taskd.cli.doctor.finding import Finding, NoAnswer, ask, error, ok, warning
 from taskd.cython_api import library_path
 from taskd.mindcluster.faults.configuration import ConfigurationRefused, load
@@ -25,6 +26,7 @@ DISTRIBUTIONS = {PYTORCH: "torch", MINDSPORE: "mindspore"}
 TESTED_MINDSPORE = "2.10.0"
 IMPORT_LIMIT = 120.0  # seconds; torch takes 2 to 10, from a cold network disk a minute
 REFUSAL = "from taskd.adaptor import torch_versions; print(torch_versions.refusal() or '')"
+DEVICE = "from taskd.devices import conditions; print(conditions.report())"
 LIMIT = 10.0  # seconds; an interpreter without site-packages starts in 20 ms
 PROBE = """
 import ctypes, sys
@@ -117,6 +119,8 @@ def version(name: str | None, noted: Callable[[str], str] = metadata.version) ->
             f"taskd is tested with torch {TESTED}: install it with pip",
         )
     tested = TESTED if name == PYTORCH else TESTED_MINDSPORE
+    if name == PYTORCH and found.partition("+")[0] != tested and not untried(found):
+        return ok(line, f"{distribution} {found}, with which the tests of a torch have run")
     if found.partition("+")[0] != tested:
         demo = ", or try a fault: taskd demo" if name == PYTORCH else ""
         return warning(
@@ -144,6 +148,53 @@ def functions(environ: Mapping[str, str], limit: float = IMPORT_LIMIT) -> Findin
         if refusal
         else ok(name, "torch has the functions that it needs")
     )
+
+
+# files that are there where a driver of GPUs or NPUs is
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/davinci_manager")
+
+
+def has_driver() -> bool:
+    return any(os.path.exists(path) for path in DRIVERS)
+
+
+def device(
+    environ: Mapping[str, str], limit: float = IMPORT_LIMIT, asked: Callable[..., str] = ask
+) -> Finding:
+    """What the machine's GPUs or NPUs allow. Checked in an interpreter of its own, which starts
+    one."""
+    name = "device"
+    try:
+        found = json.loads(asked(DEVICE, environ=environ, limit=limit))
+    except (NoAnswer, ValueError) as problem:
+        remedy = 'fix what `python -c "import torch; torch.accelerator.current_accelerator()"` says'
+        return error(name, f"a driver is there, and its device cannot be used: {problem}", remedy)
+    if not found["kind"]:
+        return warning(
+            name,
+            "a driver is there, and torch sees no device",
+            "install torch for this device, or give the container the device",
+        )
+    text = f"{found['count']} {found['kind']}: " + ", ".join([found["name"], *found["libraries"]])
+    if found["hazards"]:
+        said, _, remedy = found["hazards"][0].partition(". ")
+        return warning(name, f"{text}; {said}", remedy)
+    lacking = [
+        f"{what} ({found[key]})"
+        for key, what in (
+            ("registers", "the stripes' memory cannot be registered"),
+            ("pins", "no memory can be pinned"),
+        )
+        if found[key]
+    ]
+    if lacking:
+        return warning(
+            name,
+            f"{text}; {'; '.join(lacking)}: copies of the state go through the driver's own"
+            " buffers, slower, beside the step",
+            "use a runtime that passes registration on (not gVisor), and ulimit -l unlimited",
+        )
+    return ok(name, f"{text}; the stripes' memory can be registered")
 
 
 def patch(environ: Mapping[str, str], site: Path | None = None) -> Finding:
