@@ -28,6 +28,15 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
     return value
 
 
+def _goes_back(found: dumps.Found) -> None:
+    if (newer := dumps.newer(found)) is not None:
+        click.echo(
+            f"taskd: this job goes back to {found.path}: {newer.path} was made after it. When it is"
+            " started again, --resume auto goes on from what it saves from now on",
+            err=True,
+        )
+
+
 @click.command(
     cls=Run, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
@@ -127,7 +136,7 @@ def command(
         if settings.undecided(pod_info.environment(os.environ)):
             os.environ["TASKD_RECOVER_STRATEGY"] = ",".join(ladder.DEFAULT)
         if (source := settings.resume_path(os.environ)) not in (None, settings.AUTO):
-            dumps.newest(Path(str(source)))
+            _goes_back(dumps.newest(Path(str(source))))
     except (settings.BadSetting, dumps.BadDump) as error:
         raise click.UsageError(str(error)) from None
     from taskd.adaptor import torch_versions

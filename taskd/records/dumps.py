@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 STATE = "state"
 INDEX = "index"
 RECORDS = "records"
-VERSION = 7  # also where the records in it have another format
+VERSION = 8  # also where the records in it have another format
 OVER = 3600.0  # seconds
 PUBLIC = b"taskd dump without a secret"
 
@@ -84,6 +84,7 @@ class Found:
     world_size: int
     ranks: frozenset[int]  # that have a record
     files: frozenset[str] = frozenset()
+    number: int = 0  # above those of all dumps that were there when it was made
 
     def check_whole(self) -> None:
         """Raises BadDump if a rank has no record: it could not go on from here."""
@@ -142,6 +143,7 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
         "step": step,
         "world_size": world_size,
         "keyed": keyed,
+        "number": 1 + max((found.number for found in complete(work.parent)[0]), default=0),
     }
     manifest["files"] = [list(f) for f in listed]
     manifest["digest"] = _digest(manifest, secret)
@@ -167,7 +169,7 @@ def discard(work: Path) -> None:
 
 
 def newest(place: Path) -> Found:
-    """The dump at `place`, or the one of the highest step inside it. Raises BadDump."""
+    """The dump at `place`, or the one inside it that was made last. Raises BadDump."""
     if (place / MANIFEST).is_file():
         return read(place)
     found, refused = complete(place)
@@ -180,8 +182,8 @@ def newest(place: Path) -> Found:
 
 
 def complete(place: Path) -> tuple[list[Found], list[str]]:
-    """The complete dumps in `place`, that of the highest step first, and why the others are
-    none."""
+    """The complete dumps in `place`, the one that was made last first, and why the others are
+    none. A job that has gone back to a dump does not come to those of the steps that it left."""
     found, refused = [], []
     with contextlib.suppress(OSError):
         for path in place.iterdir():
@@ -190,21 +192,19 @@ def complete(place: Path) -> tuple[list[Found], list[str]]:
                     found.append(read(path))
             except BadDump as error:
                 refused.append(str(error))
-    return sorted(found, key=_age, reverse=True), refused
+    return sorted(found, key=lambda f: (f.number, f.step), reverse=True), refused
 
 
-def _age(found: Found) -> tuple[int, float]:
-    try:
-        return found.step, found.path.stat().st_mtime
-    except OSError:  # it is being removed
-        return found.step, 0.0
+def newer(than: Found) -> Found | None:
+    """The dump made last beside `than`, if that is another one."""
+    found = complete(than.path.parent)[0]
+    return found[0] if found and found[0].number > than.number else None
 
 
 def clear(place: Path, keep: int) -> list[Path]:
     """Remove all but the newest `keep` dumps that a job could begin from, and what is left of dumps
     that were never completed. Returns what was removed."""
-    whole = [f for f in complete(place)[0] if len(f.ranks) == f.world_size]
-    dumps = sorted(whole, key=lambda f: _age(f)[::-1], reverse=True)
+    dumps = [f for f in complete(place)[0] if len(f.ranks) == f.world_size]
     doomed = [f.path for f in dumps[keep:]]
     with contextlib.suppress(OSError):
         for path in place.glob(".step-*.partial"):
@@ -226,9 +226,10 @@ def read(path: Path) -> Found:
         version = manifest["version"]
         if version != VERSION:
             raise BadDump(f"{path} was written by another version of taskd")
-        step, world, files = (
+        step, world, number, files = (
             int(manifest["step"]),
             int(manifest["world_size"]),
+            int(manifest["number"]),
             [(str(n), int(s)) for n, s, _ in manifest["files"]],
         )
         digest, keyed = str(manifest.pop("digest")), manifest["keyed"] is True
@@ -255,7 +256,7 @@ def read(path: Path) -> Found:
     ranks = frozenset(
         int(name.removeprefix(prefix)) for name, _ in files if name.startswith(prefix)
     )
-    return Found(path, step, world, ranks, frozenset(name for name, _ in files))
+    return Found(path, step, world, ranks, frozenset(name for name, _ in files), number)
 
 
 def check(found: Found, *only: str) -> None:

@@ -225,7 +225,7 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
         dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
     sealed = dumps.seal(work, 3, 2, files)
     assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(
-        good, 3, 2, frozenset({0, 1}), frozenset({"records/rank-0", "records/rank-1"})
+        good, 3, 2, frozenset({0, 1}), frozenset({"records/rank-0", "records/rank-1"}), 1
     )
     (tmp_path / "step-9").mkdir()
     manifest = json.loads((good / dumps.MANIFEST).read_text()) | {
@@ -242,6 +242,19 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
     shutil.rmtree(good / dumps.RECORDS)
     with pytest.raises(dumps.BadDump, match="missing"):
         dumps.read(good)
+
+
+def test_the_newest_dump_is_that_made_last(tmp_path):
+    """A job that goes back saves steps that are lower than those it has left."""
+    for number, step in enumerate((5, 9, 7, 9)):
+        work = tmp_path / ".partial"
+        dumps.seal(work, step, 1, dumps.write_records(work, [(0, 1, b"zero")]))
+        assert dumps.newest(tmp_path).step == step
+        assert dumps.newest(tmp_path).number == number + 1
+    assert dumps.newer(dumps.read(tmp_path / "step-5")) == dumps.read(tmp_path / "step-9.2")
+    assert dumps.newer(dumps.newest(tmp_path)) is None
+    dumps.clear(tmp_path, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-7", "step-9.2"}
 
 
 def test_a_dump_under_a_secret_is_taken_up_with_that_secret_only(tmp_path, monkeypatch):

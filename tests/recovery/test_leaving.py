@@ -96,6 +96,36 @@ def test_the_same_command_goes_on(tmp_path, reference):
     assert f"begins at step {before} of" in result.log("worker-0.log")
 
 
+def test_going_back(tmp_path, reference):
+    """To an older dump: from then on what was saved behind it is not gone on from."""
+    script, dumped = ("steered.py", STEPS), tmp_path / "dumps"
+
+    def saved(name: str, rounds: int, resume: str) -> tuple[int, training.Result]:
+        with training.start(
+            tmp_path / name, 2, *script, options=("--resume", resume), TASKD_DUMP_PATH=str(dumped)
+        ) as job:
+            for _ in range(rounds):
+                job.trains()
+            job.signal(signal.SIGTERM)
+            result = job.ended()
+        assert result.status == SAVED, result.output[-3000:]
+        return dumps.newest(dumped).step, result
+
+    first, _ = saved("a", 1, "auto")
+    left, _ = saved("b", 5, "auto")
+    between, result = saved("c", 1, str(dumped / f"step-{first}"))
+    assert first < between < left
+    assert f"goes back to {dumped / f'step-{first}'}" in result.output
+    with training.start(
+        tmp_path / "d", 2, *script, options=("--resume", "auto"), TASKD_DUMP_PATH=str(dumped)
+    ) as job:
+        result = job.end()
+    theirs = reference(2, *script)
+    for rank in range(2):
+        wanted = {s: v for s, v in theirs.steps(rank).items() if s >= between}
+        assert result.steps(rank) == wanted and result.final(rank) == theirs.final(rank)
+
+
 @pytest.mark.parametrize("how", ["flag", *training.long("exit")])
 def test_a_handler_of_the_script(tmp_path, how):
     """Both save, and neither ends the other."""
