@@ -8,6 +8,7 @@ with containers that restart in place and six retries).
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ class Supervisor:
     statuses: list[tuple[int, int]] = field(default_factory=list)  # pod, status
     starts: int = 0
     _ended: bool = False
+    _suspended: bool = False
 
     def run(self) -> str:
         """How the job ends: trained, failed, or given up after RETRIES."""
@@ -78,6 +80,12 @@ class Supervisor:
             while self.pods:
                 pod, status = self._next()
                 self.statuses.append((pod, status))
+                if self._suspended:
+                    self._stop()
+                    self._suspended = False
+                    self._start(0)
+                    self._start(1)
+                    continue
                 what = NOTHING if status == 0 else self.rule(status)
                 if what == NOTHING:
                     continue
@@ -118,8 +126,6 @@ class Supervisor:
     def _next(self) -> tuple[int, int]:
         """The next pod that ends, and its status as a container's."""
         pidfds = {os.pidfd_open(p.pid): pod for pod, p in self.pods.items()}
-        import select
-
         poller = select.poll()
         for fd in pidfds:
             poller.register(fd, select.POLLIN)
@@ -141,6 +147,13 @@ class Supervisor:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self.pods.clear()
+
+    def suspend(self) -> None:
+        """As Kueue preempts: all pods are deleted, their statuses do not count, and the job begins
+        again later."""
+        self._suspended = True
+        for process in self.pods.values():
+            process.send_signal(signal.SIGTERM)
 
     def lose(self, pod: int) -> None:
         """All processes of the pod at once, as where its machine is lost."""

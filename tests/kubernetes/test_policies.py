@@ -69,3 +69,15 @@ def test_it_ends_as_the_page_says(tmp_path, policy, given, end, outcome):
     assert outcome.startswith(found), (found, pods.statuses, logs)
     if "others stay" in outcome:
         assert pods.starts == 3, pods.statuses
+
+
+@pytest.mark.parametrize("given", ["", pytest.param(RECOVER, marks=pytest.mark.long)])
+def test_a_suspended_job_goes_on(tmp_path, given):
+    """Kueue preempts a job by suspending it, whatever its policy."""
+    more = dict(each.split("=") for each in filter(None, [given]))
+    command = launcher(tmp_path, SCRIPT, (free_port(), free_port()), **more)
+    pods = Supervisor(POLICIES["PyTorchJob Never"], command, tmp_path, AT, Supervisor.suspend)
+    assert pods.run() == "trained", pods.statuses
+    assert pods.starts == 4
+    assert [status for _, status in pods.statuses] == [75, 0, 0]
+    assert "all ranks begin from step-" in (tmp_path / "log" / "manager.log").read_text()
