@@ -28,7 +28,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException, SubprocessContext
 
 from taskd import logs, settings
-from taskd.adaptor import contexts, rendezvous, restarts, script, stopping, stores
+from taskd.adaptor import contexts, rendezvous, restarts, script, starter, stopping, stores
 from taskd.adaptor.arrival import comes_late, meet
 from taskd.adaptor.contexts import Adopted, ForkedRanks
 from taskd.adaptor.failures import Failures
@@ -331,6 +331,8 @@ class TaskdElasticAgent(LocalElasticAgent):
         ok, why, stopped = False, "", False
         supervisor = self._supervisor
         stopping.begin(self._hurry, supervisor.asked_to_leave, supervisor.preemption)
+        for found, remedy in starter.warnings():
+            log.warning("%s: %s", found, remedy)
         try:
             if settings.fork(os.environ) or settings.standby(os.environ):
                 spec = self._worker_group.spec

@@ -94,6 +94,7 @@ def test_this_machine(tmp_path):
         "open files",
         "secret",
         "gloo",
+        "started by",
     } <= set(states)
     for name in (
         "python",

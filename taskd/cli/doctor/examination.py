@@ -51,6 +51,7 @@ def checks(
         Check("shared memory", machine.shared_directory),
         Check("secret", partial(machine.secret, environ, nodes)),
         Check("pidfd", machine.pidfd),
+        Check("started by", machine.started_by),
     ]
     if name == software.PYTORCH:
         imports = software.IMPORT_LIMIT + 5  # these two import torch, with their own limits

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from taskd import settings
+from taskd.adaptor import starter
 from taskd.agent.ranks.shared_memory import ROOM
 from taskd.cli.doctor.finding import Finding, error, ok, warning
 from taskd.core.snapshots import STRIPES
@@ -130,6 +131,14 @@ def pidfd(open_: Callable[[int], int] = os.pidfd_open) -> Finding:
             name, text, "use Linux 5.4 or later; allow it in the container's seccomp profile"
         )
     return ok(name, "works")
+
+
+def started_by() -> Finding:
+    """What starts a job as this command is started."""
+    name = "started by"
+    if found := starter.warnings():
+        return warning(name, "; ".join(text for text, _ in found), "; ".join(r for _, r in found))
+    return ok(name, "a launcher started like this is told of SIGTERM, and its status is seen")
 
 
 def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:
