@@ -39,7 +39,6 @@ class Rows:
 COMMITTED: int
 AGAIN: int
 REPEATED: int
-SHARED: int
 RAISED: int
 
 class Handed:

@@ -274,16 +274,14 @@ cdef enum:
     _COMMITTED = 1
     _AGAIN = 2
     _REPEATED = 3
-    _SHARED = 4
-    _RAISED = 5
+    _RAISED = 4
 
-COMMITTED, AGAIN, REPEATED = _COMMITTED, _AGAIN, _REPEATED
-SHARED, RAISED = _SHARED, _RAISED
+COMMITTED, AGAIN, REPEATED, RAISED = _COMMITTED, _AGAIN, _REPEATED, _RAISED
 
 
 cdef class Handed:
     """What is handed out for one try at a step; worker/training/attempt.py says what it is. `ended`
-    is called with the exception that the body raised, or None, and returns one of the five
+    is called with the exception that the body raised, or None, and returns one of the four
     above."""
 
     cdef object value, ended

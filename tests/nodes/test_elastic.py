@@ -35,10 +35,7 @@ class Elastic(Cluster):
         by_hand.assert_as_by_hand(result, self.world, self.kind, STEPS, present, plan)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["shares", *(pytest.param(k, marks=pytest.mark.long) for k in ("batches", "accumulate"))],
-)
+@pytest.mark.parametrize("kind", ["shares", pytest.param("accumulate", marks=pytest.mark.long)])
 def test_a_node_is_lost_and_comes_back(hosts, tmp_path, kind):
     with Elastic((machines := hosts(5)), tmp_path / "job", kind) as job:
         job.trains()
@@ -84,7 +81,7 @@ def test_down_to_one_replica_and_ranks_die_meanwhile(hosts, tmp_path):
 @pytest.mark.long
 def test_a_rank_leaves_and_its_node_stays(hosts, tmp_path):
     only = "elastic-training"
-    with Elastic(hosts(2), tmp_path / "job", "batches", 2, 2, strategy=only) as job:
+    with Elastic(hosts(2), tmp_path / "job", "shares", 2, 2, strategy=only) as job:
         job.trains()
         os.kill(job.result().pids(3)[-1], signal.SIGKILL)
         closed = job.repaired()

@@ -18,7 +18,7 @@ def elastic(directory, kind, **env):
 @pytest.mark.long
 def test_a_shrunk_job_is_saved_and_goes_on_with_all_ranks(tmp_path):
     dumps = {"TASKD_DUMP_PATH": str(tmp_path / "dumps")}
-    with elastic(tmp_path / "a", "batches", **dumps) as job:
+    with elastic(tmp_path / "a", "shares", **dumps) as job:
         job.trains()
         job.kill(2)
         (closed,) = job.repaired()
@@ -31,11 +31,11 @@ def test_a_shrunk_job_is_saved_and_goes_on_with_all_ranks(tmp_path):
     step = max(saved.steps(0)) + 1
     plan = by_hand.plan(tmp_path / "a")
     again = training.taskd(
-        tmp_path / "b", 4, "elastic.py", "batches", STEPS, TASKD_RESUME_PATH=str(tmp_path / "dumps")
+        tmp_path / "b", 4, "elastic.py", "shares", STEPS, TASKD_RESUME_PATH=str(tmp_path / "dumps")
     )
     assert again.status == 0, again.output[-3000:]
     before = {line for line in by_hand.computed(tmp_path / "a") if int(line.split()[0]) < step}
-    replay = ("batches", STEPS, f"{plan};{step}:")
+    replay = ("shares", STEPS, f"{plan};{step}:")
     reference = by_hand.alone(tmp_path / "hand", 4, "elastic.py", *replay)
     assert before | by_hand.computed(tmp_path / "b") == by_hand.computed(reference.directory)
     for rank in range(4):
@@ -46,7 +46,7 @@ def test_a_shrunk_job_is_saved_and_goes_on_with_all_ranks(tmp_path):
     ("script", "arguments", "why"),
     [
         ("mlp.py", ("40",), "job.shares"),
-        ("loader.py", ("distributed", "3"), "allreduce"),
+        ("loader.py", ("distributed", "3"), "job.batches hands out"),
         ("parallel.py", ("20", "fsdp"), "exist"),
     ],
 )

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from taskd.cython_api.gradients import Ready
 
@@ -28,18 +27,6 @@ def net(**more: Any) -> tuple[DDP, torch.optim.Optimizer]:
     torch.manual_seed(1)
     model = DDP(Net(), broadcast_buffers=False, **more)
     return model, torch.optim.AdamW(model.parameters(), lr=0.1)
-
-
-class Noisy(TensorDataset):
-    """Each sample is fetched with a random number."""
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        return (super().__getitem__(index)[0] + 0.1 * torch.randn(4),)
-
-
-def loader(place: int) -> DataLoader:
-    data = Noisy(torch.randn(60, 4, generator=torch.Generator().manual_seed(9)))
-    return DataLoader(data, 5, sampler=DistributedSampler(data, 3, place, seed=4))
 
 
 class Script:

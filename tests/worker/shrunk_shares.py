@@ -4,7 +4,6 @@ test_shares_of_ranks.py. What is computed by hand is a full job: sums agree up t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -89,20 +88,14 @@ Buffers = list[list[torch.Tensor]]
 
 
 def by_hand(
-    script: Script, lanes: int, broadcast: bool, loads: bool, kind: type[nn.Module] = Net
+    script: Script, lanes: int, broadcast: bool, kind: type[nn.Module] = Net
 ) -> tuple[nn.Module, Buffers]:
     """The model and the buffers of each rank, of a full job."""
     net, random = kind(), RandomState(torch.device("cpu"))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     states = [seeded(50 + place) for place in range(lanes)]
     buffers = [[b.clone() for b in net.buffers()] for _ in range(lanes)]
-    iterators: list[Iterator[Any]] = []
-    for place in range(lanes):
-        iterators.append(iter(by_place(lanes)[place]))
-        random.restore(states[place])
-        if loads:
-            iterators[-1] = (x for (x,) in iter(loader(place, lanes)))
-        states[place] = random.snapshot()
+    batches = by_place(lanes)
     synced = True  # DDP broadcasts buffers after a forward that it averages
     for step in range(STEPS * 4 // max(lanes, 4)):
         if script.clears(step):
@@ -110,11 +103,10 @@ def by_hand(
         first = [b.clone() for b in buffers[0]]
         for place in range(lanes):
             random.restore(states[place])
-            x = next(iterators[place])
             begin = first if broadcast and synced else buffers[place]
             for b, value in zip(net.buffers(), begin, strict=True):
                 b.copy_(value)
-            (net(x).square().mean() / lanes).backward()
+            (net(batches[place][step]).square().mean() / lanes).backward()
             states[place] = random.snapshot()
             buffers[place] = [b.clone() for b in net.buffers()]
         synced = script.averages(step)
@@ -159,28 +151,20 @@ def same(one: Any, other: Any, what: str) -> None:
         assert torch.allclose(a.double(), b.double(), rtol=1e-9, atol=1e-11), (what, a, b)
 
 
-def trains(
-    job: Rank, script: Script, stand_ins: dict[int, int], at: int, broadcast: bool, hand: bool
-) -> None:
-    """`hand`: by job.shares."""
+def trains(job: Rank, script: Script, stand_ins: dict[int, int], at: int, broadcast: bool) -> None:
     net = Net()
     model = DistributedDataParallel(net, broadcast_buffers=broadcast)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     lab = lab_of(job, model=model, optimizer=optimizer)
     lab.seed(50 + job.rank)
-    if hand:
-        attempts, batches = lab.job.steps(STEPS), by_place(4)
-    else:
-        attempts, batches = lab.job.batches(loader(job.rank, 4)), {}
-    for attempt in attempts:
-        with attempt as given:
-            step, (x,) = given if not hand else (given, (None,))
+    batches = by_place(4)
+    for attempt in lab.job.steps(STEPS):
+        with attempt as step:
             if script.clears(step):
                 optimizer.zero_grad()
             for place in lab.job.shares(step):
                 model.require_backward_grad_sync = script.averages(step)
-                data = batches[place][step] if hand else x
-                model(data).square().mean().backward()
+                model(batches[place][step]).square().mean().backward()
             if script.updates(step):
                 optimizer.step()
         if attempt.done and step == at - 1 and leaves(lab, at, stand_ins):
@@ -188,7 +172,7 @@ def trains(
         if attempt.done and step == 6 and script.every == 3 and script.syncs:
             waits(lab, 7)
     assert not lab.failures(), lab.failures()
-    expected, buffers = by_hand(script, 4, broadcast, not hand)
+    expected, buffers = by_hand(script, 4, broadcast)
     same(net.parameters(), expected.parameters(), "parameters")
     same(net.buffers(), buffers[job.rank], "buffers")
     standing = lab.session.standing
@@ -220,35 +204,31 @@ def by_place(lanes: int) -> dict[int, list[torch.Tensor]]:
 
 
 def nobody(job: Rank) -> None:
-    trains(job, OverThree(), {}, 4, broadcast=True, hand=False)
+    trains(job, OverThree(), {}, 4, broadcast=True)
 
 
 def a_last_rank(job: Rank) -> None:
-    trains(job, Each(), {3: 0}, 4, broadcast=True, hand=False)
+    trains(job, Each(), {3: 0}, 4, broadcast=True)
 
 
 def the_first_rank(job: Rank) -> None:
-    trains(job, Each(), {0: 2, 1: 2}, 5, broadcast=True, hand=False)
+    trains(job, Each(), {0: 2, 1: 2}, 5, broadcast=True)
 
 
 def own_buffers(job: Rank) -> None:
-    trains(job, Each(), {1: 3, 2: 0}, 5, broadcast=False, hand=False)
+    trains(job, Each(), {1: 3, 2: 0}, 5, broadcast=False)
 
 
 def waiting_averages(job: Rank) -> None:
-    trains(job, OverThree(), {2: 1}, 4, broadcast=True, hand=False)
+    trains(job, OverThree(), {2: 1}, 4, broadcast=True)
 
 
 def waiting_sums(job: Rank) -> None:
-    trains(job, OverThreeWithoutSync(), {2: 1, 3: 0}, 5, broadcast=True, hand=False)
+    trains(job, OverThreeWithoutSync(), {2: 1, 3: 0}, 5, broadcast=True)
 
 
-def by_shares(job: Rank) -> None:
-    trains(job, Each(), {0: 1}, 4, broadcast=True, hand=True)
-
-
-def waiting_averages_by_shares(job: Rank) -> None:
-    trains(job, OverThree(), {0: 1, 2: 3}, 4, broadcast=False, hand=True)
+def waiting_averages_of_two(job: Rank) -> None:
+    trains(job, OverThree(), {0: 1, 2: 3}, 4, broadcast=False)
 
 
 def waits(lab: Lab, step: int) -> None:
@@ -278,13 +258,14 @@ def hsdp(job: Rank, script: Script, stand_ins: dict[int, int]) -> None:
     lab = lab_of(job, model=model, optimizer=optimizer)
     assert lab.state.replicas.members == (job.rank % 2, job.rank % 2 + 2, job.rank % 2 + 4)
     lab.seed(50 + job.rank)
-    at = 4
-    for attempt in lab.job.batches(loader(job.rank, 6)):
-        with attempt as (step, (x,)):
+    at, batches = 4, by_place(6)
+    for attempt in lab.job.steps(STEPS * 4 // 6):
+        with attempt as step:
             if script.clears(step):
                 optimizer.zero_grad()
-            model.set_requires_all_reduce(script.averages(step))
-            model(x).square().mean().backward()
+            for place in lab.job.shares(step):
+                model.set_requires_all_reduce(script.averages(step))
+                model(batches[place][step]).square().mean().backward()
             if script.updates(step):
                 optimizer.step()
         if attempt.done and step == at - 1 and leaves(lab, at, stand_ins):
@@ -295,7 +276,7 @@ def hsdp(job: Rank, script: Script, stand_ins: dict[int, int]) -> None:
     if stand_ins:
         wanted = sorted(away for away, by in stand_ins.items() if by == job.rank)
         assert sorted(lab.session.standing.mine) == wanted
-    expected, _ = by_hand(script, 6, False, True, Plain)
+    expected, _ = by_hand(script, 6, False, Plain)
     same([p.full_tensor() for p in model.parameters()], expected.parameters(), "parameters")
 
 

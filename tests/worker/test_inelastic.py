@@ -1,9 +1,7 @@
-"""Why no rank can stand in for another, and how loaders are read for others."""
+"""Why no rank can stand in for another, and what of its state a rank has for itself."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset
 
-from taskd.worker.elastic import loaders, private
+from taskd.worker.elastic import private
 from taskd.worker.elastic.inelastic import Inelastic
-from taskd.worker.elastic.loaders import NotCloned, Place
-from taskd.worker.state import places, plain
+from taskd.worker.state import plain
 from taskd.worker.state.training_state import TrainingState
 
 
@@ -29,22 +25,12 @@ def world():
     dist.destroy_process_group()
 
 
-DATA = list(range(24))
-OURS, THEIRS = Place(0, 4, 0, 4), Place(3, 4, 3, 4)
-
-
-def distributed(**more: Any) -> DataLoader:
-    return DataLoader(DATA, 2, sampler=DistributedSampler(DATA, 4, 0), **more)
-
-
-def known(model: nn.Module, loader: Any = None, **more: Any) -> Inelastic:
+def known(model: nn.Module, **more: Any) -> Inelastic:
     module = model.module if isinstance(model, DDP) else model
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     state = TrainingState({"model": model, "optimizer": optimizer})
-    passes = SimpleNamespace(place=lambda rank: OURS, neighbor=lambda: THEIRS)
-    standing = SimpleNamespace(passes=passes)
-    made = Inelastic(SimpleNamespace(rank=0, state=state, standing=standing))  # type: ignore[arg-type]
-    made.loops, made.loader = True, loader
+    made = Inelastic(SimpleNamespace(rank=0, state=state))  # type: ignore[arg-type]
+    made.loops = True
     for name, value in more.items():
         setattr(made, name, value)
     return made
@@ -71,7 +57,7 @@ def with_main_gradients() -> nn.Module:
 
 
 def apart() -> Inelastic:
-    made = known(DDP(net()), distributed())
+    made = known(DDP(net()), shares=True)
     made._carrier.state.set_apart([0])
     return made
 
@@ -91,43 +77,38 @@ def compiled(given: bool) -> Inelastic:
 
 
 CASES: dict[str, tuple[Any, str]] = {
-    "ddp": (lambda: known(DDP(net()), distributed()), ""),
+    "ddp": (lambda: known(DDP(net()), shares=True), ""),
     "inside": (inside, "was given the module inside DistributedDataParallel(Sequential)"),
     "compiled": (lambda: compiled(False), "DistributedDataParallel(Sequential) is compiled"),
     "compiled, given": (lambda: compiled(True), "DistributedDataParallel(Sequential) is compiled"),
     "compiled inside": (
-        lambda: known(DDP(torch.compile(net(), backend="eager")), distributed()),
+        lambda: known(DDP(torch.compile(net(), backend="eager")), shares=True),
         "",
     ),
-    "half": (lambda: known(hooked(default_hooks.fp16_compress_hook), distributed()), ""),
+    "half": (lambda: known(hooked(default_hooks.fp16_compress_hook), shares=True), ""),
     "shares": (lambda: known(net(), shares=True), ""),
     "not yet": (lambda: known(net()), ""),
     "no shares": (lambda: known(net(), shares=False), "did not go through job.shares"),
     "draws": (lambda: known(net(), shares=True, draws=True), "from job.iterate()"),
     "noted": (lambda: _noted(), "it was seen"),
-    "bare": (lambda: known(net(), distributed()), "no DistributedDataParallel or FSDP2 module"),
     "apart": (apart, "model.0.weight exist on one rank only"),
     "main_grad": (lambda: known(with_main_gradients()), ".main_grad"),
     "unused": (
-        lambda: known(DDP(net(), find_unused_parameters=True), distributed()),
+        lambda: known(DDP(net(), find_unused_parameters=True), shares=True),
         "(Sequential, find_unused_parameters=True)",
     ),
-    "static": (lambda: known(DDP(net(), static_graph=True), distributed()), "static_graph=True"),
-    "hook": (lambda: known(hooked(other_hook), distributed()), "communication hook other_hook"),
+    "static": (lambda: known(DDP(net(), static_graph=True), shares=True), "static_graph=True"),
+    "hook": (lambda: known(hooked(other_hook), shares=True), "communication hook other_hook"),
     "sync": (
         lambda: known(net(nn.SyncBatchNorm(2)), shares=True),
         "model.1 is a SyncBatchNorm",
     ),
-    "sparse": (
-        lambda: known(DDP(net(nn.Embedding(4, 2, sparse=True))), distributed()),
-        "model.1 has sparse gradients",
-    ),
-    "loader": (lambda: known(DDP(net()), DataLoader(DATA, 2)), "cannot be had from DataLoader"),
+    "batches": (lambda: known(DDP(net()), loads=True), "job.batches hands out the batches of this"),
 }
 
 
 def _noted() -> Inelastic:
-    made = known(DDP(net()), distributed())
+    made = known(DDP(net()), shares=True)
     made.note("it was seen")
     made.note("this too")
     return made
@@ -147,128 +128,17 @@ def test_zero_redundancy():
     model = DDP(net())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     state = TrainingState({"model": model, "optimizer": optimizer})
-    made = Inelastic(SimpleNamespace(rank=0, state=state, standing=None))  # type: ignore[arg-type]
+    made = Inelastic(SimpleNamespace(rank=0, state=state))  # type: ignore[arg-type]
     assert "ZeRO keeps an optimizer's state" in made.reason()
-
-
-# -- loaders ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_for_another_rank(workers):
-    more = {"num_workers": workers, "persistent_workers": workers > 0}
-    ours, wanted = distributed(**more), distributed(**more)
-    wanted.sampler.rank = 3
-    for loader in (ours, wanted):
-        loader.sampler.set_epoch(2)
-    first = next(iter(ours))
-    made = loaders.clone(ours, OURS, THEIRS)
-    assert places.place(made) == places.place(wanted)
-    assert [b.tolist() for b in made] == [b.tolist() for b in wanted]
-    assert ours.sampler.rank == 0 and torch.equal(next(iter(ours)), first)
-
-
-def test_samplers_that_take_whole_batches():
-    sampler = DistributedSampler(DATA, 4, 0)
-    ours = DataLoader(DATA, batch_sampler=BatchSampler(sampler, 3, drop_last=False))
-    made = loaders.clone(ours, OURS, THEIRS)
-    assert made.batch_sampler.sampler.rank == 3 and sampler.rank == 0
-    assert sorted(len(b) for b in made) == [3, 3]
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "replicas", "has", "wanted"),
-    [
-        # HSDP: each rank has samples of its own; tensor parallel: the ranks of a lane share them
-        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 6, 1, 5),
-        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 3, 0, 2),
-        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 3, 1, None),
-        (Place(1, 6, 0, 3), Place(5, 6, 2, 3), 2, 0, None),
-    ],
-)
-def test_the_place_in_a_sampler(ours, theirs, replicas, has, wanted):
-    loader = DataLoader(DATA, 2, sampler=DistributedSampler(DATA, replicas, has))
-    if wanted is None:
-        says = f"has rank {has} of {replicas} on rank 1 of 6 (data rank 0 of 3)"
-        with pytest.raises(NotCloned, match=re.escape(says)):
-            loaders.clone(loader, ours, theirs)
-    else:
-        assert loaders.clone(loader, ours, theirs).sampler.rank == wanted
-
-
-class Stateful:
-    def __init__(self) -> None:
-        self.at, self.dataset = 0, DATA
-
-    def __iter__(self):
-        while self.at < 3:
-            self.at += 1
-            yield torch.tensor(self.at)
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
-
-class Open(Stateful):
-    def __init__(self) -> None:
-        super().__init__()
-        self.running = (i for i in range(3))
-
-
-class Fixed(DistributedSampler):
-    """Computes its part once."""
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.part = list(super().__iter__())
-
-    def __iter__(self):
-        return iter(self.part)
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter(DATA)
-
-
-def test_a_loader_that_is_moved():
-    ours = Stateful()
-    next(iter(ours))
-    made = loaders.clone(ours, OURS, THEIRS)
-    assert made.dataset is ours.dataset
-    made.load_state_dict({"at": 2})
-    assert [int(x) for x in made] == [3] and ours.at == 1
-
-
-@pytest.mark.parametrize(
-    ("loader", "says"),
-    [
-        (DATA, "from list"),
-        (DataLoader(Stream(), 2), "from DataLoader"),
-        (Open(), "Open cannot be copied (TypeError"),
-        (
-            DataLoader(DATA, 2, sampler=Fixed(DATA, 4, 0)),
-            "Fixed gives rank 3 the samples of rank 0",
-        ),
-    ],
-)
-def test_loaders_that_cannot_be_read_for_others(loader, says):
-    why = loaders.obstacle(loader, OURS, THEIRS)
-    assert says in why and "job.shares(step)" in why
 
 
 # -- what is a rank's own --------------------------------------------------------------------------
 
 
-def apart_values(
-    common: Callable[[], bool] = lambda: False, **more: Any
-) -> tuple[private.Apart, list[str]]:
+def apart_values(**more: Any) -> tuple[private.Apart, list[str]]:
     """And what it says was changed."""
     changed: list[str] = []
-    return private.of_values(private.Tree(**more), common, changed.append), changed
+    return private.of_values(private.Tree(**more), changed.append), changed
 
 
 def settle(apart: private.Apart, ours: Any, theirs: Any) -> None:
@@ -292,16 +162,6 @@ def test_groups_are_told_apart_by_number():
     assert now(apart, {"adam": [{"lr": 0.5}, {"lr": 2.0}]}) == {"adam": [{"lr": 0.5}, {"lr": 3.0}]}
     assert now(apart, {"adam": [{"lr": 0.5}, {"lr": 1.0}]}) == {"adam": [{"lr": 0.5}, {"lr": 1.0}]}
     assert changed == ["adam.1.lr"]
-
-
-def test_what_the_ranks_have_in_common_for_a_while():
-    common = [True]
-    apart, changed = apart_values(lambda: common[0], label="x")
-    settle(apart, {"a": 1}, {"a": 2})
-    assert now(apart, {"a": 1}) == {"a": 1}
-    common[0] = False
-    apart.again()
-    assert now(apart, {"a": 1}) == {"a": 2} and not changed
 
 
 def test_what_the_script_sets_back_is_set_back_for_all():

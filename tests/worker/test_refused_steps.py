@@ -1,4 +1,4 @@
-"""The same of loops over job.steps, and between two steps of any loop."""
+"""What a loop over job.steps does with its shares, and between two steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from taskd.messages import from_rank
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab
-from tests.worker.elastic_scripts import Script, loader
+from tests.worker.elastic_scripts import Script
 from tests.worker.test_refused_shares import ELASTIC, refused, started
 from tests.worker.test_shares import samples
 
@@ -196,28 +196,25 @@ def is_told_or_waits() -> None:
         (is_told_or_waits, ""),
     ],
 )
-@pytest.mark.parametrize("loads", [False, True])
 @pytest.mark.parametrize("shrunk", [False, True])
 def test_collectives_between_two_passes(
-    between, says, loads, shrunk, tmp_path: Path, page, monkeypatch, caplog
+    between, says, shrunk, tmp_path: Path, page, monkeypatch, caplog
 ):
     monkeypatch.setenv("TASKD_RECOVER_STRATEGY", ELASTIC)
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [0, 1, 2])
-    script, data = Script(), loader(0)
+    script = Script()
     lab = started(tmp_path, page, script, shrunk)
     gathers()  # set-up is made by all ranks, those that come back, too
 
     def run() -> None:
         for number in (1, 2):
-            for attempt in lab.job.batches(data) if loads else lab.job.steps(2 * number):
-                with attempt as given:
-                    step, (x,) = given if loads else (given, (None,))
+            for attempt in lab.job.steps(2 * number):
+                with attempt as step:
                     script.clear(step)
                     for place in lab.job.shares(step):
-                        script.share(step, x if loads else samples(step, place))
+                        script.share(step, samples(step, place))
                     script.update(step)
-                    if not loads:
-                        dist.all_reduce(torch.ones(1))  # of all shares
+                    dist.all_reduce(torch.ones(1))  # of all shares
             between()
 
     if shrunk and says:

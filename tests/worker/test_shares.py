@@ -15,10 +15,10 @@ from taskd.worker.state.random_state import RandomState
 from taskd.worker.state.replicas import Replicas
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, seeded, with_seed
-from tests.worker.elastic_scripts import KINDS, Script, loader, net
+from tests.worker.elastic_scripts import KINDS, Script, net
 
 SEEDS = {0: 50, 1: 51, 2: 52}
-STEPS = 6
+STEPS, SHARED = 6, 12
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def at_seed() -> None:
 
 
 class Notes:
-    """What a loop notes for the test: a list would be one of its variables, which each rank has for
-    itself."""
+    """What a loop notes for the test: a list would be one of its variables, which a repair sets
+    back."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -214,51 +214,44 @@ def test_shares_are_of_ranks_whoever_has_the_same_parameters(tmp_path: Path, pag
     assert lab.job.step == 3 and not lab.failures()
 
 
-def by_hand(kind: type[Script], notes: Notes, passes: int = 2) -> list[torch.Tensor]:
+def by_hand(kind: type[Script], notes: Notes) -> list[torch.Tensor]:
     script = kind()
-    wanted, step = Reference(script.model), 0
-    loaders = {place: loader(place) for place in SEEDS}
-    for number in range(passes):
-        iterators = {}
-        for place in SEEDS:
-            loaders[place].sampler.set_epoch(number)
-            wanted.random.restore(wanted.states[place])
-            iterators[place] = iter(loaders[place])
-            wanted.states[place] = wanted.random.snapshot()
-        for _ in range(len(loaders[0])):
-            batches = {}
-            for place in SEEDS:
-                wanted.random.restore(wanted.states[place])
-                batches[place] = next(iterators[place])[0]
-                wanted.states[place] = wanted.random.snapshot()
-            script.clear(step)
-            for place in wanted.shares(step):
-                script.share(step, batches[place])
-                notes(step, batches[place].sum().item(), torch.rand(1).item())
-            before = wanted.random.snapshot()
-            script.update(step)
-            if wanted.random.snapshot() != before:
-                wanted.keep()
-            step += 1
+    wanted = Reference(script.model)
+    for step in range(SHARED):
+        script.clear(step)
+        for place in wanted.shares(step):
+            script.share(step, samples(step, place))
+            notes(step, place, torch.rand(1).item())
+        before = wanted.random.snapshot()
+        script.update(step)
+        if wanted.random.snapshot() != before:
+            wanted.keep()
     return values(script.model, script.optimizer)
 
 
+def train(lab: Lab, script: Script, notes: Notes) -> None:
+    """Three passes of four steps."""
+    for end in (4, 8, SHARED):
+        for attempt in lab.job.steps(end):
+            with attempt as step:
+                elastic_lab.reached(step)
+                script.clear(step)
+                for place in lab.job.shares(step):
+                    elastic_lab.reached(step)
+                    script.share(step, samples(step, place))
+                    notes(step, place, torch.rand(1).item())
+                script.update(step)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_shares_by_themselves(kind: type[Script], tmp_path: Path, page):
+def test_shares_of_loops_of_all_kinds(kind: type[Script], tmp_path: Path, page):
     wanted, got = Notes(tmp_path / "wanted"), Notes(tmp_path / "got")
     expected = by_hand(kind, wanted)
-    script, data = kind(), loader(0)
+    script = kind()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, **script.objects)
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-    for number in range(2):
-        data.sampler.set_epoch(number)
-        for attempt in lab.job.batches(data):
-            with attempt as (step, (x,)):
-                script.clear(step)
-                script.share(step, x)
-                got(step, x.sum().item(), torch.rand(1).item())
-                script.update(step)
+    train(lab, script, got)
     assert not lab.failures()
     assert got.lines() == wanted.lines()
     assert same(values(script.model, script.optimizer), expected)

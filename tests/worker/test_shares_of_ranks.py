@@ -16,8 +16,7 @@ from tests.worker import shrinking
         "own_buffers",
         "waiting_averages",
         "waiting_sums",
-        "by_shares",
-        "waiting_averages_by_shares",
+        "waiting_averages_of_two",
     ],
 )
 def test_the_job_goes_on_as_if_all_were_there(case, tmp_path):

@@ -19,8 +19,8 @@ from taskd.worker.state import plain
 from taskd.worker.state.part import Content
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab, with_seed
-from tests.worker.elastic_scripts import Scales, Schedules, Script, loader, others_hooks
-from tests.worker.test_shares import Notes, at_seed, by_hand, same, values
+from tests.worker.elastic_scripts import Scales, Schedules, Script, others_hooks
+from tests.worker.test_shares import Notes, at_seed, by_hand, same, train, values
 
 AT = 5  # where ranks are lost, in the second of three passes of four steps
 
@@ -55,21 +55,12 @@ def _copied(value: Any) -> Any:
     return [_copied(v) for v in value] if isinstance(value, list) else value
 
 
-def train(lab: Lab, script: Script, notes: Notes, at: dict[int, Any], rank: int = 0) -> list[Any]:
+def run(lab: Lab, script: Script, notes: Notes, at: dict[int, Any]) -> list[Any]:
     """Three passes; `at`: step -> what is called in it. Returns what these return."""
-    data = loader(rank)
     elastic_lab.HOOKS.clear()
     elastic_lab.HOOKS.update(at)
     elastic_lab.FOUND.clear()
-    for number in range(3):
-        data.sampler.set_epoch(number)
-        for attempt in lab.job.batches(data):
-            with attempt as (step, (x,)):
-                elastic_lab.reached(step)
-                script.clear(step)
-                script.share(step, x)
-                notes(step, x.sum().item(), torch.rand(1).item())
-                script.update(step)
+    train(lab, script, notes)
     return list(elastic_lab.FOUND)
 
 
@@ -83,22 +74,22 @@ def shrunk(tmp_path: Path, page: Any, kind: type[Script], at: int) -> tuple[list
     lab = Lab(tmp_path / "first", page, 0, 3, **script.objects)
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
     notes = Notes(tmp_path / "all")
-    (kept,) = train(lab, script, notes, {at: lambda: Kept(lab, script)})
+    (kept,) = run(lab, script, notes, {at: lambda: Kept(lab, script)})
     return notes.lines(), kept
 
 
 def in_share(number: int, step: int, call: Callable[[], None]) -> Callable[[], None]:
-    """To be put into HOOKS: called in the share of that number."""
+    """To be put into HOOKS: called in the share of that number; 0: before the first."""
     if number == 0:
         return call
     return lambda: elastic_lab.HOOKS.update({step: in_share(number - 1, step, call)})
 
 
-@pytest.mark.parametrize("share", [0, 1, 2])
+@pytest.mark.parametrize("share", [0, 1, 3])
 @pytest.mark.parametrize("kind", [Script, Scales, Schedules])
 def test_a_step_is_repeated_with_all_its_shares(kind, share, tmp_path: Path, page):
     wanted, got = Notes(tmp_path / "wanted"), Notes(tmp_path / "got")
-    expected = by_hand(kind, wanted, 3)
+    expected = by_hand(kind, wanted)
     script = kind()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, **script.objects)
@@ -107,14 +98,14 @@ def test_a_step_is_repeated_with_all_its_shares(kind, share, tmp_path: Path, pag
         step: in_share(share, step, lambda step=step: lab.interrupt(step, {1: 0, 2: 0}))
         for step in (0, 5)
     }
-    train(lab, script, got, hooks)
+    run(lab, script, got, hooks)
     assert not lab.failures() and not elastic_lab.HOOKS
     assert same(values(script.model, script.optimizer), expected)
     once = [line for line in wanted.lines() if not line.startswith(("0 ", "5 "))]
     assert [line for line in got.lines() if not line.startswith(("0 ", "5 "))] == once
-    # those of a step that is interrupted are not all computed
+    # the interruption ends the step before its update
     steps = [int(line.split()[0]) for line in got.lines()]
-    assert [steps.count(step) for step in (0, 5)] == [3 + share + 1] * 2
+    assert [steps.count(step) for step in (0, 5)] == [6, 6]
 
 
 @pytest.mark.parametrize("at", [3, 4, 5])
@@ -132,13 +123,12 @@ def test_ranks_are_lost_in_the_middle_of_a_pass(kind, at, tmp_path: Path, page):
             file = Entries(tmp_path, store.away(rank), rank)
             entry = entries.decode(record, file.seal, at)
             if kind == PROVISIONAL:
-                parts = {**entry.parts, "random": Content(entry.start)}
-                entry = replace(entry, parts=parts, fetch=None, batch=None)
+                entry = replace(entry, parts={**entry.parts, "random": Content(entry.start)})
             lab.leave(rank, at, kind, entry)
         lab.session.entries.write(at, FINAL, [kept.own])
         lab.interrupt(at, {1: 0, 2: 0})
 
-    train(lab, script, notes, {at: lose})
+    run(lab, script, notes, {at: lose})
     assert not lab.failures(), lab.failures()
     wanted = [line for line in lines if int(line.split()[0]) >= at]
     got = notes.lines()
@@ -160,7 +150,7 @@ def test_a_stand_in_is_replaced(at, tmp_path: Path, page):
     kept.put(script)
     lab = Lab(tmp_path, page, 0, 3, incarnation=1, **script.objects)
     come_back(lab, at, {1: 0, 2: 0})
-    train(lab, script, notes, {})
+    run(lab, script, notes, {})
     assert not lab.failures(), lab.failures()
     assert notes.lines() == [line for line in lines if int(line.split()[0]) >= at]
 
@@ -174,7 +164,7 @@ def test_a_rank_comes_back_from_what_its_stand_in_recorded(at, rank, tmp_path: P
     kept.put(script)
     lab = Lab(tmp_path, page, rank, 3, incarnation=1, **script.objects)
     come_back(lab, at, {})
-    train(lab, script, notes, {}, rank)
+    run(lab, script, notes, {})
     assert not lab.failures(), lab.failures()
     wanted = [line for line in lines if int(line.split()[0]) >= at]
     assert notes.lines() == wanted[rank::3]
@@ -187,10 +177,10 @@ def test_the_job_grows_again(tmp_path: Path, page):
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, **script.objects)
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-    train(lab, script, notes, {5: lambda: lab.interrupt(5, {})})
+    run(lab, script, notes, {5: lambda: lab.interrupt(5, {})})
     assert not lab.failures(), lab.failures()
     steps = [int(line.split()[0]) for line in notes.lines()]
-    assert [steps.count(step) for step in range(12)] == [3] * 5 + [2] + [1] * 6
+    assert [steps.count(step) for step in range(12)] == [3] * 5 + [4] + [1] * 6
     assert lab.session.communicators.were_away == [frozenset({1, 2}), frozenset()]
     assert lab.entry(12).nested == b""
     assert "_sync_buffers" not in vars(script.model)
@@ -215,20 +205,6 @@ def test_a_missing_record_is_named(tmp_path: Path, page):
     assert sorted(lab.session.standing.mine) == [1]
     after = script.model.state_dict()
     assert all(torch.equal(after[k], v) for k, v in before.items())
-
-
-def test_a_loader_that_has_gone_too_far_is_noticed(tmp_path: Path, page):
-    script = Script()
-    lab = Lab(tmp_path, page, 0, 3, **script.objects)
-    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-
-    def forget() -> None:
-        for away in lab.session.standing.mine.values():
-            away.batches.clear()
-        lab.interrupt(3, {1: 0, 2: 0})
-
-    with pytest.raises(RuntimeError, match="loader of rank 1, which is away, is at step 4 here"):
-        train(lab, script, Notes(tmp_path / "got"), {3: forget})
 
 
 class Meter:
@@ -256,50 +232,18 @@ class ClipsByHistory(Script):
         super().update(step)
 
 
-def of_others(lab: Lab, name: str) -> list[Any]:
-    """The small object of that name, of each rank that is away."""
-    ours = lab.session.standing.values()
-    return [
-        plain.decode(away.now(ours)[f"object {name}"])
-        for away in lab.session.standing.mine.values()
-    ]
-
-
 def test_what_is_computed_from_gradients_is_the_same_for_all(tmp_path: Path, page):
-    notes = Notes(tmp_path / "notes")
-    expected = by_hand(ClipsByHistory, notes)
-    script, data = ClipsByHistory(), loader(0)
+    wanted, got = Notes(tmp_path / "wanted"), Notes(tmp_path / "got")
+    expected = by_hand(ClipsByHistory, wanted)
+    script = ClipsByHistory()
     at_seed()
     lab = Lab(tmp_path, page, 0, 3, **script.objects)
     lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-    for number in range(2):
-        data.sampler.set_epoch(number)
-        for attempt in lab.job.batches(data):
-            with attempt as (step, (x,)):
-                script.clear(step)
-                script.share(step, x)
-                torch.rand(1)
-                script.update(step)
+    train(lab, script, got)
     assert same(values(script.model, script.optimizer), expected)
     assert script.meter.value > 0.1
-    assert [found["value"] for found in of_others(lab, "meter")] == [script.meter.value] * 2
-    assert "grad" not in vars(torch.Tensor)
-
-
-def test_variables_of_the_loop_are_each_ranks_own(tmp_path: Path, page):
-    """Also where ranks have left before the first step, and until the script sets them back."""
-    script, data, notes = Script(), loader(0), Notes(tmp_path / "notes")
-    lab = Lab(tmp_path, page, 0, 3, **script.objects)
-    lab.shrink_at_the_start({1: with_seed(51), 2: with_seed(52)})
-    total = 0.0
-    for attempt in lab.job.batches(data):
-        with attempt as (step, (x,)):
-            script.clear(step)
-            script.share(step, x)
-            total += x.abs().sum().item()
-            script.update(step)
-            if step == 2:
-                total = 0.0
-            notes(total, *(v["total"] for v in of_others(lab, "(variables of the loop)")))
-    found = [set(line.split()) for line in notes.lines()]
-    assert [len(each) for each in found] == [3, 3, 1, 3]
+    meter = lab.state.parts["object meter"].take(0).bytes()
+    for away in lab.session.standing.mine.values():
+        assert plain.decode(away.now({"object meter": meter})["object meter"]) == {
+            "value": script.meter.value
+        }

@@ -43,15 +43,15 @@ class InMemory:
         found: Content = self._carrier.state.parts["buffers"].take(0)
         return found.bytes()
 
-    def put(self, wanted: Small, variables: bool, whole: bool = True) -> None:
-        """`variables`: those of the script's loop, too. Only what differs: all else may be in use,
-        as in the middle of an attempt. Raises WouldDiverge."""
+    def put(self, wanted: Small, whole: bool = True) -> None:
+        """Only what differs: all else may be in use, as in the middle of an attempt. The variables
+        of the script's loop are of all shares. Raises WouldDiverge."""
         parts, here = self._carrier.state.parts, self.take(whole)
         for part in parts:
             value = wanted.get(part.name)
             if value is None or value == here.get(part.name):
                 continue
-            if variables or part.name != VARIABLES:
+            if part.name != VARIABLES:
                 part.put(Content(memory=value) if part.order == TENSORS else Content(value))
 
     def _tensors(self) -> list[tuple[int, int]]:

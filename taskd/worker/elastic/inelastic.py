@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from taskd.worker.elastic import hidden, loaders
-from taskd.worker.elastic.standing import REMEDY, Standing
+from taskd.worker.elastic import hidden
+from taskd.worker.elastic.standing import BATCHES, REMEDY
 from taskd.worker.elastic.synchronization import lacking
-from taskd.worker.state import fsdp2
 from taskd.worker.state.gradients import MAIN
 from taskd.worker.state.training_state import TrainingState
 
@@ -34,24 +33,19 @@ class Carrier(Protocol):
     @property
     def state(self) -> TrainingState: ...
 
-    @property
-    def standing(self) -> Standing: ...
-
 
 class Inelastic:
-    """What is known of the job. `loops`: the script has begun a loop; `loader`: of its job.batches,
-    None for another kind of loop; `shares`: whether its last committed attempt called job.shares,
-    None before; `draws`: it calls job.iterate."""
+    """What is known of the job. `loops`: the script has begun a loop; `loads`: over job.batches;
+    `shares`: whether its last committed attempt called job.shares, None before; `draws`: it calls
+    job.iterate."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
-        self.loops = self.draws = False
-        self.loader: Iterable[Any] | None = None
+        self.loops = self.loads = self.draws = False
         self.shares: bool | None = None
         self._noted, self._told = "", False
         self._hidden: list[str] | None = None
         self._trained = False
-        self._read: tuple[Any, str] | None = None  # a loader, and why it cannot be read for others
 
     def note(self, why: str) -> None:
         """What was seen while the script ran; the first counts."""
@@ -82,26 +76,15 @@ class Inelastic:
                 )
         if self.draws:
             yield (
-                "batches are drawn from job.iterate(), which cannot be read for another rank: loop"
-                " over job.batches(loader), or load the batches of each rank by its number from"
-                " job.shares(step)"
+                "batches are drawn from job.iterate(), which cannot be read for another rank: load"
+                " the batches of each rank by its number from job.shares(step)"
             )
         if self._noted:
             yield self._noted
-        if self.loader is None:
-            if self.loops and self.shares is False:
-                yield f"the loop's last step did not go through job.shares: {REMEDY}"
-            return
-        if why := self._obstacle():
-            yield why
-        if not state.ddps and not fsdp2.roots(state.modules.values()):
-            yield (
-                "no DistributedDataParallel or FSDP2 module averages the gradients of"
-                f" job.batches: {REMEDY}"
-            )
-        for name, module in _modules(state):
-            if getattr(module, "sparse", False) is True:
-                yield f"{name} has sparse gradients: give it sparse=False, or {REMEDY}"
+        if self.loads:
+            yield f"{BATCHES}: {REMEDY}"
+        elif self.loops and self.shares is False:
+            yield f"the loop's last step did not go through job.shares: {REMEDY}"
 
     def _of_hidden(self) -> list[str]:
         """Looked for until the script has trained."""
@@ -109,15 +92,6 @@ class Inelastic:
             self._trained = self.shares is not None
             self._hidden = list(hidden.reasons(self._carrier.state))
         return self._hidden
-
-    def _obstacle(self) -> str:
-        """Why the loader cannot be read for others; found once for each."""
-        if self._read is None or self._read[0] is not self.loader:
-            passes = self._carrier.standing.passes
-            ours = passes.place(self._carrier.rank)
-            why = loaders.obstacle(self.loader, ours, passes.neighbor())
-            self._read = self.loader, why
-        return self._read[1]
 
 
 def of_state(state: TrainingState) -> Iterator[str]:

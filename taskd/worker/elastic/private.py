@@ -36,15 +36,6 @@ class Apart:
         self._own = self._of(ours, theirs) if theirs is not ours and theirs != ours else None
         self._settled = self._made = ours, theirs
 
-    @property
-    def differs(self) -> bool:
-        """Whether the rank has anything of its own."""
-        return self._own is not None
-
-    def again(self) -> None:
-        """Settle once more: what `of` leaves out has changed."""
-        self.settle(*self._settled)
-
     def now(self, ours: bytes) -> bytes:
         """The rank's state, while ours is `ours`; the same object if nothing has changed."""
         if self._own is None:
@@ -142,44 +133,17 @@ class Tree:
         return plain.encode(value)
 
 
-def of_values(tree: Tree, common: Callable[[], bool], changed: Callable[[str], None]) -> Apart:
-    """By value, as deep as dicts go. `common`: whether it never differs at present; `changed`:
-    called with a name where ours was changed outside the shares."""
+def of_values(tree: Tree, changed: Callable[[str], None]) -> Apart:
+    """By value, as deep as dicts go. `changed`: called with a name where ours was changed outside
+    the shares."""
 
     def of(ours: bytes, theirs: bytes) -> Any:
-        return None if common() else _difference(tree.of(ours), tree.of(theirs))
+        return _difference(tree.of(ours), tree.of(theirs))
 
     def over(ours: bytes, before: bytes, own: Any) -> bytes:
         return tree.encoded(_apply(tree.of(ours), tree.of(before), own, changed, ()))
 
     return Apart(of, over)
-
-
-def following(
-    tree: Tree, mine: tuple[bytes, bytes], last: tuple[bytes, bytes]
-) -> tuple[bytes, list[str]]:
-    """A value at the end of a share, where what was equal in both follows the last share. `mine`,
-    `last`: before the last backward of each, and at its end. Also returns the names of what changes
-    by that."""
-    (before, end), (lasts_before, lasts_end) = mine, last
-    if end == lasts_end or (before == end and lasts_before == lasts_end):
-        return end, []
-    own = _difference(tree.of(lasts_before), tree.of(before))
-    here = tree.of(end)
-    found = _overlaid(tree.of(lasts_end), _picked(own or {}, here))
-    names: list[str] = []
-    _apply(here, found, _difference(here, found) or {}, names.append, ())
-    return tree.encoded(found), names
-
-
-def _picked(shape: dict[Any, Any], source: Any) -> dict[Any, Any]:
-    """The tree of differences `shape`, with the values of `source`."""
-    return {
-        key: _picked(inner, source[key])
-        if type(inner) is dict and type(source.get(key)) is dict
-        else _Leaf(source.get(key, _GONE))
-        for key, inner in shape.items()
-    }
 
 
 class _Leaf:
@@ -224,10 +188,6 @@ def _apply(
     return found
 
 
-def _overlaid(tree: Any, own: Any) -> Any:
-    return _apply(tree, tree, own, lambda name: None, ())
-
-
 def _same(one: Any, other: Any) -> bool:
     if one is _GONE or other is _GONE:
         return one is other
@@ -237,27 +197,3 @@ def _same(one: Any, other: Any) -> bool:
 def _name(path: tuple[Any, ...]) -> str:
     """Where it is, as a reader knows it."""
     return ".".join(str(part) for part in path if part != "") or "the state"
-
-
-# -- the places of loaders: see state/places.py ---------------------------------------------------
-
-
-def of_places(changed: Callable[[str], None]) -> Apart:
-    """By value, as deep as dicts go."""
-
-    def tree(data: bytes) -> dict[Any, Any]:
-        counters, own = plain.decode(data)[:2]
-        return {0: dict(enumerate(counters)), 1: plain.decode(own) if own else None}
-
-    def of(ours: bytes, theirs: bytes) -> Any:
-        return _difference(tree(ours), tree(theirs))
-
-    def say(name: str) -> None:
-        changed(name.partition(".")[2] or "the state")
-
-    def over(ours: bytes, before: bytes, own: Any) -> bytes:
-        counters, state = _apply(tree(ours), tree(before), own, say, ()).values()
-        has = plain.decode(ours)[1]
-        return plain.encode([list(counters.values()), plain.encode(state) if has else b"", {}])
-
-    return Apart(of, over)

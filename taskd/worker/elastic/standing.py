@@ -1,8 +1,8 @@
 """A rank that stands in for others that are away: it also computes their shares of each step.
 
-A share is what one rank computes of a step before its gradients are averaged. Shares follow one
-another in ascending order of rank, each with its rank's private state in place; what comes
-after them (the update, and what follows it) is run once, as this rank.
+A share is what one rank computes of a step before its gradients are averaged. The script goes
+through them by job.shares: in ascending order of rank, each with its rank's private state in place.
+What comes after them (the update, and what follows it) is run once, as this rank.
 """
 
 from __future__ import annotations
@@ -13,32 +13,25 @@ from typing import Protocol
 
 from taskd.records import nested
 from taskd.records.store import Entries
-from taskd.worker.elastic import private, records
-from taskd.worker.elastic.away import Away, Small, tree
+from taskd.worker.elastic import records
+from taskd.worker.elastic.away import Away, Small
 from taskd.worker.elastic.in_memory import InMemory
-from taskd.worker.elastic.passes import Passes
-from taskd.worker.elastic.reading import Reading
 from taskd.worker.elastic.records import Found
-from taskd.worker.elastic.scalers import Scalers
 from taskd.worker.elastic.sums import Sums, add_waiting
 from taskd.worker.elastic.synchronization import Synchronization
 from taskd.worker.elastic.untouched import Untouched
-from taskd.worker.state import fsdp2, gradients, resuming
+from taskd.worker.state import fsdp2, gradients
 from taskd.worker.state.entry import Entry
 from taskd.worker.state.given import WouldDiverge
 from taskd.worker.state.memory import scatter
-from taskd.worker.state.part import VALUES, Content
+from taskd.worker.state.part import Content
 from taskd.worker.state.training_state import TrainingState
 
 REMEDY = "loop over job.steps, and in each step over job.shares(step)"
+BATCHES = "job.batches hands out the batches of this rank alone, no other can read its loader"
 
 
-class ShareOver(BaseException):
-    """Ends the body of a share that is not the last, where the parameters would change. Not an
-    Exception, so that user code does not catch it."""
-
-
-class Carrier(resuming.Carrier, Protocol):
+class Carrier(Protocol):
     """The rank that stands in: see repair/protected_rank.py."""
 
     rank: int
@@ -48,37 +41,25 @@ class Carrier(resuming.Carrier, Protocol):
 
 
 class Standing:
-    """What this rank carries on for others: `mine`, by rank. `passes`: where these are in their
-    loaders."""
+    """What this rank carries on for others: `mine`, by rank."""
 
     def __init__(self, carrier: Carrier) -> None:
         self._carrier = carrier
         self.mine: dict[int, Away] = {}
-        self.passes = Passes(carrier, self.mine)
         self._memory, self._untouched = InMemory(carrier), Untouched(carrier.state)
         self._made: tuple[Synchronization, Sums] | None = None  # once the job is shrunk
-        self._scalers, self._reading = Scalers(self.updates), Reading(self)
-        # of the shares in which gradients were read: the settings before their last backward
-        self._before_reading: dict[int, Small] = {}
         self._order: list[Away | None] = []  # of the shares; None: this rank's own
         self._present: list[Small] = []  # the state of each
         self._at = -1  # the share that is being computed
         self._home = True  # this rank's own state is in memory
         self._done = 0  # shares computed since the loop over them began
-        self._open = self._by_itself = self._begun = False
-        # whether the shares of this attempt end at an update, once the first has ended
-        self._updates: bool | None = None
+        self._open = self._begun = False
         self._added = -1  # the step whose waiting gradients have been added to ours
 
     @property
     def shrunk(self) -> bool:
         """Whether ranks of this job are away; shrunk alike on every rank."""
         return bool(self._carrier.stand_ins)
-
-    @property
-    def computing(self) -> bool:
-        """Whether a share is being computed that the loop of job.batches has handed out."""
-        return self._by_itself and self._at >= 0
 
     def computes(self) -> int:
         """The rank whose share is computed at present, or this rank."""
@@ -136,8 +117,6 @@ class Standing:
         if self._made is not None:
             self._made[0].remove()
             self._made[1].remove()
-        self._scalers.remove()
-        self._reading.remove()
         self._made = None
 
     def _install(self) -> None:
@@ -152,8 +131,6 @@ class Standing:
         self._made = synchronization, sums
         if self.mine:
             synchronization.heard = sums.heard
-            self._scalers.install(state.small.values())
-            self._reading.install()
 
     @contextmanager
     def _borrowed(self, rank: int) -> Iterator[None]:
@@ -182,13 +159,27 @@ class Standing:
         if self.mine and self._made is not None:
             self._made[1].committed(left)
 
+    # -- passes ------------------------------------------------------------------------------------
+
+    def pass_begins(self, loads: bool, number: int, before: bytes) -> None:
+        """This rank is in pass `number`; so are the others from now on. `loads`: it is over
+        job.batches; `before`: our generators' states when it began. Raises WouldDiverge."""
+        if loads and self.shrunk:
+            raise WouldDiverge(f"elastic-training: {BATCHES}: {REMEDY}")
+        for away in self.mine.values():
+            away.pass_begins(number, before)
+
+    def joins_pass(self, number: int, before: bytes) -> None:
+        """The same for ranks that have just been taken up in the middle of our pass."""
+        for away in self.mine.values():
+            if away.behind:
+                away.pass_begins(number, before)
+
     # -- the shares of an attempt ------------------------------------------------------------------
 
-    def begin(self, step: int, before: bytes, by_itself: bool) -> None:
-        """An attempt begins. `before`: our generators' states before its batch was fetched;
-        `by_itself`: each share is handed out by the loop, else by job.shares."""
-        self._at, self._done, self._begun, self._updates = -1, 0, False, None
-        self._by_itself = by_itself
+    def begin(self) -> None:
+        """An attempt begins."""
+        self._at, self._done, self._begun = -1, 0, False
         if not self.mine or self._made is None:
             return
         synchronization, sums = self._made
@@ -197,15 +188,7 @@ class Standing:
         synchronization.begin()
         sums.begin(len(self._order))
         self._untouched.begin()
-        self._open, self._before_reading = True, {}
-        for away in self.mine.values():
-            away.begin(by_itself)
-        self._memory.begin()
-        ours = self._memory.take()
-        self._present = [
-            ours if a is None else a.now(ours | {"random": before}, a.fetched(step, before))
-            for a in self._order
-        ]
+        self._open = True
 
     def again(self) -> None:
         """The loop over job.shares begins: everything is as this rank has it now."""
@@ -217,125 +200,58 @@ class Standing:
         self._made[0].begin()
         self._done, self._begun = 0, True
 
-    def shares(self) -> list[Away | None]:
-        """In their order; None: this rank's own."""
-        return self._order if self.mine else [None]
+    @property
+    def count(self) -> int:
+        """How many shares this rank computes of a step."""
+        return len(self._order)
 
     def enter(self, number: int) -> None:
         """Begin the share of that number."""
         assert self._made is not None
         last = number == len(self._order) - 1
         self._home = False
-        self._memory.put(self._present[number], self._by_itself)
+        self._memory.put(self._present[number])
         self._made[0].share(number == 0, last)
-        self._made[1].share(last, self._by_itself)
+        self._made[1].share(last)
         self._untouched.share()
         self._at = number
 
     def leave(self) -> None:
         """The present share has been computed; after the last one this rank is itself again."""
         assert self._made is not None
-        number = self._at
-        if (before := self._reading.before) is not None:
-            self._before_reading[number] = before
-        self._reading.over()
         self._untouched.check()
-        self._present[number] = self._memory.take()
+        self._present[self._at] = self._memory.take()
+        self._done = self._at + 1
         self._pause()
-        self._done = number + 1
         if self._done < len(self._order):
-            if self._by_itself:
-                self._scalers.share_over()
             return
-        self._follow(number)
         ours = self._present[self._order.index(None)]
         for away, present in zip(self._order, self._present, strict=True):
             if away is not None:
                 away.settle(ours, present)
         self._return()
-        if self._by_itself:
-            self._made[1].complete()
 
-    def _follow(self, last: int) -> None:
-        """See reading.py."""
-        known, present = self._before_reading, self._present
-        for number in [n for n in known if n != last and last in known]:
-            names: list[str] = []
-            for name, lasts in known[last].items():
-                mine = known[number].get(name, lasts), present[number][name]
-                kind = tree(self._carrier.state.parts[name])
-                value, more = private.following(kind, mine, (lasts, present[last][name]))
-                present[number] = present[number] | {name: value}
-                names += more
-            if names:
-                (self._order[number] or next(iter(self.mine.values()))).follows(names)
-
-    def values(self) -> Small:
-        """Those in memory that each rank has for itself."""
-        parts = self._carrier.state.parts
-        return {p.name: bytes(p.take(0).data) for p in parts if p.shared and p.order == VALUES}
-
-    def updates(self, closure: bool = False) -> None:
-        """The parameters are about to change. Raises ShareOver, WouldDiverge."""
-        if not self._open:
-            return
-        if self._by_itself:
-            if closure:
-                raise WouldDiverge(
-                    "elastic-training: optimizer.step(closure) computes gradients by itself, those"
-                    f" of ranks that are away would be left out: {REMEDY}"
-                )
-            if self._at < 0:
-                return
-            self._agree(True)
-            if self._at < len(self._order) - 1:
-                raise ShareOver
-            self.leave()
-        elif self._at >= 0 or self._done < len(self._order):
+    def updates(self) -> None:
+        """The parameters are about to change. Raises WouldDiverge."""
+        if self._open and (self._at >= 0 or self._done < len(self._order)):
             raise WouldDiverge(
                 "elastic-training: parameters are updated before the loop over job.shares(step) is"
                 " over, so the shares of ranks that are away would be left out: go through the"
                 " whole loop, and call optimizer.step() after it"
             )
 
-    def ended(self, error: BaseException | None) -> bool:
-        """The attempt's body has ended, with `error`. Returns whether its next share is due. Raises
-        WouldDiverge."""
+    def ended(self, error: BaseException | None) -> None:
+        """The attempt's body has ended, with `error`. Raises WouldDiverge."""
         if not self._open:
-            return False
-        if error is not None and not isinstance(error, ShareOver):
+            return
+        left = self._begun and self._done < len(self._order)
+        if error is not None or left:
             self.abandon()
-            return False
-        if self._by_itself and self._at >= 0:
-            self._agree(error is not None)
-            self.leave()
-            if self._done < len(self._order):
-                return True
-        elif not self._by_itself and self._begun and self._done < len(self._order):
-            self.abandon()
+        if error is None and left:
             raise WouldDiverge(
                 "elastic-training: the loop over job.shares(step) was left before its last share"
             )
         self.over()
-        return False
-
-    def _agree(self, updates: bool) -> None:
-        """The present share ends, at an update or not: so must the others. Raises WouldDiverge."""
-        if self._updates not in (None, updates):
-            self.abandon()
-            raise WouldDiverge(
-                "elastic-training: some shares of a step update the parameters and others do not:"
-                f" what decides about it sees the gradients of one share only: {REMEDY}"
-            )
-        self._updates = updates
-        assert self._made is not None
-        if not updates and self._made[1].changed():
-            self.abandon()
-            raise WouldDiverge(
-                "elastic-training: gradients that wait for a later step were changed (clipped,"
-                " scaled) before they are averaged: each rank would do that to its own, here it"
-                " would be done to a sum: do it in the step that updates"
-            )
 
     def over(self) -> None:
         """The attempt has ended."""
@@ -357,12 +273,11 @@ class Standing:
             self._return(whole=False)
 
     def _return(self, whole: bool = True) -> None:
-        self._memory.put(self._present[self._order.index(None)], self._by_itself, whole)
+        self._memory.put(self._present[self._order.index(None)], whole)
         self._home = True
 
     def _pause(self) -> None:
         assert self._made is not None
         self._made[0].over()
         self._made[1].ended()
-        self._reading.over()
         self._at = -1

@@ -1,11 +1,7 @@
 """Adds the gradients of all shares that a rank computes before they are averaged.
 
-In a loop over `job.batches` the script clears gradients, clips or unscales them in each share as it
-always does. So a gradient is taken out of `.grad` as soon as it is there, and what stays is the
-zero that changes nothing, -0.0, whatever the script then does to it in this share; the first
-gradient of the last share gets the sum of the others.
-torch runs these hooks before those of DDP, which reads `.grad` then. The result is bit for bit that
-of accumulating all shares in `.grad` (tests/worker/test_shares_of_ranks.py).
+torch adds them in `.grad`; hooks notice where the script clears or changes them in between, or
+computes some outside the loop over the shares. They run before those of DDP, which reads `.grad`.
 
 Gradients may wait for a later step in two forms: as this rank's own sum, or as an average, which
 every rank has, also those that are away. Before more is added to an average it is counted once for
@@ -43,10 +39,8 @@ class Sums:
         self._owner: dict[int, DistributedDataParallel] = {}
         self.averaged: set[int] = set()
         self._count = 1  # shares
-        self._open = self._sharing = self._taking = self._last = False
-        self._sums: dict[int, torch.Tensor] = {}  # of the shares before, by parameter
-        self._left: dict[int, Seen] = {}  # what stayed in .grad in this share, before an average
-        self._staying: dict[int, Seen] = {}  # what is in .grad where shares are not taken out
+        self._open = self._sharing = self._last = False
+        self._staying: dict[int, Seen] = {}  # what is in .grad, with the shares before
         # averages at the start of the attempt, with copies
         self._waiting: dict[int, tuple[Seen, torch.Tensor]] = {}
         self._is_average: dict[int, bool] = {}  # of the parameters that have got a gradient
@@ -81,27 +75,13 @@ class Sums:
         for index in self.averaged:
             self._note_average(self._parameters[index])
 
-    def share(self, last: bool, taking: bool) -> None:
-        """A share begins. `taking`: gradients must not stay in .grad."""
-        self._sharing, self._last, self._taking, self._left = True, last, taking, {}
+    def share(self, last: bool) -> None:
+        """A share begins."""
+        self._sharing, self._last = True, last
 
     def ended(self) -> None:
-        """The share has ended. What the script did to the zeros in .grad it also does in the last
-        share, to the sum."""
-        if self._sharing and self._taking and not self._last:
-            with torch.no_grad():
-                for parameter in self._parameters:
-                    if id(parameter) in self._sums and parameter.grad is not None:
-                        parameter.grad.fill_(-0.0)
+        """The share has ended."""
         self._sharing = False
-
-    def changed(self) -> bool:
-        """Whether the script has changed gradients that are not averaged in the last share."""
-        return self._last and any(
-            grad is not seen[0] or grad._version != seen[1]
-            for parameter in self._parameters
-            if (seen := self._left.get(id(parameter))) and (grad := parameter.grad) is not None
-        )
 
     def heard(self) -> None:
         """A forward begins whose gradients will be averaged: those averaged already in this attempt
@@ -110,19 +90,10 @@ class Sums:
             if self._is_average.get(id(parameter)) and id(parameter) not in self._waiting:
                 self._note_average(parameter)
 
-    def complete(self) -> None:
-        """All shares have been computed: parameters without a gradient in the last one get those of
-        the others."""
-        for parameter in self._parameters:
-            rest = self._sums.pop(id(parameter), None)
-            if rest is not None:
-                grad = parameter.grad
-                parameter.grad = rest if grad is None else grad.add_(rest)
-
     def over(self) -> None:
         """The attempt's body has ended."""
         self._open = self._sharing = False
-        self._sums, self._left, self._waiting, self._staying = {}, {}, {}, {}
+        self._waiting, self._staying = {}, {}
 
     def committed(self, left: Content) -> None:
         """An attempt was committed; `left`: gradients that wait."""
@@ -151,12 +122,12 @@ class Sums:
                 " update, would leave out the ranks that are away: compute all gradients of a step"
                 " in that loop, before the first update"
             )
-        touched = self._taking or id(parameter) in self._waiting
-        if touched and (grad.requires_grad or grad.layout is not torch.strided):
+        plain = not grad.requires_grad and grad.layout is torch.strided
+        if id(parameter) in self._waiting and not plain:
             kind = "that can be differentiated" if grad.requires_grad else f"of {grad.layout}"
             raise WouldDiverge(
-                f"elastic-training: a gradient {kind} cannot be added to those of other shares:"
-                " loop over job.shares(step), or train without create_graph=True and sparse=True"
+                f"elastic-training: a gradient {kind} cannot be added to an average that waits:"
+                " train without create_graph=True and sparse=True"
             )
         with torch.no_grad():
             self._add(id(parameter), grad)
@@ -165,32 +136,11 @@ class Sums:
         average = self._waiting.pop(key, None)
         if average is not None and _is_still(average[0], grad):
             grad.add_(average[1], alpha=self._count - 1)
-        if not self._taking:
-            self._added(key, grad)
-        elif self._last:
-            rest = self._sums.pop(key, None)
-            if rest is not None:
-                grad.add_(rest)
-        else:
-            left = self._left.get(key)
-            if left is not None and not _is_still(left, grad):
-                raise WouldDiverge(
-                    "elastic-training: gradients are cleared or exchanged between two backwards of"
-                    " one step, so those of several ranks' samples cannot be added by themselves:"
-                    " loop over job.shares(step)"
-                )
-            rest = self._sums.get(key)
-            if rest is None:
-                self._sums[key] = grad.clone()
-            else:
-                rest.add_(grad)
-            grad.fill_(-0.0)
-            self._left[key] = grad, grad._version
+        self._added(key, grad)
         owner = self._owner.get(key)
-        averages = self._last and owner is not None and self._synchronization.averages(owner)
-        self._is_average[key] = averages
-        if self._last and not averages:
-            self._left[key] = grad, grad._version
+        self._is_average[key] = (
+            self._last and owner is not None and self._synchronization.averages(owner)
+        )
 
     def _added(self, key: int, grad: torch.Tensor) -> None:
         """A gradient stays in .grad, with those of the shares before."""

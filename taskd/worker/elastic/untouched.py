@@ -46,6 +46,5 @@ class Untouched:
             raise WouldDiverge(
                 "elastic-training: parameters or optimizer state change while the share of one rank"
                 " is computed (a momentum encoder in the forward?), once for each share and not"
-                " once a step: change them after the update, or loop over job.steps and change them"
-                " before or after the loop over job.shares(step)"
+                " once a step: change them before or after the loop over job.shares(step)"
             )

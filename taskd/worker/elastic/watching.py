@@ -1,12 +1,8 @@
-"""Notices what ranks that are away would have no part in, or their stand-ins too many.
-
-In the body of a loop over job.batches, which is run once for each share: the script's own
-collectives, which would add one share only, a forward after an update, and parameters that change
-before one. Between two steps, in every kind of loop: collectives of what the ranks have computed by
-themselves (the losses of an epoch, a validation), which lack the ranks that are away.
+"""Notices collectives between two steps of what the ranks have computed by themselves (the losses
+of an epoch, a validation), which lack the ranks that are away.
 
 Looks only where elastic-training is a strategy, or ranks are away already. Collectives that torch's
-modules make (FSDP2's) are theirs to make in each share; those of DDP never come by Python.
+modules make (FSDP2's) are theirs to make; those of DDP never come by Python.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from torch.nn.parallel import DistributedDataParallel
 
 from taskd.worker.communication import methods
 from taskd.worker.state.training_state import TrainingState
@@ -46,10 +41,8 @@ class Watch:
     def __init__(self, state: TrainingState, found: Callable[[str], None]) -> None:
         self._state, self._found = state, found
         self._layer = methods.Layer(LEVEL)
-        self.installed = self._open = False
+        self.installed = False
         self._inside = self.begun = False  # in an attempt; one has been begun
-        self._handles: list[Any] = []
-        self._versions = b""  # of the parameters when the attempt began
         self._spans: dict[Any, bool] = {}  # group -> whether it has several replicas
 
     def install(self) -> None:
@@ -69,41 +62,13 @@ class Watch:
 
     # -- an attempt --------------------------------------------------------------------------------
 
-    def begin(self, loads: bool) -> None:
-        """An attempt begins. `loads`: of a loop over job.batches."""
-        self._open = self.installed and loads
+    def begin(self) -> None:
+        """An attempt begins."""
         self._inside, self.begun = self.installed, True
-        if self._open:
-            self._versions = self._state.versions()
-
-    def updates(self) -> None:
-        """The attempt's first update of the parameters begins."""
-        if self._open and not self._handles:
-            state = self._state
-            if state.versions() != self._versions:
-                self._found(
-                    "parameters or optimizer state are changed before the update (a momentum"
-                    " encoder in the forward?), which would be done once for each share"
-                )
-            roots: list[torch.nn.Module] = [*state.modules.values(), *state.ddps]
-            self._handles = [m.register_forward_pre_hook(self._forward) for m in roots]
 
     def over(self) -> None:
         """The attempt has ended."""
-        self._open = self._inside = False
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-
-    def _forward(self, module: torch.nn.Module, _: Any) -> None:
-        if self._open and torch.is_grad_enabled() and module.training:
-            name = type(
-                module.module if isinstance(module, DistributedDataParallel) else module
-            ).__name__
-            self._found(
-                f"{name} is trained further after an update in the same step, which would"
-                " count one share only"
-            )
+        self._inside = False
 
     # -- collectives -------------------------------------------------------------------------------
 
@@ -132,15 +97,10 @@ class Watch:
 
     @property
     def _looks(self) -> bool:
-        return self._open or (self.begun and not self._inside)
+        return self.begun and not self._inside
 
     def _called(self, name: str) -> None:
-        if self._open:
-            self._found(
-                f"the script calls {name} of torch.distributed itself in the body of its loop,"
-                " which would count one share only"
-            )
-        elif name not in ALIKE:
+        if name not in ALIKE:
             self._found(
                 f"the script calls {name} of torch.distributed itself between two steps, where"
                 " nobody stands in for ranks that are away (the losses of an epoch, a validation):"

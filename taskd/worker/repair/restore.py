@@ -29,9 +29,8 @@ class Following(Protocol):
     def restoring(self, step: int) -> None:
         """Memory is about to be put back to the start of `step`."""
 
-    def restored(self, entry: Entry | None) -> None:
-        """It has been. `entry`: the record that random numbers were restored from, None if they
-        stayed. Raises RuntimeError."""
+    def restored(self) -> None:
+        """It has been."""
 
 
 class Restorer:
@@ -72,8 +71,8 @@ class Restorer:
         state. Raises RuntimeError, and what collectives raise."""
         loop.restoring(plan.step)
         self.doubted = plan.doubted
-        resumed, rewound = self._restore(plan)
-        loop.restored(rewound)
+        resumed = self._restore(plan)
+        loop.restored()
         # "steps below this one": a stale higher number would open a later step's gate too early
         slot.started(plan.step)
         digest = checksum(self._rank.state.replicated)
@@ -84,8 +83,7 @@ class Restorer:
         self._clean = plan.step
         return resumed, digest
 
-    def _restore(self, plan: Plan) -> tuple[Resumed, Entry | None]:
-        """Also returns the record that random numbers were restored from, None if they stayed."""
+    def _restore(self, plan: Plan) -> Resumed:
         rank, state = self._rank, self._rank.state
         kind, entry = self._record(plan)
         away = rank.standing.find(plan.step, entry.nested)
@@ -121,7 +119,7 @@ class Restorer:
         if rank.verifies and not before:
             verify.memory(rank, entry)
         rank.standing.take_up(plan.step, away, kind, entry, rewound=put)
-        return Resumed(plan.step, entry, kind, plan), None if before else entry
+        return Resumed(plan.step, entry, kind, plan)
 
     def _record(self, plan: Plan) -> tuple[int, Entry]:
         """This rank's record of the plan's step, and its kind."""

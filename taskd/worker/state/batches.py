@@ -56,10 +56,9 @@ class Batches:
         self._steps.clear()
         self._keeper.forget()
 
-    def batch(self, step: int, others: bool = False) -> Any:
-        """`others`: batches of other ranks have been fetched since, perhaps into the same memory.
-        Raises RuntimeError if it has been changed and was not copied."""
-        fresh, self._fresh = self._fresh == step and not others, -1
+    def batch(self, step: int) -> Any:
+        """Raises RuntimeError if it has been changed and was not copied."""
+        fresh, self._fresh = self._fresh == step, -1
         kept = self._steps[step].batch
         assert kept is not None
         return kept.value if fresh else kept.again(f"the batch of step {step}")

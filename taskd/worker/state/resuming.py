@@ -59,23 +59,21 @@ class Carrier(Protocol):
 
 @dataclass(frozen=True)
 class Resuming:
-    """How the loader of `rank` is begun, in the process of `carrier`. `batches`: keeps the step's
-    own."""
+    """How the loader of `carrier` is begun. `batches`: keeps the step's own."""
 
-    rank: int
     carrier: Carrier
     batches: Batches
 
     def iterator(
         self, loader: Iterable[Any], step: int, kind: int, entry: Entry, present: bytes
     ) -> Iterator[Any]:
-        """`loader`'s iterator at the place in `entry`, the rank's record of `kind` for `step`, with
+        """`loader`'s iterator at the place in `entry`, the record of `kind` for `step`, with
         the batch of a step that had begun. `present`: generators' states after that. Raises
         RuntimeError if it gives other batches."""
         failed: Exception | None = None
         # the fast ways first; if one fails or gives a different batch, the next one
         ways = loading.ways(_place(entry)[0])
-        if self.rank == self.carrier.rank and self._changes(loader):
+        if self._changes(loader):
             ways = [loading.WHOLE]
         tries = [(way, True, True) for way in ways]
         if places.moves(entry.loader):  # which may be a place in the pass before
@@ -93,14 +91,15 @@ class Resuming:
                 if attributes:  # of which one may describe what is not here
                     tries.append((way, False, own))
                 failed, what = error, f"raised {type(error).__name__}: {error}"
-            log.warning("rank %d: %s (%s) %s", self.rank, type(loader).__name__, way, what)
+            rank = self.carrier.rank
+            log.warning("rank %d: %s (%s) %s", rank, type(loader).__name__, way, what)
         if failed is not None and not isinstance(failed, StopIteration):
             raise failed
         other = "a different batch" if failed is None else "no batch or a different one"
         raise RuntimeError(
-            f"{type(loader).__name__} gave {other} for step {step} than the previous"
-            f" process of rank {self.rank} got: it keeps state outside its samplers and generators,"
-            " or depends on what other ranks send; the rank cannot be restored exactly"
+            f"{type(loader).__name__} gave {other} for step {step} than the previous process of"
+            f" rank {self.carrier.rank} got: it keeps state outside its samplers and generators, or"
+            " depends on what other ranks send; the rank cannot be restored exactly"
         )
 
     def _changes(self, loader: Iterable[Any]) -> bool:
@@ -124,15 +123,13 @@ class Resuming:
         random = self.carrier.random
         random.restore(entry.pass_random)
         objects = self.carrier.variables.objects()
-        # an away rank's loader shares ours
-        without = objects if attributes and self.rank == self.carrier.rank else None
+        without = objects if attributes else None
         places.put_place(loader, entry.loader, without, own)
         if way != loading.MOVED:
             places.release(loader)
-        if self.rank == self.carrier.rank:
-            if places.start_workers(loader, entry.loader):
-                random.restore(entry.pass_random)
-            self.carrier.state.attributes.draw_again()
+        if places.start_workers(loader, entry.loader):
+            random.restore(entry.pass_random)
+        self.carrier.state.attributes.draw_again()
         before = entry.start
         # a batch may depend on what was loaded before it; without workers the step's own tells,
         # where there is one. Where the loop changes what the loader reads, the one before cannot

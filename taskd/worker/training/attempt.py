@@ -16,7 +16,6 @@ class Ending(enum.IntEnum):
     COMMITTED = attempt.COMMITTED
     AGAIN = attempt.AGAIN  # committed, as it had been before a repair went back to it
     REPEATED = attempt.REPEATED  # after a fault: the loop enters the repair
-    SHARED = attempt.SHARED  # one share of several; the next one is handed out
     RAISED = attempt.RAISED  # the script's own exception
 
 

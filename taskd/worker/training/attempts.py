@@ -39,8 +39,7 @@ class Attempts:
     `open`: inside one. `cut`: stamp of the last attempt that ended without a commit. `alone`: why
     this rank is no longer repaired, "" while it is. `abandoned`: the script has left an attempt by
     an exception or sys.exit(). `begun`, `updating`: fire when the next attempt, or the next update
-    of the parameters, begins. `loads`: the loop is over job.batches; `shared`: this attempt, or the
-    last one, has called job.shares."""
+    of the parameters, begins. `shared`: this attempt, or the last one, has called job.shares."""
 
     def __init__(
         self, session: RepairSession, cursor: Cursor, recorder: Recorder, suspicion: Suspicion
@@ -48,7 +47,7 @@ class Attempts:
         self._session, self._recorder, self._suspicion = session, recorder, suspicion
         self._cursor, self._agreement = cursor, Agreement(session, cursor, recorder)
         self.step = 0
-        self.open = self.abandoned = self.loads = self.shared = self._gated = False
+        self.open = self.abandoned = self.shared = self._gated = False
         self.alone = ""
         self.cut: int | None = None
         self.begun, self.updating = Trigger(), Trigger()
@@ -113,9 +112,9 @@ class Attempts:
         self._queued.waiting.clock.at = 0
         self.open, self._gated, self.shared, self._updates = True, False, False, 0
         if session.stand_ins:
-            session.standing.begin(step, before, self.loads)
+            session.standing.begin()
         if self.watch.installed:
-            self.watch.begin(self.loads)
+            self.watch.begin()
         else:
             self.watch.begun = True
         try:
@@ -143,12 +142,8 @@ class Attempts:
         """End the attempt's body; `error`: the exception it raised."""
         standing, step = self._session.standing, self.step
         try:
-            if self.open and standing.mine and standing.ended(error):
-                if slot.interruption() <= self._session.built_at:
-                    return Ending.SHARED
-                # the shares that are left need not be computed
-                standing.abandon()
-                error = Interrupted()
+            if self.open and standing.mine:
+                standing.ended(error)
             due = self.open and self._agreement.due(self.step)
             if error is not None:
                 if not self._failed(error):
@@ -316,7 +311,7 @@ class Attempts:
         closure = (args[1] if len(args) > 1 else keywords.get("closure")) is not None
         session = self._session
         if session.standing.mine:
-            session.standing.updates(closure)
+            session.standing.updates()
         session.gradients.updating(optimizer, closure)
         if closure and optimizer not in self._closures:
             self._closures.append(optimizer)
@@ -327,8 +322,6 @@ class Attempts:
         if not self._gated:
             self._gate(raising=True)
             slot.progress(self.step, slot.UPDATING)
-            if self.watch.installed:
-                self.watch.updates()
         if self.updating.due:
             self.updating.fire()
 
@@ -370,7 +363,7 @@ class Attempts:
             raise Interrupted
 
     def _seen(self, what: str) -> None:
-        """The script does what only one share of several would do. Raises WouldDiverge."""
+        """The script does what ranks that are away would have no part in. Raises WouldDiverge."""
         why = f"{what}: {REMEDY}"
         if self._session.standing.shrunk:
             error = WouldDiverge(f"elastic-training: {why}")

@@ -33,8 +33,12 @@ from taskd.worker.training.epochs import Epochs
 from taskd.worker.training.finite import FiniteCheck
 from taskd.worker.training.recorder import Recorder
 from taskd.worker.training.rejoin import NOWHERE, Load, Rejoin
-from taskd.worker.training.sharing import NOT_LEFT, Sharing
+from taskd.worker.training.sharing import Sharing
 from taskd.worker.training.suspicion import Suspicion
+
+NOT_LEFT = (
+    "the attempt was not entered or not left: the loop's body must be `with attempt as step:`"
+)
 
 
 class Loop:
@@ -52,7 +56,7 @@ class Loop:
         self._suspicion = Suspicion(session)
         self.attempts = Attempts(session, self.cursor, self.recorder, self._suspicion)
         self.finite = FiniteCheck(session, self._suspicion)
-        self.sharing = Sharing(session, self.attempts, self.batches)
+        self.sharing = Sharing(session, self.attempts)
         first = session.agent.incarnation == 0  # a replacement's predecessor has looked
         tensors = partial(memory.tensors, session), partial(memory.contents, session)
         refuses = settings.refuses_carried(os.environ)
@@ -101,7 +105,7 @@ class Loop:
             self.attempts.give_up(why)
             return False
         known, watch = self.attempts.inelastic, self.attempts.watch
-        known.loops, known.loader = True, loader
+        known.loops, known.loads = True, loader is not None
         self._end, self._loads_from = None, -1
         if total is not None:
             self._end = max(total - self.start, 0)
@@ -140,11 +144,8 @@ class Loop:
                 number, loads = step + self.start, self._iterator is not None
                 ended = self._ended if self._carried.due or self._tells else attempts.ended
                 try:
-                    if loads and session.standing.mine:
-                        yield from self.sharing.hand_out(number, ended)
-                    else:
-                        value = (number, self.batches.batch(step)) if loads else number
-                        yield Attempt(step, value, ended)
+                    value = (number, self.batches.batch(step)) if loads else number
+                    yield Attempt(step, value, ended)
                 except GeneratorExit:  # break, return or an exception
                     if not attempts.abandoned and not sys.is_finalizing():
                         slot.progress(attempts.step, slot.LEFT)
@@ -215,19 +216,18 @@ class Loop:
         elif loader is not None:
             iterator = iter(loader)
         with self.refusing():
-            where = cursor.pass_number, cursor.pass_random, cursor.loader
-            self.session.standing.passes.begin(loader, *where)
+            where = cursor.pass_number, cursor.pass_random
+            self.session.standing.pass_begins(loader is not None, *where)
         if iterator is not None:
             self._loads_from = self.attempts.step
         self._loader, self._iterator = loader, iterator
         self._stateful = hasattr(loader, "state_dict")
-        self.attempts.loads = iterator is not None
         return True
 
     def _fetch(self, step: int) -> tuple[bytes, bytes] | None:
         """The generators' states around the fetch of the step's batch, equal if there is no batch;
         None at the loader's end."""
-        random, standing = self.session.random, self.session.standing
+        random = self.session.random
         before = random.snapshot()
         if self._iterator is None:
             return before, before
@@ -241,8 +241,6 @@ class Loop:
             try:
                 batch = self.session.state.attributes.draw(self._iterator)
             except StopIteration:
-                with self.refusing():
-                    standing.passes.ended(before)
                 self._end = step
                 return None
             after = random.snapshot()
@@ -251,9 +249,6 @@ class Loop:
             except WouldDiverge as error:
                 self.attempts.refused(error)
                 raise
-        if standing.mine:
-            with self.refusing():
-                standing.passes.fetch(step, before, oldest, self.batches.fingerprint(step))
         return before, after
 
     def restoring(self, step: int) -> None:
@@ -261,12 +256,11 @@ class Loop:
         if self.cursor.calls:
             self.recorder.keep_between(step, self.attempts.step)
 
-    def restored(self, entry: Entry | None) -> None:
+    def restored(self) -> None:
         """Ranks that this one stands in for from now on come to where it is."""
         session, cursor = self.session, self.cursor
         if self.rejoin.target == NOWHERE:  # else they come when the loop is there
-            present = session.random.snapshot() if entry is None else entry.start
-            session.standing.passes.find(cursor.pass_number, cursor.pass_random, present)
+            session.standing.joins_pass(cursor.pass_number, cursor.pass_random)
             if session.standing.shrunk:
                 self.attempts.watch.install()
 
@@ -287,10 +281,9 @@ class Loop:
             self.attempts.inelastic.tell()
         # looks for unprotected state that the script carries on
         if self._carried.due and ending in (Ending.COMMITTED, Ending.AGAIN):
-            loaders = self._iterator, *self.session.standing.passes.iterators()
-            draws = self.draws.iterators()
+            drawn = *self.draws.iterators(), *self.session.variables.drawn()
             with self.refusing():
-                self._carried.committed([*loaders, *draws, *self.session.variables.drawn()])
+                self._carried.committed([self._iterator, *drawn])
         return ending
 
     # -- between attempts --------------------------------------------------------------------------

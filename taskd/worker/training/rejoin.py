@@ -147,7 +147,7 @@ class Rejoin:
         self._cursor.begin_pass(entry.pass_random, entry.loader, entry.index)
         if loader is not None:
             present = session.random.snapshot()
-            resuming = Resuming(session.rank, session, self._batches)
+            resuming = Resuming(session, self._batches)
             iterator = resuming.iterator(loader, resumed.step, resumed.kind, entry, present)
             session.random.restore(present)
         if not self._cursor.calls:

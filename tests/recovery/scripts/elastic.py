@@ -1,6 +1,6 @@
 """A job whose replicas leave and come back, and by hand what it should have done.
 
-elastic.py OUT shares|batches|accumulate STEPS [PLAN]
+elastic.py OUT shares|accumulate STEPS [PLAN]
 
 Each data rank has random numbers of its own (dropout, noise on the samples), and by DDP the
 buffers of data rank 0. PLAN, of a run without taskd: who stands in for whom from which step on,
@@ -18,7 +18,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import taskd
 
@@ -33,15 +32,7 @@ dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 out, kind, steps = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 plan = sys.argv[4] if len(sys.argv) > 4 else None
-
-
-class Noisy(Dataset):
-    def __len__(self):
-        return SAMPLES
-
-    def __getitem__(self, index):
-        x = torch.full((16,), index / SAMPLES) + 0.1 * torch.randn(16)
-        return x, torch.tensor(index % 4), torch.tensor(index)
+every = {"shares": 1, "accumulate": 3}[kind]  # steps between two updates
 
 
 torch.manual_seed(3)
@@ -56,11 +47,6 @@ model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.9)
 torch.manual_seed(50 + rank)
-
-
-def loader_of(data_rank):
-    sampler = DistributedSampler(Noisy(), world, data_rank, seed=5)
-    return DataLoader(Noisy(), batch_size=BATCH, sampler=sampler)
 
 
 def samples(step, data_rank):
@@ -79,7 +65,7 @@ def loss_of(step, batch):
     return loss
 
 
-def updating(step, every):
+def updating(step):
     """Where gradients are not averaged yet, they wait."""
     return contextlib.nullcontext() if (step + 1) % every == 0 else model.no_sync()
 
@@ -95,39 +81,28 @@ computed = []
 def with_shares(log, job):
     for attempt in job.steps(steps):
         with attempt as step:
-            optimizer.zero_grad()
             computed.clear()
             count = 0
+            if step % every == 0:
+                optimizer.zero_grad()
             for data_rank in job.shares(step):
-                loss_of(step, samples(step, data_rank)).backward()
+                with updating(step):
+                    (loss_of(step, samples(step, data_rank)) / every).backward()
                 computed.append(data_rank)
                 count += 1
             # what a script counts over its shares is of all of them
             assert rank in computed and len(computed) == len(set(computed)) == count, computed
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
-            scheduler.step()
+            update(step)
             nap()
         if attempt.done:
             log.step(step, next(net.parameters()).sum())
 
 
-def with_batches(log, job, every):
-    loader = loader_of(rank)
-    for epoch in range(steps // len(loader)):
-        loader.sampler.set_epoch(epoch)
-        for attempt in job.batches(loader):
-            with attempt as (step, batch):
-                with updating(step, every):
-                    (loss_of(step, batch) / every).backward()
-                if (step + 1) % every == 0:
-                    torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-                    optimizer.step()
-                    scheduler.step()
-                    optimizer.zero_grad()
-                nap()
-            if attempt.done:
-                log.step(step, next(net.parameters()).sum())
+def update(step):
+    if (step + 1) % every == 0:
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+        scheduler.step()
 
 
 # -- the same without taskd ------------------------------------------------------------------------
@@ -139,7 +114,7 @@ class ByHand:
     def __init__(self):
         self.store, self.changes = dist.distributed_c10d._get_default_store(), 0
         self.everybody = dist.new_group()
-        self.states, self.iterators, self.loaders = {rank: self.now()}, {}, {}
+        self.states = {rank: self.now()}
         self.present, self.first = list(range(world)), 0
 
     def begin(self):
@@ -208,63 +183,34 @@ class ByHand:
         self.put(rank)
 
 
-def by_hand(log, every):
-    """`every`: steps between two updates, 0: samples by data rank."""
+def by_hand(log):
     job, changes = ByHand(), {}
     for text in plan.split(";"):
         at, _, pairs = text.partition(":")
         found = (pair.split("=") for pair in pairs.split(",") if pair)
         changes[int(at)] = {int(away): int(stand_in) for away, stand_in in found}
-    passes = -(-SAMPLES // world // BATCH)
     for step in range(steps):
         if step in changes:
             job.change(changes[step])
-            job.iterators.clear()
-        if not every or step % every == 0:
+        if step % every == 0:
             job.begin()
         if rank not in job.present:
             continue
-        if not every:
+        if step % every == 0:
             optimizer.zero_grad()
         for data_rank in job.shares():
-            if every:
-                batch = next_batch(job, data_rank, step, passes)
-                with updating(step, every):
-                    (loss_of(step, batch) / every).backward()
-            else:
-                loss_of(step, samples(step, data_rank)).backward()
-        if not every or (step + 1) % every == 0:
-            torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
-            scheduler.step()
-            if every:
-                optimizer.zero_grad()
+            with updating(step):
+                (loss_of(step, samples(step, data_rank)) / every).backward()
+        update(step)
         log.step(step, next(net.parameters()).sum())
 
 
-def next_batch(job, data_rank, step, passes):
-    """What the loader of a data rank gives in this step, under its random numbers. One that has
-    changed hands is moved there: what is drawn before takes no part."""
-    place = step % passes
-    if data_rank not in job.iterators or place == 0:
-        loader = loader_of(data_rank)
-        loader.sampler.set_epoch(step // passes)
-        numbers = torch.get_rng_state()
-        job.iterators[data_rank] = iter(loader)
-        for _ in range(place):
-            next(job.iterators[data_rank])
-        if place:
-            torch.set_rng_state(numbers)
-    return next(job.iterators[data_rank])
-
-
 with record.Record(out, rank) as log:
-    every = {"shares": 0, "batches": 1, "accumulate": 3}[kind]
     if plan is not None:
-        by_hand(log, every)
+        by_hand(log)
     else:
         job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)
-        with_shares(log, job) if kind == "shares" else with_batches(log, job, every)
+        with_shares(log, job)
     log.final(net, optimizer)
 if plan is None:
     record.leave(job)
