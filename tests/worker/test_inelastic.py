@@ -103,6 +103,10 @@ CASES: dict[str, tuple[Any, str]] = {
         lambda: known(net(nn.SyncBatchNorm(2)), shares=True),
         "model.1 is a SyncBatchNorm",
     ),
+    "sparse": (
+        lambda: known(DDP(net(nn.Embedding(4, 2, sparse=True))), shares=True),
+        "model.1 has sparse gradients",
+    ),
     "batches": (lambda: known(DDP(net()), loads=True), "job.batches hands out the batches of this"),
 }
 

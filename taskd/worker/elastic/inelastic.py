@@ -74,6 +74,8 @@ class Inelastic:
                     f"{name} is a SyncBatchNorm, which needs the samples of all ranks at the same"
                     " time: use BatchNorm"
                 )
+            if getattr(module, "sparse", False) is True:
+                yield f"{name} has sparse gradients: give it sparse=False"
         if self.draws:
             yield (
                 "batches are drawn from job.iterate(), which cannot be read for another rank: load"

@@ -53,7 +53,7 @@ class Standing:
         self._at = -1  # the share that is being computed
         self._home = True  # this rank's own state is in memory
         self._done = 0  # shares computed since the loop over them began
-        self._open = self._begun = False
+        self._open = self._begun = self._updated = False
         self._added = -1  # the step whose waiting gradients have been added to ours
 
     @property
@@ -179,7 +179,7 @@ class Standing:
 
     def begin(self) -> None:
         """An attempt begins."""
-        self._at, self._done, self._begun = -1, 0, False
+        self._at, self._done, self._begun, self._updated = -1, 0, False, False
         if not self.mine or self._made is None:
             return
         synchronization, sums = self._made
@@ -233,6 +233,7 @@ class Standing:
 
     def updates(self) -> None:
         """The parameters are about to change. Raises WouldDiverge."""
+        self._updated = True
         if self._open and (self._at >= 0 or self._done < len(self._order)):
             raise WouldDiverge(
                 "elastic-training: parameters are updated before the loop over job.shares(step) is"
@@ -251,7 +252,15 @@ class Standing:
             raise WouldDiverge(
                 "elastic-training: the loop over job.shares(step) was left before its last share"
             )
+        waits = error is None and not self._updated
+        changed = waits and self._made is not None and self._made[1].changed()
         self.over()
+        if changed:
+            raise WouldDiverge(
+                "elastic-training: gradients that wait for a later step were changed (clipped,"
+                " scaled) before they are averaged: each rank would do that to its own, here it"
+                " would be done to a sum: do it in the step that updates"
+            )
 
     def over(self) -> None:
         """The attempt has ended."""

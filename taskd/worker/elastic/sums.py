@@ -83,6 +83,16 @@ class Sums:
         """The share has ended."""
         self._sharing = False
 
+    def changed(self) -> bool:
+        """Whether the script has changed gradients that are not averages since the last share."""
+        return any(
+            grad is not seen[0] or grad._version != seen[1]
+            for parameter in self._parameters
+            if (seen := self._staying.get(id(parameter))) is not None
+            and (grad := parameter.grad) is not None
+            and not self._is_average.get(id(parameter))
+        )
+
     def heard(self) -> None:
         """A forward begins whose gradients will be averaged: those averaged already in this attempt
         count for all shares."""
