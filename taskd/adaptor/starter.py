@@ -7,9 +7,11 @@ container. And in a script's `taskd run … | tee log` the scheduler is given te
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
+from functools import partial
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -18,15 +20,19 @@ PROC = Path("/proc")
 def warnings(pid: int | None = None, proc: Path = PROC) -> list[tuple[str, str]]:
     """What a scheduler could not tell this process, `pid`, or could not see of it, each with a
     remedy."""
-    try:
-        return [found for found in (_deaf(pid or os.getpid(), proc), _piped(proc)) if found]
-    except (OSError, ValueError, LookupError):  # another user's process, or one that has ended
-        return []
+    found = []
+    for look in (partial(_deaf, pid or os.getpid(), proc), partial(_piped, proc)):
+        # another user's process, or one that has ended
+        with contextlib.suppress(OSError, ValueError, LookupError):
+            if (said := look()) is not None:
+                found.append(said)
+    return found
 
 
 def _deaf(pid: int, proc: Path) -> tuple[str, str] | None:
-    # as a script's commands are; a service gives what it starts a session of its own
-    if pid == 1 or _status(1, proc)["NSsid"] != _status(pid, proc)["NSsid"]:
+    # a container's first process has a session of its own, in which a script's commands are too;
+    # a service gives what it starts another one
+    if pid == 1 or {_session(1, proc), _session(pid, proc)} != {1}:
         return None
     above = _parent(pid, proc)
     while above > 1:
@@ -51,6 +57,8 @@ def _piped(proc: Path) -> tuple[str, str] | None:
     if not stat.S_ISFIFO(mine.st_mode) or os.getpgrp() != os.getpgid(os.getppid()):
         return None
     shell = os.getppid()
+    if os.path.samestat(mine, os.stat(proc / f"{shell}/fd/1")):  # exec > >(tee log)
+        return None
     for other in (proc / f"{shell}/task/{shell}/children").read_text().split():
         try:
             reads = os.path.samestat(mine, os.stat(proc / other / "fd/0"))
@@ -70,6 +78,11 @@ def _piped(proc: Path) -> tuple[str, str] | None:
 
 def _parent(pid: int, proc: Path) -> int:
     return int(_status(pid, proc)["PPid"])
+
+
+def _session(pid: int, proc: Path) -> int:
+    """Its number in the innermost namespace."""
+    return int(_status(pid, proc)["NSsid"].split()[-1])
 
 
 def _status(pid: int, proc: Path) -> dict[str, str]:

@@ -29,10 +29,12 @@ def _strategies(_ctx: click.Context, _parameter: click.Parameter, value: str | N
 
 
 def _goes_back(found: dumps.Found) -> None:
-    if (newer := dumps.newer(found)) is not None:
+    """Say so where --resume auto would go on from another dump than `found`."""
+    others = dumps.complete(Path(settings.dump_path(os.environ)))[0]
+    if others and not others[0].path.samefile(found.path):
         click.echo(
-            f"taskd: this job goes back to {found.path}: {newer.path} was made after it. When it is"
-            " started again, --resume auto goes on from what it saves from now on",
+            f"taskd: this job goes back to {found.path}. Started again with --resume auto, it goes"
+            f" on from the next dump that it makes; until then, that would be {others[0].path}",
             err=True,
         )
 

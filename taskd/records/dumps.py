@@ -84,7 +84,7 @@ class Found:
     world_size: int
     ranks: frozenset[int]  # that have a record
     files: frozenset[str] = frozenset()
-    number: int = 0  # above those of all dumps that were there when it was made
+    number: int = 0  # rises with each dump in a directory, see _next_number
 
     def check_whole(self) -> None:
         """Raises BadDump if a rank has no record: it could not go on from here."""
@@ -143,7 +143,7 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
         "step": step,
         "world_size": world_size,
         "keyed": keyed,
-        "number": 1 + max((found.number for found in complete(work.parent)[0]), default=0),
+        "number": _next_number(work.parent),
     }
     manifest["files"] = [list(f) for f in listed]
     manifest["digest"] = _digest(manifest, secret)
@@ -161,6 +161,16 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
             _sync(work.parent)
             return path
     raise BadDump(f"{work.parent} has a thousand dumps of step {step}: remove some")
+
+
+def _next_number(place: Path) -> int:
+    """Above those of all dumps in `place`, whoever may read them. Milliseconds since 1970, so that
+    it is also above that of one which another node does not see yet. Raises OSError."""
+    numbers = [0]
+    for path in place.glob("step-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            numbers.append(int(json.loads((path / MANIFEST).read_text("utf-8"))["number"]))
+    return max(time.time_ns() // 1_000_000, 1 + max(numbers))
 
 
 def discard(work: Path) -> None:
@@ -183,7 +193,7 @@ def newest(place: Path) -> Found:
 
 def complete(place: Path) -> tuple[list[Found], list[str]]:
     """The complete dumps in `place`, the one that was made last first, and why the others are
-    none. A job that has gone back to a dump does not come to those of the steps that it left."""
+    none. By time, so that a job that went back to one does not resume from the steps it left."""
     found, refused = [], []
     with contextlib.suppress(OSError):
         for path in place.iterdir():
@@ -192,20 +202,14 @@ def complete(place: Path) -> tuple[list[Found], list[str]]:
                     found.append(read(path))
             except BadDump as error:
                 refused.append(str(error))
-    return sorted(found, key=lambda f: (f.number, f.step), reverse=True), refused
+    return sorted(found, key=lambda f: (f.number, f.step, f.path.name), reverse=True), refused
 
 
-def newer(than: Found) -> Found | None:
-    """The dump made last beside `than`, if that is another one."""
-    found = complete(than.path.parent)[0]
-    return found[0] if found and found[0].number > than.number else None
-
-
-def clear(place: Path, keep: int) -> list[Path]:
-    """Remove all but the newest `keep` dumps that a job could begin from, and what is left of dumps
-    that were never completed. Returns what was removed."""
+def clear(place: Path, keep: int, made: Path | None = None) -> list[Path]:
+    """Remove all but the newest `keep` dumps that a job could begin from, of which `made` is one,
+    and what is left of dumps that were never completed. Returns what was removed."""
     dumps = [f for f in complete(place)[0] if len(f.ranks) == f.world_size]
-    doomed = [f.path for f in dumps[keep:]]
+    doomed = [f.path for f in dumps[keep:] if f.path != made]
     with contextlib.suppress(OSError):
         for path in place.glob(".step-*.partial"):
             # a dump takes half an hour at most: core.settings.Settings.dump

@@ -326,8 +326,8 @@ class Job:
         with its own random numbers, module buffers and private objects in place; gradients are
         averaged after the last one. Clear them before the loop, update after it.
 
-        Use it in loops over `job.steps` and in functions given to `job.call`: `job.batches` hands out
-        the batches of this rank alone, and such a loop does not shrink.
+        Use it in loops over `job.steps` and in functions given to `job.call`: `job.batches` hands
+        out the batches of this rank alone, and such a loop does not shrink.
 
         Args:
             step: The number of the present step, as the attempt gave it.

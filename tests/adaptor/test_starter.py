@@ -12,7 +12,7 @@ from taskd.adaptor import starter
 
 SAYS = "from taskd.adaptor import starter; import sys; print(starter.warnings(), file=sys.stderr)"
 SCRIPT = f"{sys.executable} -c '{SAYS}'"
-CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc"]
+CONTAINER = ["unshare", "--pid", "--fork", "--mount-proc", "setsid"]
 
 
 def status(proc: Path, pid: int, parent: int, session: int, name: str, caught: int = 0) -> None:
@@ -29,11 +29,12 @@ def status(proc: Path, pid: int, parent: int, session: int, name: str, caught: i
         (0x10002, 1, 1, True),  # a shell that runs a script
         (0x14002, 1, 1, False),  # with `trap … TERM`
         (0x10002, 0, 1, False),  # `kubectl exec`
+        (0x10002, 1, 0, False),  # a namespace alone: who started it signals all
         (0x10002, 1, 7, False),  # a service's
     ],
 )
 def test_the_first_process_of_a_container(tmp_path, caught, parent, session, said):
-    status(tmp_path, 1, 0, 1, "bash", caught)
+    status(tmp_path, 1, 0, session and 1, "bash", caught)
     status(tmp_path, 7, parent, session, "bash")
     status(tmp_path, 9, 7, session, "taskd")
     found = starter.warnings(9, tmp_path)
@@ -51,6 +52,7 @@ def test_a_container_as_it_is():
     assert "pid 1 (bash)" in said(*CONTAINER, "bash", "-c", f"{SCRIPT}; true")
     assert "pid 1" not in said(*CONTAINER, "bash", "-c", f"trap : TERM; {SCRIPT}; true")
     assert "pid 1" not in said(*CONTAINER, "bash", "-c", f"exec {SCRIPT}")
+    assert "pid 1" not in said(*CONTAINER[:-1], "bash", "-c", f"{SCRIPT}; true")
 
 
 def test_a_pipe_of_a_script():
@@ -58,4 +60,5 @@ def test_a_pipe_of_a_script():
     assert "piped into tee" in said("bash", "-c", f"{SCRIPT} 2>&2 | tee /dev/null; true")
     # a program that reads what it has started; and a shell that someone types into
     assert "piped" not in said("bash", "-c", f"echo $({SCRIPT})")
+    assert "piped" not in said("bash", "-c", f"exec > >(cat); {SCRIPT}; true")
     assert "piped" not in said("bash", "-c", f"set -m; {SCRIPT} | cat")

@@ -81,10 +81,10 @@ class Supervisor:
                 pod, status = self._next()
                 self.statuses.append((pod, status))
                 if self._suspended:
-                    self._stop()
-                    self._suspended = False
-                    self._start(0)
-                    self._start(1)
+                    if not self.pods:  # all have been deleted: it is admitted again
+                        self._suspended = False
+                        self._start(0)
+                        self._start(1)
                     continue
                 what = NOTHING if status == 0 else self.rule(status)
                 if what == NOTHING:
@@ -152,7 +152,7 @@ class Supervisor:
         """As Kueue preempts: all pods are deleted, their statuses do not count, and the job begins
         again later."""
         self._suspended = True
-        for process in self.pods.values():
+        for process in list(self.pods.values()):
             process.send_signal(signal.SIGTERM)
 
     def lose(self, pod: int) -> None:

@@ -73,11 +73,11 @@ def test_it_ends_as_the_page_says(tmp_path, policy, given, end, outcome):
 
 @pytest.mark.parametrize("given", ["", pytest.param(RECOVER, marks=pytest.mark.long)])
 def test_a_suspended_job_goes_on(tmp_path, given):
-    """Kueue preempts a job by suspending it, whatever its policy."""
+    """Kueue preempts a job by suspending it: the policy is not asked."""
     more = dict(each.split("=") for each in filter(None, [given]))
     command = launcher(tmp_path, SCRIPT, (free_port(), free_port()), **more)
     pods = Supervisor(POLICIES["PyTorchJob Never"], command, tmp_path, AT, Supervisor.suspend)
     assert pods.run() == "trained", pods.statuses
     assert pods.starts == 4
-    assert [status for _, status in pods.statuses] == [75, 0, 0]
+    assert [status for _, status in pods.statuses] == [75, 75, 0, 0]
     assert "all ranks begin from step-" in (tmp_path / "log" / "manager.log").read_text()

@@ -109,7 +109,9 @@ def test_nodes_move(hosts, tmp_path, compare, trainer):
         result = job.end(*gone[1:])
     compare(result, *trainer)
     found = [(closed["strategy"], closed["ranks"]) for closed in incidents(job.directory)]
-    assert found == [("hot-switch", [1]), ("hot-switch", [0]), ("recover", [1])]
+    # ranks that wait at the end of a pass as the manager leaves with node 0 are interrupted once
+    assert found[:3] == [("hot-switch", [1]), ("hot-switch", [0]), ("recover", [1])]
+    assert found[3:] in ([], [("retry", [])])
 
 
 def prepared(job: Trains) -> int:

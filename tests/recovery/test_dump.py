@@ -225,7 +225,12 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
         dumps.seal(work, 3, 2, [*files, ("state/x", 5, "ab")])
     sealed = dumps.seal(work, 3, 2, files)
     assert sealed == good and dumps.newest(tmp_path) == dumps.newest(good) == dumps.Found(
-        good, 3, 2, frozenset({0, 1}), frozenset({"records/rank-0", "records/rank-1"}), 1
+        good,
+        3,
+        2,
+        frozenset({0, 1}),
+        frozenset({"records/rank-0", "records/rank-1"}),
+        json.loads((good / dumps.MANIFEST).read_text())["number"],
     )
     (tmp_path / "step-9").mkdir()
     manifest = json.loads((good / dumps.MANIFEST).read_text()) | {
@@ -244,17 +249,28 @@ def test_what_is_no_dump_or_damaged_is_refused(tmp_path):
         dumps.read(good)
 
 
-def test_the_newest_dump_is_that_made_last(tmp_path):
-    """A job that goes back saves steps that are lower than those it has left."""
-    for number, step in enumerate((5, 9, 7, 9)):
+@pytest.mark.parametrize("clock", ["stands", "runs"])
+def test_the_newest_dump_is_that_made_last(tmp_path, monkeypatch, clock):
+    """A job that goes back saves steps that are lower than those it has left. Neither a clock that
+    is set back nor a dump that cannot be read changes that."""
+    if clock == "stands":
+        monkeypatch.setattr(dumps.time, "time_ns", lambda: 0)
+    for step in (5, 9, 7, 9):
         work = tmp_path / ".partial"
         dumps.seal(work, step, 1, dumps.write_records(work, [(0, 1, b"zero")]))
         assert dumps.newest(tmp_path).step == step
-        assert dumps.newest(tmp_path).number == number + 1
-    assert dumps.newer(dumps.read(tmp_path / "step-5")) == dumps.read(tmp_path / "step-9.2")
-    assert dumps.newer(dumps.newest(tmp_path)) is None
+    torn = tmp_path / "step-9.2" / dumps.RECORDS / "rank-0"
+    content = torn.read_bytes()
+    torn.unlink()
+    assert dumps.newest(tmp_path).step == 7
+    work = tmp_path / ".partial"
+    made = dumps.seal(work, 6, 1, dumps.write_records(work, [(0, 1, b"zero")]))
+    torn.write_bytes(content)
+    assert dumps.newest(tmp_path).path == made
     dumps.clear(tmp_path, 2)
-    assert {path.name for path in tmp_path.iterdir()} == {"step-7", "step-9.2"}
+    assert {path.name for path in tmp_path.iterdir()} == {"step-6", "step-9.2"}
+    dumps.clear(tmp_path, 1, tmp_path / "step-9.2")
+    assert {path.name for path in tmp_path.iterdir()} == {"step-6", "step-9.2"}
 
 
 def test_a_dump_under_a_secret_is_taken_up_with_that_secret_only(tmp_path, monkeypatch):
@@ -280,6 +296,7 @@ def test_files_outside_of_a_dump_are_not_looked_at(tmp_path, name):
         "step": 1,
         "world_size": 1,
         "keyed": False,
+        "number": 1,
         "files": [[name, 1, "ab"]],
     }
     (path / dumps.MANIFEST).write_text(

@@ -92,7 +92,7 @@ def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
                 "the training state at the start of step %d is saved at %s", order.step, path
             )
             report(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
-            for old in dumps.clear(work.parent, settings.keep_dumps(os.environ)):
+            for old in dumps.clear(work.parent, settings.keep_dumps(os.environ), path):
                 log.info("%s is removed: newer dumps exist (TASKD_KEEP_DUMPS)", old)
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)

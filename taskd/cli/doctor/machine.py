@@ -138,7 +138,9 @@ def started_by() -> Finding:
     name = "started by"
     if found := starter.warnings():
         return warning(name, "; ".join(text for text, _ in found), "; ".join(r for _, r in found))
-    return ok(name, "a launcher started like this is told of SIGTERM, and its status is seen")
+    return ok(
+        name, "nothing seen that keeps SIGTERM from a launcher, or its status from a scheduler"
+    )
 
 
 def secret(environ: Mapping[str, str], nodes: int = 1) -> Finding:

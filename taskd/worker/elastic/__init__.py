@@ -2,6 +2,6 @@
 
 Start with `standing.py`, what a stand-in carries and does; `away.py` is one rank that is away,
 `private.py` what of its state is its own. `sums.py` adds the gradients of all shares,
-`synchronization.py` has torch's wrappers average them once, `loaders.py` gets the other ranks'
-batches, and `inelastic.py` says what cannot be done.
+`synchronization.py` has torch's wrappers average them once, and `inelastic.py` says what cannot be
+done.
 """

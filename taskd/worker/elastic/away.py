@@ -23,15 +23,15 @@ VARIABLES = f"{OBJECT}{NAME}"  # the part that the variables of the script's loo
 
 
 class Away:
-    """`entry`, `kind`, `step`: the record that it was taken up from; `behind`: it has not come to
-    our pass yet."""
+    """`entry`, `kind`: the record that it was taken up from; `behind`: it has not come to our pass
+    yet."""
 
     def __init__(self, rank: int, state: TrainingState, seal: Seal) -> None:
         self.rank = rank
         self._seal = replace(seal, rank=rank)
         self._state = state
         self.entry: Entry
-        self.kind, self.step, self.behind = FINAL, -1, True
+        self.kind, self.behind = FINAL, True
         self.random = private.of_random(self._tell_random)
         self._told: set[str] = set()
         # the parts that it has for itself, by name
@@ -39,10 +39,10 @@ class Away:
         self._pass_random = self._place = b""  # of the pass that it is in
         self._structure: tuple[bytes, bytes] = b"", b""
 
-    def take_up(self, step: int, kind: int, entry: Entry, own: Entry, fresh: bool) -> None:
+    def take_up(self, kind: int, entry: Entry, own: Entry, fresh: bool) -> None:
         """Continue from `entry`; `own`: the stand-in's record for the same step. `fresh`: this
         process has not had the rank. Raises RuntimeError if the two are of different models."""
-        self.step, self.entry, self.kind = step, entry, kind
+        self.entry, self.kind = entry, kind
         if fresh:
             self.behind = True
             self._pass_random, self._place = entry.pass_random, entry.loader

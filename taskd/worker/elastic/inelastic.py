@@ -19,6 +19,7 @@ from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
 
+EMBEDDINGS = torch.nn.Embedding, torch.nn.EmbeddingBag
 HOOKS = tuple(
     getattr(default_hooks, name)
     for name in ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
@@ -74,7 +75,7 @@ class Inelastic:
                     f"{name} is a SyncBatchNorm, which needs the samples of all ranks at the same"
                     " time: use BatchNorm"
                 )
-            if getattr(module, "sparse", False) is True:
+            if isinstance(module, EMBEDDINGS) and module.sparse:
                 yield f"{name} has sparse gradients: give it sparse=False"
         if self.draws:
             yield (

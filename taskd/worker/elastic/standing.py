@@ -95,7 +95,7 @@ class Standing:
             if away is None:
                 away = Away(rank, carrier.state, carrier.entries.seal)
                 self.mine[rank] = away
-            away.take_up(step, kind if theirs is None else theirs, entry, own, fresh)
+            away.take_up(kind if theirs is None else theirs, entry, own, fresh)
         ranks: list[Away | None] = [None, *self.mine.values()]
         self._order = sorted(ranks, key=lambda a: carrier.rank if a is None else a.rank)
         self._install()

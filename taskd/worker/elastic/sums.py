@@ -84,14 +84,18 @@ class Sums:
         self._sharing = False
 
     def changed(self) -> bool:
-        """Whether the script has changed gradients that are not averages since the last share."""
-        return any(
-            grad is not seen[0] or grad._version != seen[1]
-            for parameter in self._parameters
-            if (seen := self._staying.get(id(parameter))) is not None
-            and (grad := parameter.grad) is not None
-            and not self._is_average.get(id(parameter))
-        )
+        """Whether the script has changed gradients since the last share that DDP is to average
+        later. Zeros are what each rank would have."""
+        for parameter in self._parameters:
+            key, grad = id(parameter), parameter.grad
+            seen, owner = self._staying.get(key), self._owner.get(key)
+            if seen is None or grad is None or owner is None or self._is_average.get(key):
+                continue
+            if owner.gradient_as_bucket_view:  # views of a bucket have one version
+                continue
+            if (grad is not seen[0] or grad._version != seen[1]) and bool(grad.any()):
+                return True
+        return False
 
     def heard(self) -> None:
         """A forward begins whose gradients will be averaged: those averaged already in this attempt

@@ -39,10 +39,6 @@ class Replicas:
     local: tuple[int, ...] | None = None
     members: tuple[int, ...] | None = None
 
-    def place(self, rank: int) -> int:
-        """The data rank of a member: its number among them. Raises ValueError for another rank."""
-        return rank if self.members is None else self.members.index(rank)
-
 
 @dataclass(frozen=True)
 class Difference:
