@@ -24,7 +24,7 @@ _MINDSPORE = {**_PROCESS, "MINDIO_FOR_MINDSPORE": "1", "MS_ENABLE_THM": "{HCCL_W
 
 # framework: column: variables. A `-` in the table is an empty column; elastic training, which
 # MindSpore lacks, is left out. For `exit` the operator injects what it does for `recover`, against
-# the table: see docs/decisions/0058.
+# the table: see docs/design.md, Kubernetes.
 TABLE: dict[str, dict[str, dict[str, str]]] = {
     "pytorch": {
         "recover": {**_PYTORCH, "HIGH_AVAILABILITY": "recover"},

@@ -122,7 +122,7 @@ def test_pod_rescheduling_is_on_or_off(pod, value, on):
 
 
 def test_exit_is_told_from_recover_by_the_annotation_alone(pod):
-    """The operator injects the same for both: docs/decisions/0058."""
+    """The operator injects the same for both: docs/design.md, Kubernetes."""
     injected = {
         "PROCESS_RECOVER": "on",
         "ELASTIC_PROCESS_RECOVER_ENABLE": "1",
