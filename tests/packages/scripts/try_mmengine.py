@@ -1,4 +1,5 @@
-"""mmengine: its Runner with a training loop of its own, its counter, schedule and message hub.
+"""mmengine: its Runner with a training loop of its own; its counter, schedule and message hub are
+not given.
 
 Needs: mmengine==0.10.7
 """
@@ -33,7 +34,7 @@ class Net(BaseModel):
             torch.nn.Linear(8, 16), torch.nn.Dropout(0.2), torch.nn.Linear(16, 2)
         )
 
-    def forward(self, x, mode="loss"):
+    def forward(self, *x, mode="loss"):
         return {"loss": self.net(torch.stack(x)).square().mean()}
 
 
@@ -45,9 +46,7 @@ class Protected(IterBasedTrainLoop):
         runner = self.runner
         runner.call_hook("before_train")
         runner.call_hook("before_train_epoch")
-        job = taskd.protect(
-            model=runner.model, optimizer=runner.optim_wrapper.optimizer, runner=Counter(runner)
-        )
+        job = taskd.protect(model=runner.model, optimizer=runner.optim_wrapper.optimizer)
         batches = job.iterate(runner.train_dataloader)
         for step in range(job.step, self._max_iters):
             job.call(self.once, step, batches, job)
@@ -65,23 +64,8 @@ class Protected(IterBasedTrainLoop):
         job.on_commit(t.say, step, loss, rate, float(self.runner.iter))
 
 
-class Counter:
-    """What the runner counts: its step and its schedules."""
-
-    def __init__(self, runner):
-        self.runner = runner
-
-    def state_dict(self):
-        schedulers = [s.state_dict() for s in self.runner.param_schedulers]
-        return {"iter": self.runner.train_loop._iter, "schedulers": schedulers}
-
-    def load_state_dict(self, state):
-        self.runner.train_loop._iter = state["iter"]
-        for scheduler, held in zip(self.runner.param_schedulers, state["schedulers"], strict=True):
-            scheduler.load_state_dict(held)
-
-
 runner = Runner(
+    cfg={"model_wrapper_cfg": {"type": "MMDistributedDataParallel", "device_ids": None}},
     model=Net(),
     work_dir=os.environ["OUT"] + "/mm",
     launcher="pytorch",
