@@ -166,8 +166,8 @@ def test_the_manager_dies_also_in_the_middle_of_a_repair(hosts, tmp_path, refere
             "another manager was in charge",
             lambda: "in charge in term 2" in job.log("manager*.log"),
         )
-        # the agent there knows of it: only then the next one is started on the same host at once
-        job.trains()
+        # all agents know of it: only then the next one is started on the same host at once
+        job.ready(4)
         job.until("it was on the same host", lambda: len(job.managers(0)) == 1)
         # a fault while there is none is repaired by the next one
         (manager,) = job.managers(0)
