@@ -270,7 +270,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if self._supervisor.managed:
             return RunResult(state=WorkerState.HEALTHY)  # torch has seen it before the manager
         if not self._supervisor.protecting and (why := self._failures.defect(result.failures)):
-            return self._give_up(why, "hopeless")
+            return self._give_up(why, "useless")
         if self._restart is not None:
             # torch would start a new rendezvous with the other launchers, which may be gone
             why = "The job ends: a rank has failed, unprotected, after all ranks were restarted"
@@ -282,7 +282,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         if not self._supervisor.protecting and (
             why := self._failures.in_vain(self._pcontext, restart)
         ):
-            return self._give_up(why, "hopeless")
+            return self._give_up(why, "useless")
         most = self._worker_group.spec.max_restarts
         self._remaining_restarts = most - self._supervisor.agent.faults.had
         if self._remaining_restarts <= 0:

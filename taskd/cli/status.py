@@ -86,7 +86,7 @@ def status(model: Model) -> int:
     if model.end is not None and model.end.ok:
         return WELL
     if model.end is not None:
-        known = {ending: settings.status_of(ending, {}) for ending in ("saved", "hopeless")}
+        known = {ending: settings.status_of(ending, {}) for ending in ("saved", "useless")}
         return known.get(model.end.ending, FAILED)
     return SILENT if model.source == "journal" else WELL
 

@@ -65,7 +65,7 @@ class Faults(Part):
                 " fault"
             )
             if incident is not None:
-                incident.hopeless = why
+                incident.useless = why
             self._recovery.spent(why, now)
 
     def drop(self, why: str) -> None:
@@ -284,7 +284,7 @@ class Faults(Part):
         if moving is not None and moving.grows and incident and event.rank in incident.new:
             self._recovery.fault(text, now)
         else:
-            self._job.give_up(text, "hopeless" if event.unwanted else "failed")
+            self._job.give_up(text, "useless" if event.unwanted else "failed")
 
     def failed(self, event: from_rank.RankFailed, now: float) -> None:
         """A rank could not carry out an order of the incident."""

@@ -280,7 +280,7 @@ class Processes:
 
 @dataclass(frozen=True)
 class End:
-    """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "hopeless"; "" if `ok`,
+    """How the job ended. `time`: Unix time. `ending`: "failed", "saved" or "useless"; "" if `ok`,
     and in journals of earlier versions."""
 
     ok: bool

@@ -259,7 +259,7 @@ class RestartAll(Message, frozen=True):
 
 # how a job ends that is not done: another start may or may not help; its state is saved, so that
 # the next start goes on; every start would end like this one
-Ending = Literal["failed", "saved", "hopeless"]
+Ending = Literal["failed", "saved", "useless"]
 
 
 class GiveUp(Message, frozen=True):

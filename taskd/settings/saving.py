@@ -135,14 +135,14 @@ def preemption_is_named(environ: Mapping[str, str]) -> bool:
 
 
 def status_of(ending: str, environ: Mapping[str, str]) -> int:
-    """The exit status of the launchers of a job that ends like this: failed, saved, hopeless."""
+    """The exit status of the launchers of a job that ends like this: failed, saved, useless."""
     if ending == "failed":
         return 1
     return (TASKD_STATUS_SAVED if ending == "saved" else TASKD_STATUS_USELESS).read(environ)
 
 
 def statuses_clash(environ: Mapping[str, str]) -> tuple[str, str] | None:
-    if status_of("saved", environ) == status_of("hopeless", environ):
+    if status_of("saved", environ) == status_of("useless", environ):
         return TASKD_STATUS_USELESS.name, TASKD_STATUS_SAVED.name
     return None
 

@@ -7,7 +7,7 @@ import pytest
 from taskd.adaptor import launcher
 
 
-@pytest.mark.parametrize(("ending", "status"), [("failed", 1), ("saved", 75), ("hopeless", 93)])
+@pytest.mark.parametrize(("ending", "status"), [("failed", 1), ("saved", 75), ("useless", 93)])
 def test_a_job_that_ends_has_the_same_status_everywhere(monkeypatch, ending, status):
     for server in ("", "clusterd-grpc-svc.mindx-dl.svc.cluster.local"):
         monkeypatch.setenv("MINDX_SERVER_IP", server)

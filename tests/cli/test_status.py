@@ -45,7 +45,7 @@ def status(directory: Path, *arguments: str, **env: str | None) -> Result:
         ((START, INCIDENT, {**END, "ok": False}), 3),
         ((START, {**END, "ok": False, "ending": "failed"}), 3),
         ((START, {**END, "ok": False, "ending": "saved"}), 75),
-        ((START, {**END, "ok": False, "ending": "hopeless"}), 93),
+        ((START, {**END, "ok": False, "ending": "useless"}), 93),
         ((START, INCIDENT), 4),
     ],
 )

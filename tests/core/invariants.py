@@ -400,7 +400,7 @@ class Invariants:
             assert all(step >= job.released for step in steps), steps
             return
         if self.world.elastic and incident is not None and not incident.rungs:
-            assert "elastic-training: " in reason or incident.hopeless, reason
+            assert "elastic-training: " in reason or incident.useless, reason
         parts = ("could not be repaired", "What was tried: ", "It began ", "s ago")
         for part in parts:
             assert part in reason, f"no {part!r} in {reason!r}"

@@ -79,7 +79,7 @@ def test_what_sets_of_jobs_make_is_what_kubernetes_takes(name):
     kubernetes_validate.validate(job, version, strict=True)
     assert made["template"]["spec"]["restartPolicy"] == "Never"
     (rule,) = made["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [settings.status_of("hopeless", {})]
+    assert rule["onExitCodes"]["values"] == [settings.status_of("useless", {})]
     assert rule["onExitCodes"]["containerName"] == container["name"]
     environ = {e["name"]: e["value"] for e in container["env"] if "value" in e}
     assert settings.examine(environ).refused == ()

@@ -131,8 +131,8 @@ class End(Work):
 
     def _ending(self, incident: Incident, reason: str) -> tuple[str, to_agent.Ending]:
         """What the user reads, and how the job ends."""
-        if incident.hopeless:
-            return reason, "hopeless"
+        if incident.useless:
+            return reason, "useless"
         if not incident.saved:
             return reason, "failed"
         if incident.leaving:

@@ -130,7 +130,7 @@ class Incident:
     latest: float = inf  # after that no rank is awaited any longer
     trains_on: bool = False  # after the dump
     saved: str = ""  # where the state is
-    hopeless: str = ""  # why every start of the job would end like this one
+    useless: str = ""  # why every start of the job would end like this one
     consults: bool = False  # the advisor names the strategy, and has not yet
     consulted: float | None = None  # since when its strategy, or its next step, is awaited
     answers: int = 0  # how many steps it has taken
