@@ -241,9 +241,7 @@ class Stripes:
             self._tears()
             if not was.waited:
                 self.settle()
-                self._file.begin(was.slot)
-                self._written[was.slot] = NONE
-                self._slots.stripes[was.slot] = None
+                self._invalidate(was.slot)
 
         return compare
 
@@ -269,8 +267,12 @@ class Stripes:
         still need the step before, whose parts are all there."""
         for other in self._file.valid():
             if other.kind % PARTS != self._part[1]:
-                self._file.begin(other.index)
-                self._slots.stripes[other.index] = None
+                self._invalidate(other.index)
+
+    def _invalidate(self, slot: int) -> None:
+        self._file.begin(slot)
+        self._written[slot] = NONE
+        self._slots.stripes[slot] = None
 
     def _found(self, step: int) -> bool:
         """Whether the previous process of this rank has left the same stripe: no moment may be
@@ -325,9 +327,7 @@ class Stripes:
         self.settle()
         for slot in self._file.valid():
             if slot.step > step:
-                self._file.begin(slot.index)
-                self._written[slot.index] = NONE
-        self._scan()
+                self._invalidate(slot.index)
 
     def forget_lost(self, begin: int, end: int) -> None:
         """Invalidate the slots that include the lost bytes [begin, end) of this process's
@@ -336,9 +336,7 @@ class Stripes:
             self.publisher.release()  # another page is there
         for slot, (at, size) in enumerate(self.regions()):
             if begin < at + size and at < end:
-                self._file.begin(slot)
-                self._written[slot] = NONE
-        self._scan()
+                self._invalidate(slot)
 
     def read_all(
         self, step: int, tensors: list[torch.Tensor], local: Sequence[int] | None = None
