@@ -42,6 +42,13 @@ own = made()
 """
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """The device is built before a test has a limit for what it does."""
+    building = "from tests import late; late.extension()"
+    subprocess.run([sys.executable, "-c", building], cwd=ROOT, check=True)
+
+
 @pytest.fixture
 def run(tmp_path):
     def running(code: str) -> str:
