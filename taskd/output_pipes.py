@@ -7,6 +7,7 @@ saved. In ranks libtaskd drops what comes before this thread is awake.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -19,21 +20,26 @@ STREAMS = {1: "standard output", 2: "standard error"}
 def watch(log: logging.Logger) -> None:
     """Have a thread drop this process's output, from the moment on in which the reader of its
     standard output or error is gone; `log` says so. Where none of them is a pipe, do nothing."""
-    pipes = [number for number in STREAMS if _is_pipe(number)]
+    # the kernel looks descriptors up again as it wakes a poll: libtaskd may have put something else
+    # there by then, for what was printed first
+    pipes = {os.dup(number): number for number in STREAMS if _is_pipe(number)}
     if pipes:
         name = "taskd-output"
         threading.Thread(target=_wait, args=(pipes, log), name=name, daemon=True).start()
 
 
-def _wait(pipes: list[int], log: logging.Logger) -> None:
+def _wait(pipes: dict[int, int], log: logging.Logger) -> None:
     poller = select.poll()
-    for number in pipes:
-        poller.register(number, 0)  # POLLERR alone: the last reader has closed it
+    for copy in pipes:
+        poller.register(copy, 0)  # POLLERR alone: the last reader has closed it
     while pipes:
-        for number, _ in poller.poll():
-            poller.unregister(number)
-            pipes.remove(number)
-            if _is_pipe(number):
+        for copy, _ in poller.poll():
+            poller.unregister(copy)
+            number, same = pipes.pop(copy), False
+            with contextlib.suppress(OSError):  # closed
+                same = os.path.samestat(os.fstat(copy), os.fstat(number))
+            os.close(copy)
+            if same:
                 nothing = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nothing, number)
                 os.close(nothing)

@@ -107,9 +107,6 @@ def buffers(job: Rank) -> None:
             model(torch.ones(2, 2))
         found = [int(m.module[1].running_mean[0]) for m in ddps[: 1 + bool(job.rank)]]
         assert found == list(expected[: len(found)]), (away, found)
-        sources = buckets.broadcasts_from(ddps)
-        assert sources[0] == (0, expected[0] - 1)
-        assert not job.rank or sources[1] == (1, expected[1] - 1)
 
 
 def tensors_on_a_mesh(job: Rank) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -204,13 +204,6 @@ def _agreed(group: Any, order: list[int] | None, device: torch.device) -> list[i
     indices = [int(index) for index in found.tolist()]
     gathering.whole(device)
     return indices
-
-
-def broadcasts_from(ddps: Iterable[DistributedDataParallel]) -> list[tuple[int, int]]:
-    """For each DDP the rank whose buffers it broadcasts, and the one that has them: another if the
-    first is away, which must be its stand-in."""
-    groups = [home(ddp) for ddp in ddps]
-    return [(dist.get_global_rank(group, 0), shrunk.first(group)) for group in groups]
 
 
 _BUFFERS = ("modules_buffers", "named_module_buffers")
