@@ -100,6 +100,10 @@ def test_a_rank_in_its_loop_one_that_is_gone_and_one_that_has_ended_well(epoch):
         said = node_progress(epoch, (), time.monotonic())
         assert said.steps == (0, 5, 30) and said.total == 30 and 0 <= said.age < 60
         assert said.pids == (0, rank.pid, 0) and said.incarnations == (0, 0, 0)
+        # the job has shrunk: its step is that of the ranks that are there
+        assert said.age == 0
+        epoch.ranks[0].away = epoch.ranks[2].away = True
+        assert node_progress(epoch, (), time.monotonic() + 100).age > 100
         assert list(said.phases) == [GONE, slot.FETCHING, slot.DONE]
         stopped = node_progress(epoch, {1}, time.monotonic())
         assert list(stopped.phases) == [GONE, STOPPED, slot.DONE]

@@ -47,7 +47,10 @@ def node_progress(epoch: Epoch, stopped: Collection[int], now: float) -> NodePro
         counted=counted,
         counts=counts,
     )
-    last = max(c for c, s in zip(came, steps, strict=True) if s == said.lowest)
+    # one that is away has stopped where it was: the manager does not count it either
+    here = [i for i, rank in enumerate(ranks) if not rank.away] or range(len(ranks))
+    lowest = said.only(here).lowest
+    last = max(came[i] for i in here if steps[i] == lowest)
     return structs.replace(said, age=max(now - last, 0.0) if last else 0.0)
 
 
