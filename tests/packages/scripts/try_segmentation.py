@@ -8,8 +8,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 from training import Training
 
-import taskd
-
 t = Training()
 net = smp.Unet(
     "timm-mobilenetv3_small_minimal_100",
@@ -19,18 +17,14 @@ net = smp.Unet(
     classes=1,
 )
 model = DDP(net, find_unused_parameters=True)
-loss_of = smp.losses.DiceLoss("binary")
+dice = smp.losses.DiceLoss("binary")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-t.apart()
-job = taskd.protect(model=model, optimizer=optimizer)
-for attempt in job.steps(t.steps):
-    with attempt as step:
-        x, y = torch.randn(2, 3, 32, 32), (torch.rand(2, 1, 32, 32) > 0.5).float()
-        loss = loss_of(model(x), y)
-        t.at(step)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    if attempt.committed:
-        t.say(step, loss)
+
+
+def loss_of():
+    x, y = torch.randn(2, 3, 32, 32), (torch.rand(2, 1, 32, 32) > 0.5).float()
+    return dice(model(x), y)
+
+
+t.optimize(optimizer, model, loss_of)
 t.end(net, optimizer)

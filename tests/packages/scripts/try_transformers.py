@@ -5,33 +5,19 @@ Needs: transformers==5.24.0 accelerate==1.15.0
 
 import os
 
+import llama
 import torch
 from training import Training
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from taskd.integrations.transformers import protect
 
 t = Training()
-config = LlamaConfig(
-    vocab_size=64,
-    hidden_size=16,
-    intermediate_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-)
 drawn = torch.Generator().manual_seed(1)
 rows = [torch.randint(64, (12,), generator=drawn) for _ in range(8 * t.steps)]
 data = [{"input_ids": row, "labels": row} for row in rows]
-
-
-class At(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, **more):
-        t.at(state.global_step)
-
-
 trainer = Trainer(
-    model=LlamaForCausalLM(config),
+    model=llama.small(),
     args=TrainingArguments(
         output_dir=os.environ["OUT"] + "/hf",
         per_device_train_batch_size=4,
@@ -44,7 +30,7 @@ trainer = Trainer(
         ddp_backend="gloo",
     ),
     train_dataset=data,
-    callbacks=[At()],
+    callbacks=[llama.At(t)],
 )
 protect(trainer)
 trainer.train()

@@ -6,15 +6,11 @@ Needs: trl==1.16.0 transformers==5.24.0 accelerate==1.15.0 datasets==5.2.0
 import os
 import random
 
+import llama
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from training import Training
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    TrainerCallback,
-)
+from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 from taskd.integrations.transformers import protect
@@ -28,23 +24,8 @@ tokenizer = PreTrainedTokenizerFast(
 )
 drawn = random.Random(1)
 texts = [" ".join(drawn.choices(words[2:], k=drawn.randint(4, 20))) for _ in range(40 * t.steps)]
-config = LlamaConfig(
-    vocab_size=64,
-    hidden_size=16,
-    intermediate_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-)
-
-
-class At(TrainerCallback):
-    def on_pre_optimizer_step(self, args, state, control, **more):
-        t.at(state.global_step)
-
-
 trainer = SFTTrainer(
-    model=LlamaForCausalLM(config),
+    model=llama.small(),
     args=SFTConfig(
         output_dir=os.environ["OUT"] + "/trl",
         per_device_train_batch_size=4,
@@ -62,7 +43,7 @@ trainer = SFTTrainer(
     ),
     train_dataset=Dataset.from_list([{"text": text} for text in texts]),
     processing_class=tokenizer,
-    callbacks=[At()],
+    callbacks=[llama.At(t)],
 )
 protect(trainer)
 trainer.train()

@@ -8,8 +8,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from training import Training
 from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
 
-import taskd
-
 t = Training()
 net = AutoregressiveWrapper(
     TransformerWrapper(
@@ -20,15 +18,11 @@ net = AutoregressiveWrapper(
 )
 model = DDP(net)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-t.apart()
-job = taskd.protect(model=model, optimizer=optimizer)
-for attempt in job.steps(t.steps):
-    with attempt as step:
-        loss = model(torch.randint(32, (2, 16)))
-        t.at(step)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    if attempt.committed:
-        t.say(step, loss)
+
+
+def loss_of():
+    return model(torch.randint(32, (2, 16)))
+
+
+t.optimize(optimizer, model, loss_of)
 t.end(net, optimizer)
