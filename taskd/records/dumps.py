@@ -165,7 +165,7 @@ def seal(work: Path, step: int, world_size: int, files: Iterable[File]) -> Path:
 
 def _next_number(place: Path) -> int:
     """Above those of all dumps in `place`, whoever may read them. Milliseconds since 1970, so that
-    it is also above that of one which another node does not see yet. Raises OSError."""
+    it is also above that of one which another node does not see yet."""
     numbers = [0]
     for path in place.glob("step-*"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):

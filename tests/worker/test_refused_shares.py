@@ -21,6 +21,14 @@ from tests.worker.test_shares import samples
 ELASTIC = "elastic-training,dump"
 
 
+def whole(lab: Lab, script: Script, step: int) -> None:
+    """A step as it should be."""
+    script.clear(step)
+    for place in lab.job.shares(step):
+        script.share(step, samples(step, place))
+    script.update(step)
+
+
 @pytest.fixture
 def page(tmp_path):
     with elastic_lab.alone(tmp_path) as page:
@@ -67,10 +75,7 @@ def test_nothing_is_watched_without_the_strategy(tmp_path: Path, page, monkeypat
     for attempt in lab.job.steps(4):
         with attempt as step:
             assert dist.ProcessGroup.__dict__["allreduce"] is own
-            script.clear(step)
-            for place in lab.job.shares(step):
-                script.share(step, samples(step, place))
-            script.update(step)
+            whole(lab, script, step)
             assert not any(m._forward_pre_hooks for m in script.model.modules())
             if step > 1:  # DDP's order is known by then
                 assert not any(map(others_hooks, script.model.parameters()))
@@ -89,10 +94,7 @@ def test_batches_are_of_one_rank(shrunk, tmp_path: Path, page, monkeypatch, capl
         if shrunk:
             for attempt in lab.job.steps(2):
                 with attempt as step:
-                    script.clear(step)
-                    for place in lab.job.shares(step):
-                        script.share(step, samples(step, place))
-                    script.update(step)
+                    whole(lab, script, step)
         for attempt in lab.job.batches([samples(step, 0) for step in range(3)]):
             with attempt as (step, x):
                 script.clear(step)

@@ -12,7 +12,7 @@ from taskd.messages import from_rank
 from tests.worker import elastic_lab
 from tests.worker.elastic_lab import Lab
 from tests.worker.elastic_scripts import Script
-from tests.worker.test_refused_shares import ELASTIC, refused, started
+from tests.worker.test_refused_shares import ELASTIC, refused, started, whole
 from tests.worker.test_shares import samples
 
 
@@ -161,10 +161,7 @@ def test_gradients_cleared_inside_are_told_in_a_full_job(tmp_path: Path, page):
     for attempt in lab.job.steps(4):
         with attempt as step:
             if step < 2:
-                script.clear(step)
-                for place in lab.job.shares(step):
-                    script.share(step, samples(step, place))
-                script.update(step)
+                whole(lab, script, step)
             else:
                 assert lab.loop._inelastic() == ""
                 clears(lab, script, step)
@@ -210,10 +207,7 @@ def test_collectives_between_two_passes(
         for number in (1, 2):
             for attempt in lab.job.steps(2 * number):
                 with attempt as step:
-                    script.clear(step)
-                    for place in lab.job.shares(step):
-                        script.share(step, samples(step, place))
-                    script.update(step)
+                    whole(lab, script, step)
                     dist.all_reduce(torch.ones(1))  # of all shares
             between()
 

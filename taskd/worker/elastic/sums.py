@@ -150,14 +150,6 @@ class Sums:
         average = self._waiting.pop(key, None)
         if average is not None and _is_still(average[0], grad):
             grad.add_(average[1], alpha=self._count - 1)
-        self._added(key, grad)
-        owner = self._owner.get(key)
-        self._is_average[key] = (
-            self._last and owner is not None and self._synchronization.averages(owner)
-        )
-
-    def _added(self, key: int, grad: torch.Tensor) -> None:
-        """A gradient stays in .grad, with those of the shares before."""
         seen = self._staying.get(key)
         if seen is not None and not _is_still(seen, grad):
             raise WouldDiverge(
@@ -167,6 +159,10 @@ class Sums:
             )
         if not grad.requires_grad and grad.layout is torch.strided:  # else it is a new one
             self._staying[key] = grad, grad._version
+        owner = self._owner.get(key)
+        self._is_average[key] = (
+            self._last and owner is not None and self._synchronization.averages(owner)
+        )
 
 
 def _is_still(seen: Seen, grad: torch.Tensor) -> bool:
