@@ -44,8 +44,8 @@ def _deaf(pid: int, proc: Path) -> tuple[str, str] | None:
     if heeded >> (signal.SIGTERM - 1) & 1:
         return None
     return (
-        f"SIGTERM, with which a container is stopped, goes to its pid 1 ({first['Name']}), which"
-        " has no handler for it: this launcher is not told, and nothing is saved",
+        f"the SIGTERM that stops a container goes to its pid 1 ({first['Name']}), which has no"
+        " handler for it: this launcher never hears of it, and nothing is saved",
         "start it with `exec`, as the last line of the container's command, or the container with"
         " an init (docker run --init)",
     )
@@ -67,9 +67,8 @@ def _piped(proc: Path) -> tuple[str, str] | None:
         if reads and int(other) != os.getpid():
             name = _status(int(other), proc)["Name"]
             return (
-                f"standard output is piped into {name}, whose exit status a scheduler is given in"
-                " place of this launcher's (75: the state is saved; 93: in vain) unless the script"
-                " asks for it",
+                f"standard output is piped into {name}: a scheduler sees the exit status of {name},"
+                " not of this launcher (75: the state is saved; 93: a restart would not help)",
                 "put `set -o pipefail` before that line (bash), or write into a file with > log"
                 " 2>&1",
             )

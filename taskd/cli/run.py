@@ -33,8 +33,8 @@ def _goes_back(found: dumps.Found) -> None:
     others = dumps.complete(Path(settings.dump_path(os.environ)))[0]
     if others and not others[0].path.samefile(found.path):
         click.echo(
-            f"taskd: this job goes back to {found.path}. Started again with --resume auto, it goes"
-            f" on from the next dump that it makes; until then, that would be {others[0].path}",
+            f"taskd: this job goes back to {found.path}. Until it has saved a dump of its own,"
+            f" --resume auto would pick {others[0].path}",
             err=True,
         )
 

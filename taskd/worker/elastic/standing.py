@@ -28,7 +28,7 @@ from taskd.worker.state.part import Content
 from taskd.worker.state.training_state import TrainingState
 
 REMEDY = "loop over job.steps, and in each step over job.shares(step)"
-BATCHES = "job.batches hands out the batches of this rank alone, no other can read its loader"
+BATCHES = "job.batches hands out the batches of this rank alone; no other rank can read its loader"
 
 
 class Carrier(Protocol):
