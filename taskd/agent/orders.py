@@ -21,7 +21,7 @@ from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.watchdog import BETWEEN, ENDING, TRAINING
 from taskd.agent.standby import Standby
 from taskd.cython_api import slot
-from taskd.messages import from_agent, to_agent, to_rank
+from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 log = logging.getLogger("taskd.agent")
 
@@ -75,7 +75,9 @@ class Orders:
             to_rank.SwitchNics: member.send_to_ranks,
             to_rank.StressTest: member.send_to_ranks,
             to_rank.Inject: lambda epoch, order: monitor.inject(epoch, order, member.node),
+            to_rank.AskPosition: member.send_to_ranks,
             to_rank.RecordState: self._save_state,
+            to_rank.CopyState: self._save_state,
             to_rank.SaveState: self._save_state,
             to_rank.SaveCheckpoint: member.send_to_ranks,
             to_rank.RenameCheckpoint: self._save_state,
@@ -244,10 +246,20 @@ class Orders:
     def _save_state(
         self,
         epoch: Epoch,
-        order: to_rank.RecordState | to_rank.SaveState | to_rank.RenameCheckpoint,
+        order: to_rank.RecordState
+        | to_rank.CopyState
+        | to_rank.SaveState
+        | to_rank.RenameCheckpoint,
     ) -> None:
         rank = epoch.find(order.rank)
-        if rank is not None:
+        if rank is None:
+            return
+        if isinstance(order, to_rank.SaveState) and order.copied:
+            if not self._monitor.ask(rank, order):  # its training thread trains
+                who = rank.number, rank.incarnation, order.interruption
+                why = "its process does not listen"
+                self._member.report(from_rank.StateSaved(*who, (), why, order.dump))
+        else:
             self._member.send_to_rank(rank, order)
 
     def _save_records(self, epoch: Epoch, order: to_agent.SaveRecords) -> None:

@@ -116,7 +116,7 @@ class Control(DeviceRequests):
 
     def dump(self, timeout: float = 1200.0) -> str:
         """Save the job's state at a step boundary, and train on. Takes about the rest of the step
-        under way, the writing, and a rebuild of the communicators.
+        under way and the writing, during which the ranks train.
 
         Args:
             timeout: Seconds to wait for the result: the step under way, at most 300 s, and the

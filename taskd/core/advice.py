@@ -61,8 +61,7 @@ class Advice:
     def saves(self) -> bool:
         """Whether the state is saved, or is to be, and the job ends then."""
         incident = self._recovery.incident
-        saves = incident is not None and incident.strategy == "dump" and not incident.trains_on
-        return saves or self._job.leaves
+        return self._job.leaves or (incident is not None and incident.strategy == "dump")
 
     def consult(
         self, text: str, now: float, evicted: Mapping[int, str] | None = None, waits: bool = True

@@ -179,7 +179,9 @@ Command = (
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
+    | to_rank.AskPosition
     | to_rank.RecordState
+    | to_rank.CopyState
     | to_rank.SaveState
     | to_rank.SaveCheckpoint
     | to_rank.RenameCheckpoint

@@ -237,6 +237,7 @@ Event = (
     | from_rank.RankRebuilt
     | from_rank.RankRestored
     | from_rank.RankFailed
+    | from_rank.RankPosition
     | from_rank.StateSaved
     | from_rank.SaveEstimate
     | from_rank.StepCommitted

@@ -1,9 +1,10 @@
 """Saves the job's state on request: because it has to leave its machines, or while it trains on.
 
-All ranks pause before the same step, so that none of their work is lost, and an incident of its own
-saves the state under the strategy `dump`. A job that leaves does not wait for a repair: what every
-rank has recorded is saved at once. Nor does it wait for a rank that is still in its step when time
-runs short: the start of that step is saved.
+All ranks pause before the same step, so that none of their work is lost. Where the job trains on,
+core/saving.py saves the state then; a job that leaves does so by an incident of its own, under the
+strategy `dump`. It does not wait for a repair: what every rank has recorded is saved at once. Nor
+does it wait for a rank that is still in its step when time runs short: the start of that step is
+saved.
 
 A node that has to leave alone moves to a standby instead, if one is there and `recover` is
 configured; the others train on. Where an advisor has lost nodes replaced, it is given up.
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from taskd.core.abbreviate import abbreviate
 from taskd.core.finishing import Finishing
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
 from taskd.core.pause import SAVING, Pause
+from taskd.core.saving import Report, Saving
 from taskd.core.state import JobState, Part
 from taskd.core.switch import Switch
 from taskd.messages import from_agent, from_operator, from_rank
@@ -41,12 +44,15 @@ class Leaving(Part):
         self._finishing, self._switch, self._advised = finishing, switch, advised
         self._why = ""  # why the state is saved; "": nothing is asked for
         self._ends = False  # the job ends then
-        self._saving = False  # it is being saved
+        self._leaves = False  # an incident saves it
+        self.saving = Saving(job)  # or, beside training, this
         self._until: float | None = None  # when the machines may be gone
-        self._latest = 0.0  # when to stop waiting for ranks to pause
+        self._latest = 0.0  # when to stop waiting for ranks to pause, or for what is written
         self._requests: list[str] = []
+        self._later: list[str] = []  # have come since the state was copied
         self._moving: dict[int, str] = {}  # nodes that leave by moving -> their agents
-        self._at: tuple[Phase | None, int] = None, 0  # phase and interruption after the last event
+        # phase, interruption, and how many agents are gone, after the last event
+        self._at: tuple[Phase | None, int, int] = None, 0, 0
         self._takes = 0.0  # seconds that saving takes, as ranks have estimated
 
     # -- what is asked for -------------------------------------------------------------------------
@@ -89,6 +95,9 @@ class Leaving(Part):
             refusal = f"{self._job.unready}: there is no state to save"
         elif self._why and self._ends and not event.end:
             refusal = f"the job is about to end: {self._why}"
+        elif self._writes and not event.end:
+            self._later.append(event.request)
+            return
         else:
             self._requests.append(event.request)
             why = "the state is saved, and the job ends: requested by an operator"
@@ -100,34 +109,49 @@ class Leaving(Part):
 
     def save(self, why: str, now: float) -> None:
         """Save the state, and let the ranks train on; unless it is being saved already, or they are
-        paused, or cannot train on after a dump, as a framework has some of them away."""
+        paused, or a framework has some of them away."""
         away = self._job.handlers and self._job.away
-        if self._job.protected and not (self._why or self._pause.wanted or away):
+        if self._why:
+            self._job.note(f"{why}: not now, as the last dump is still under way")
+        elif self._job.protected and not (self._pause.wanted or away):
             self._begin(why, False, now + self._job.settings.pause_all, now)
 
     def _begin(self, why: str, ends: bool, latest: float, now: float) -> None:
         waited = bool(self._why)
-        self._latest = min(self._latest, latest) if waited and self._ends else latest
+        if ends or not self.saving.under_way:
+            self._latest = min(self._latest, latest) if waited and self._ends else latest
         if not waited or (ends and not self._ends):
-            # a dump that is under way is this job's last one
-            self._why, self._ends, self._saving = why, ends, False
+            if self.saving.under_way:
+                self._job.note("the dump that is under way is given up for the job's last one")
+            self.saving.drop()
+            self._requests, self._later = [*self._requests, *self._later], []
+            self._why, self._ends, self._leaves = why, ends, False
             self._job.leaves = ends
             self._job.note(f"{why}: all ranks pause")
-            if not waited:
-                self._pause.request("", SAVING)
+            self._pause.request("", SAVING)
         self._finishing.check(now)
 
     # -- until it is saved -------------------------------------------------------------------------
 
     @property
+    def _writes(self) -> bool:
+        """Whether the ranks train while the state is written."""
+        return self.saving.under_way and not self.saving.needs_pause
+
+    @property
     def deadline(self) -> float | None:
-        return self._latest if self._why and not self._saving else None
+        return self._latest if self._why and not self._leaves else None
 
     def tick(self, now: float) -> None:
         if (due := self.deadline) is None or now < due:
             return
-        if self._ends:
-            self._save("some ranks have not paused in time", now)
+        if self.saving.begun:
+            limit = self._job.settings.dump
+            self._over(False, f"not saved: it was not written within {limit:.0f} s", now)
+        elif self.saving.under_way:
+            self._over(False, "not saved: not all ranks have said what they hold", now)
+        elif self._ends:
+            self._leave("some ranks have not paused in time", now)
         elif self._recovery.incident is None:
             self._over(False, "not saved: not all ranks had paused in time", now)
         else:  # they pause when it is over
@@ -136,41 +160,67 @@ class Leaving(Part):
     def follow_up(self, now: float) -> None:
         for number in list(self._moving):
             self._moved(number, now)
-        incident, at = self._recovery.incident, (self._recovery.phase, self._job.interruption)
+        incident = self._recovery.incident
+        at = self._recovery.phase, self._job.interruption, len(self._job.fenced)
         # orders are carried out before the next event interrupts what they are for
         same, self._at = at == self._at, at
         if not self._why or self._job.over:
             return
-        if self._saving:
-            self._saved(incident, now)
+        if self._leaves:
+            if incident is None:
+                self._over(False, "not saved: the repair of a fault came between", now)
+        elif self.saving.under_way:
+            self._look(incident, same, now)
         elif self._at_the_end():
             self._over(False, "not saved: the ranks have left their loops", now)
         elif self._ends and incident is not None and incident.moving is None and same:
-            self._save("a repair is under way", now)
+            self._leave("a repair is under way", now)
         elif incident is None and self._pause.all_paused and not self._pause.busy:
-            self._save("", now)
+            if self._ends:
+                self._leave("", now)
+            elif ended := [number for number, rank in self._job.ranks.items() if rank.ended]:
+                who = f"ranks [{abbreviate(ended)}] have ended in the middle of their loops"
+                self._over(False, f"not saved: {who}", now)
+            else:
+                self.saving.begin()
+
+    def _look(self, incident: Incident | None, same: bool, now: float) -> None:
+        """Let the ranks train on once the dump needs them no longer; or give it up."""
+        if self.saving.needs_pause:
+            why = self.saving.lost() if not same else ""
+            if incident is not None or why:
+                self._over(False, f"not saved: {why or 'a fault came between'}", now)
+        elif not same and (why := self.saving.lost()):
+            self._over(False, f"not saved: {why}", now)
+        elif SAVING in self._pause.holders:
+            self._job.note(f"{self._why}: the ranks train on while it is written")
+            self._pause.release("", SAVING)
+            self._finishing.check(now)
+
+    def told(self, event: from_rank.RankPosition, now: float) -> None:
+        if why := self.saving.told(event):
+            self._over(False, f"not saved: {why}", now)
+        elif self.saving.begun:
+            self._latest = now + self._job.settings.dump
+
+    def saved(self, event: Report, now: float) -> None:
+        """A part of a dump has been written, or could not be; or the dump is complete."""
+        if not event.dump:
+            self._recovery.saved(event, now)
+        elif (end := self.saving.took(event)) is not None:
+            done, text = end
+            self._over(done, f"the state is saved: {text}" if done else f"not saved: {text}", now)
 
     def _at_the_end(self) -> bool:
         """Whether ranks have ended after their last step, or all by themselves before it."""
         ended = [rank for rank in self._job.ranks.values() if rank.ended]
         return len(ended) == len(self._job.ranks) or any(not rank.quit for rank in ended)
 
-    def _saved(self, incident: Incident | None, now: float) -> None:
-        """Let the ranks train on once the dump is done, or has failed."""
-        if incident is None:
-            self._over(False, "not saved: the repair of a fault came between", now)
-        elif incident.saved:
-            self._over(True, f"the state is saved: {incident.saved}", now)
-        elif "dump" in incident.failed:
-            self._over(False, f"not saved: {incident.tried[-1]}", now)
-
-    def _save(self, hurry: str, now: float) -> None:
+    def _leave(self, hurry: str, now: float) -> None:
+        """Save the state, and end the job."""
         text = f"{self._why}{f'; {hurry}' if hurry else ''}"
-        self._saving = True
-        if self._ends:
-            self._recovery.leave(text, ("dump", "exit"), now, self._latest)
-        else:
-            self._recovery.leave(text, ("dump", *self._job.settings.with_retry), now)
+        self._leaves = True
+        self._recovery.leave(text, ("dump", "exit"), now, self._latest)
 
     def _moved(self, number: int, now: float) -> None:
         """Look after a node that moves because it has to leave."""
@@ -184,10 +234,17 @@ class Leaving(Part):
 
     def _over(self, ok: bool, text: str, now: float) -> None:
         """The state is saved, or will not be, and the ranks train on."""
-        self._answer(ok, text)
+        self._job.note(text if ok else f"{self._why}: {text}")
+        later = self._later
+        self._answer(ok, text, later=False)
         self._forget()
-        self._pause.release("", SAVING)
+        if SAVING in self._pause.holders:
+            self._pause.release("", SAVING)
         self._finishing.check(now)
+        if later:
+            self._requests = later
+            why = "the state is saved: requested by an operator"
+            self._begin(why, False, now + self._job.settings.pause_all, now)
 
     def end(self) -> None:
         """The job is over."""
@@ -197,13 +254,14 @@ class Leaving(Part):
         self._forget()
         self._moving.clear()
 
-    def _answer(self, ok: bool, text: str) -> None:
-        for request in self._requests:
+    def _answer(self, ok: bool, text: str, later: bool = True) -> None:
+        for request in (*self._requests, *(self._later if later else ())):
             self._job.answer(request, ok, text)
 
     def _forget(self) -> None:
-        self._requests.clear()
-        self._why, self._ends, self._saving, self._until = "", False, False, None
+        self._requests, self._later = [], []
+        self.saving.drop()
+        self._why, self._ends, self._leaves, self._until = "", False, False, None
         self._job.leaves = False
 
     def drop(self, why: str) -> None:

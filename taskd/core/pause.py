@@ -24,7 +24,7 @@ class Pause(Part):
 
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self._holders: set[str] = set()  # who wants the pause, besides moves
+        self.holders: set[str] = set()  # who wants the pause, besides moves
         self._move = False  # a move needs the pause
         self.busy = False  # ranks do a task, and cannot be interrupted
         self.step: int | None = None  # the boundary, once it is known
@@ -43,8 +43,8 @@ class Pause(Part):
             )
             return
         self._requests.append(request)
-        wanted, first = self.wanted, by == OPERATORS and OPERATORS not in self._holders
-        self._holders.add(by)
+        wanted, first = self.wanted, by == OPERATORS and OPERATORS not in self.holders
+        self.holders.add(by)
         if not wanted:
             self._ask()
         elif first and self.step is not None:
@@ -52,19 +52,19 @@ class Pause(Part):
 
     @property
     def wanted(self) -> bool:
-        return bool(self._holders) or self._move
+        return bool(self.holders) or self._move
 
     def begin_move(self) -> None:
         wanted, first, self._move = self.wanted, not self._move, True
         if not wanted:
             self._ask()
-        elif first and self.step is not None and OPERATORS not in self._holders:
+        elif first and self.step is not None and OPERATORS not in self.holders:
             self._job.say(self._order(self.step))  # what ends with this manager is for a move, too
 
     def end_move(self) -> None:
         """End the pause for a node's move: ranks continue, unless operators pause them too."""
         moved, self._move = self._move, False
-        if moved and not self._holders:
+        if moved and not self.holders:
             self.step = None
             self.paused.clear()
             self._job.say(to_rank.Continue())
@@ -94,7 +94,7 @@ class Pause(Part):
     def _order(self, step: int) -> to_rank.Pause:
         """A pause for a move or the advisor is temporary: only this manager knows it, and it ends
         with it."""
-        return to_rank.Pause(step, OPERATORS not in self._holders, self._move)
+        return to_rank.Pause(step, OPERATORS not in self.holders, self._move)
 
     def stopped(self, event: from_rank.RankPaused) -> None:
         if self.step is None or event.step < self.step:
@@ -138,11 +138,11 @@ class Pause(Part):
         it. They stay paused while another holder needs it."""
         if by == OPERATORS:
             self._answer(False, "the pause was ended before every rank had stopped")
-        self._holders.discard(by)
-        if self._holders:
+        self.holders.discard(by)
+        if self.holders:
             if by == OPERATORS and self.step is not None:
                 self._job.say(self._order(self.step))  # from now on it ends with this manager
-            others = " and ".join(sorted(self._holders))
+            others = " and ".join(sorted(self.holders))
             self._job.answer(request, True, f"the ranks stay paused for {others}")
             return
         if self._move:
@@ -175,7 +175,7 @@ class Pause(Part):
     def drop(self, why: str) -> None:
         """Forget the pause: its processes are gone, or the job is over."""
         self._answer(False, why)
-        self._holders.clear()
+        self.holders.clear()
         self._move = self.busy = False
         self.step = None
         self.paused.clear()

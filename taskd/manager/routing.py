@@ -36,6 +36,7 @@ TO_ALL = (
     to_rank.StressTest,
     to_rank.Profile,
     to_rank.GroupsReady,
+    to_rank.AskPosition,
     to_rank.SaveCheckpoint,
     to_agent.GiveUp,
     to_agent.RestartAll,
@@ -45,6 +46,7 @@ TO_RANK = (
     to_agent.Replace,
     to_agent.Kill,
     to_rank.RecordState,
+    to_rank.CopyState,
     to_rank.SaveState,
     to_rank.RenameCheckpoint,
 )

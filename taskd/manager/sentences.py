@@ -76,6 +76,8 @@ _SENTENCES: dict[type, Callable[[Any], str]] = {
     to_rank.Profile: _profile,
     to_rank.GroupsReady: lambda x: "every rank's process group exists",
     to_rank.SaveCheckpoint: lambda x: f"the framework saves a checkpoint after step {x.step}",
+    to_rank.AskPosition: lambda x: "all ranks say which state they hold",
+    to_rank.CopyState: lambda x: f"rank {x.rank} copies the state of step {x.step}",
     to_rank.RecordState: lambda x: f"rank {x.rank} records all of its state of step {x.step}",
     to_rank.SaveState: lambda x: f"rank {x.rank} saves the state of step {x.step} to {x.name}",
     to_rank.RenameCheckpoint: lambda x: (

@@ -302,22 +302,26 @@ class SchedulerDied(Message, frozen=True):
 
 
 class RecordsSaved(Message, frozen=True):
-    """The agent of `node` has written the records of `ranks` to the dump, or failed: `why`."""
+    """The agent of `node` has written the records of `ranks` to the dump, or failed: `why`.
+    `dump`: see to_rank.AskPosition."""
 
     node: Node
     interruption: Number
     files: tuple[File, ...]
     why: Text = ""
     ranks: tuple[Rank, ...] = ()
+    dump: Number = 0
 
 
 class Sealed(Message, frozen=True):
-    """The dump is complete at `path`, or could not be sealed: `why`."""
+    """The dump is complete at `path`, or could not be sealed: `why`. `dump`: see
+    to_rank.AskPosition."""
 
     node: Node
     interruption: Number
     path: Text
     why: Text = ""
+    dump: Number = 0
 
 
 class DevicesFound(Message, frozen=True):
@@ -376,6 +380,7 @@ FromAgent = (
     | from_rank.RankRebuilt
     | from_rank.RankRestored
     | from_rank.RankFailed
+    | from_rank.RankPosition
     | from_rank.StateSaved
     | from_rank.SaveEstimate
     | from_rank.StepCommitted

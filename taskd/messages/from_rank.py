@@ -176,14 +176,28 @@ class RankFailed(Message, frozen=True):
     reason: Text
 
 
+class RankPosition(Message, frozen=True):
+    """The position of a paused rank, see to_rank.AskPosition. `copies`: it has room for a copy of
+    its state, so it can save the state while it trains."""
+
+    rank: Rank
+    incarnation: Number
+    dump: Number
+    position: Position
+    copies: bool = False
+
+
 class StateSaved(Message, frozen=True):
     """The rank has written its part of the dump: `files` are (name, size, checksum); none if it was
-    ordered to record its state."""
+    ordered to record or copy its state. `why`: it could not, beside training; in an incident it
+    sends RankFailed. `dump`: see to_rank.AskPosition."""
 
     rank: Rank
     incarnation: Number
     interruption: Number
     files: tuple[File, ...]
+    why: Text = ""
+    dump: Number = 0
 
 
 class SaveEstimate(Message, frozen=True):
@@ -306,6 +320,7 @@ FromRank = (
     | RankRebuilt
     | RankRestored
     | RankFailed
+    | RankPosition
     | StateSaved
     | SaveEstimate
     | StepCommitted

@@ -214,16 +214,19 @@ class KeepRecords(Message, frozen=True):
 
 class SaveRecords(Message, frozen=True):
     """Every agent saves its ranks' records for the start of `step` to the dump `name`, and those of
-    the lost nodes whose keeper it is. `lost`: (node, keeper) pairs."""
+    the lost nodes whose keeper it is. `lost`: (node, keeper) pairs. `dump`: see
+    to_rank.AskPosition."""
 
     interruption: Number
     step: Step
     name: Name
     lost: tuple[tuple[Node, Node], ...]
+    dump: Number = 0
 
 
 class Seal(Message, frozen=True):
-    """The agent of `node` seals the dump: `files` are (name, size, checksum)."""
+    """The agent of `node` seals the dump: `files` are (name, size, checksum). `dump`: see
+    to_rank.AskPosition."""
 
     interruption: Number
     node: Node
@@ -231,6 +234,7 @@ class Seal(Message, frozen=True):
     name: Name
     world_size: Count
     files: tuple[File, ...]
+    dump: Number = 0
 
 
 class AskSteps(Message, frozen=True):
@@ -308,7 +312,9 @@ ToAgent = (
     | to_rank.Rebuild
     | to_rank.Restore
     | to_rank.Resume
+    | to_rank.AskPosition
     | to_rank.RecordState
+    | to_rank.CopyState
     | to_rank.SaveState
     | to_rank.SaveCheckpoint
     | to_rank.RenameCheckpoint

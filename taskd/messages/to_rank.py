@@ -73,21 +73,40 @@ class Resume(Message, frozen=True):
     step: Step
 
 
+class AskPosition(Message, frozen=True):
+    """All ranks are paused: each answers with its position, RankPosition. `dump`: number of the
+    dump that is made beside training; in other messages 0 is that of an incident."""
+
+    dump: Number
+
+
 class RecordState(Message, frozen=True):
     """Before a dump rank `rank` records all state that it has at the start of `step`, for its
-    replicas too. `stripes`: as in SaveState. The answer is StateSaved without files."""
+    replicas too. `stripes`: as in SaveState. The answer is StateSaved without files. `dump`: see
+    AskPosition."""
 
     interruption: Number
     generation: Number
     rank: Rank
     step: Step
     stripes: bool
+    dump: Number = 0
+
+
+class CopyState(Message, frozen=True):
+    """Rank `rank`, which is paused, copies the state at the start of `step`, to save it while it
+    trains. The answer is StateSaved without files."""
+
+    dump: Number
+    rank: Rank
+    step: Step
 
 
 class SaveState(Message, frozen=True):
     """Rank `rank` saves the state at the start of `step` to the dump `name`, in which the agents
     have put `records` of the `world_size` ranks' records. `stripes`: the replicated state is in its
-    node's stripes, else in its memory."""
+    node's stripes, else in its memory; or, with `copied`, in the copy that it has made while it was
+    paused. `dump`: see AskPosition."""
 
     interruption: Number
     generation: Number
@@ -97,26 +116,30 @@ class SaveState(Message, frozen=True):
     stripes: bool
     world_size: Count
     records: Count
+    dump: Number = 0
+    copied: bool = False
 
 
 class SaveCheckpoint(Message, frozen=True):
     """The frameworks of `ranks`, by kind of optimizer, save a checkpoint of the state after `step`
-    updates, each its part. The answer is StateSaved without files."""
+    updates, each its part. The answer is StateSaved without files. `dump`: see AskPosition."""
 
     interruption: Number
     generation: Number
     step: Step
     ranks: tuple[tuple[Rank, ...], ...]
+    dump: Number = 0
 
 
 class RenameCheckpoint(Message, frozen=True):
     """All parts of the checkpoint are saved: rank `rank` gives it its final name. The answer is
-    StateSaved without files."""
+    StateSaved without files. `dump`: see AskPosition."""
 
     interruption: Number
     generation: Number
     step: Step
     rank: Rank
+    dump: Number = 0
 
 
 class Release(Message, frozen=True):
@@ -207,12 +230,15 @@ class Inject(Message, frozen=True):
     options: Annotated[dict[Name, Text], Meta(max_length=64)]
 
 
+OfADump = AskPosition | RecordState | CopyState | SaveState | SaveCheckpoint | RenameCheckpoint
 ToRank = (
     Interrupt
     | Rebuild
     | Restore
     | Resume
+    | AskPosition
     | RecordState
+    | CopyState
     | SaveState
     | SaveCheckpoint
     | RenameCheckpoint

@@ -34,8 +34,8 @@ TASKD_DUMP_EVERY = Parameter(
     None,
     "off",
     "How often the state is saved while the job trains: `30min`, `3600s`, `2h`, or `1000steps`. All"
-    " ranks pause while it is written. `TASKD_KEEP_DUMPS` says how many stay; `taskd run"
-    " --dump-every`. Set it for the manager.",
+    " ranks pause while one of them copies it, and train while it is written. `TASKD_KEEP_DUMPS`"
+    " says how many stay; `taskd run --dump-every`. Set it for the manager.",
     remedy="unset it for off",
 )
 TASKD_RESUME_PATH = Parameter(

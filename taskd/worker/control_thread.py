@@ -1,5 +1,5 @@
 """A thread that answers the agent while the rank trains: progress probes, fault injection,
-profiling.
+profiling, dumps.
 
 It waits on its own connection to the agent. In a forked rank, which the kernel does not kill
 together with the launcher, it also waits for the launcher's end. If the interpreter cannot run it
@@ -27,11 +27,13 @@ log = logging.getLogger("taskd.worker")
 class Answers:
     """The answers that depend on how a rank trains. `progress`: its step, and its progress in it;
     `inject`: injects a fault, returns whether it was done and a description; `profile`: makes the
-    training thread profile ranges of steps, and report to the agent."""
+    training thread profile ranges of steps, and report to the agent; `save`: begins to write the
+    copy of the state."""
 
     progress: Callable[[], tuple[int, int]]
     inject: Callable[[str, dict[str, str]], tuple[bool, str]]
     profile: Callable[[tuple[int, ...], AgentClient], None] = lambda ranges, agent: None
+    save: Callable[[to_rank.SaveState], None] = lambda order: None
 
 
 def start(agent: AgentClient, answers: Answers) -> None:
@@ -65,6 +67,8 @@ def _answer(agent: AgentClient, answers: Answers) -> None:
                 agent.channel.send(from_rank.Injected(order.request, agent.rank, ok, text))
             elif isinstance(order, to_rank.Profile):
                 answers.profile(order.ranges, agent)
+            elif isinstance(order, to_rank.SaveState):
+                answers.save(order)
         except AgentGone:
             return
         except Exception:

@@ -182,6 +182,7 @@ def _protect(objects: dict[str, Any]) -> Job:
         progress=lambda: (job.position, job.collectives()),
         inject=partial(injection.carry_out, job),
         profile=partial(_profile, job),
+        save=session.beside.write,
     )
     control_thread.start(agent, answers)
     output_pipes.watch(log)
@@ -191,6 +192,7 @@ def _protect(objects: dict[str, Any]) -> Job:
     # code. Not after leaving in the middle of a step: the other ranks wait for it, whatever its
     # exit code
     atexit.register(_leave, job)
+    atexit.register(session.beside.finish)
     atexit.register(gloo_threads.settle, communicators.idle)
     assert job.loop is not None
     imports.save()

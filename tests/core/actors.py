@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
 from taskd.core.snapshots import PAUSED as PAUSED_RECORD
-from taskd.messages import from_agent, from_rank, to_operator
+from taskd.messages import from_agent, from_rank, to_operator, to_rank
 from taskd.messages.values import Position
 from tests.core.histories import after_steps
 
@@ -27,6 +27,7 @@ GUARDED = (
     from_agent.RankDied | from_agent.RankBusy | from_rank.RankInterrupted | from_rank.RankReady
     | from_rank.RankRebuilt | from_rank.RankRestored | from_rank.StepCommitted
 )  # fmt: skip
+SAVES = to_rank.RecordState | to_rank.CopyState | to_rank.SaveState
 # commands that the world does not carry out
 UNHEARD = (
     c.Note | c.Entry | c.MarkSubHealthy | c.AskForStandby | to_operator.Answer | c.Refuse
@@ -57,6 +58,7 @@ class Rank:
     replica_set: int = 0
     whole: int = -1  # the step whose state it has recorded for its replicas
     immortal: bool = False
+    copy: int = 0  # the dump for which it has a copy of its state
     recorded: int = -1  # this step's record is final already: the rank was paused before it
     begun: bool = False  # its loop
     released: bool = False  # past its loop: it takes no orders any more

@@ -15,6 +15,7 @@ from tests.core.actors import (
     HUNG,
     LOOPING,
     PAUSED,
+    SAVES,
     SETUP,
     TRAINING,
     Node,
@@ -67,7 +68,11 @@ class Agents(Part):
                     )
         elif isinstance(command, to_rank.Resume):
             self.resume(node, command)
-        elif isinstance(command, to_rank.RecordState | to_rank.SaveState) and (rank := mine):
+        elif isinstance(command, to_rank.AskPosition):
+            for rank in node.ranks:
+                takes = self.chance.choice([0.01, 1.0])
+                self.later(rank, takes, lambda r=rank: self.world.cluster.hold(r, command))
+        elif isinstance(command, SAVES) and (rank := mine):
             self.later(
                 rank,
                 self.chance.choice([0.1, 20.0]),
@@ -76,12 +81,14 @@ class Agents(Part):
         elif isinstance(command, to_agent.SaveRecords):
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             ranks = () if why else self.world.shrinking.save(node, command)
-            saved = from_agent.RecordsSaved(node.number, command.interruption, (), why, ranks)
+            told = node.number, command.interruption, (), why, ranks, command.dump
+            saved = from_agent.RecordsSaved(*told)
             self.after(self.chance.choice([0.01, 1.0]), lambda: self.say(node, saved))
         elif isinstance(command, to_agent.Seal) and node.number == command.node:
             why = "[Errno 28] No space left on device" if self.likely(0.02) else ""
             path = "" if why else "/dumps/step"
-            sealed = from_agent.Sealed(node.number, command.interruption, path, why)
+            told = node.number, command.interruption, path, why, command.dump
+            sealed = from_agent.Sealed(*told)
             self.after(0.01, lambda: self.say(node, sealed))
         elif isinstance(command, to_agent.TakeOver):
             node.moves_to = command.agent

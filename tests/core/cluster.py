@@ -6,7 +6,18 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 from taskd.messages.values import FaultCount, Position, Preparation
-from tests.core.actors import COMMITTED, ENDED, FINISHED, HELD, Former, Node, Part, Rank
+from tests.core.actors import (
+    COMMITTED,
+    ENDED,
+    FINISHED,
+    HELD,
+    PAUSED,
+    SAVES,
+    Former,
+    Node,
+    Part,
+    Rank,
+)
 from tests.core.chains import left_behind
 
 
@@ -348,16 +359,40 @@ class Cluster(Part):
             ),
         )
 
-    def save(self, rank: Rank, command: to_rank.RecordState | to_rank.SaveState) -> None:
-        if rank.mode != HELD or rank.interrupted > command.interruption:
+    def hold(self, rank: Rank, command: to_rank.AskPosition) -> None:
+        if rank.mode in (PAUSED, FINISHED) and not rank.released:
+            at, copies = self.world.training.position(rank), self.likely(0.8)
+            self.tell(rank, from_rank.RankPosition, command.dump, at, copies)
+
+    def save(self, rank: Rank, command: SAVES) -> None:
+        if not self._takes(rank, command):
             return
+        interruption = getattr(command, "interruption", 0)
         if self.likely(0.1):
             self.world.training.die(rank, "was killed by SIGKILL")
         elif self.likely(0.05):
-            self.tell(rank, from_rank.RankFailed, command.generation, "OSError: disk full")
+            why = "OSError: disk full"
+            if command.dump:
+                self.tell(rank, from_rank.StateSaved, interruption, (), why, command.dump)
+                return
+            self.tell(rank, from_rank.RankFailed, command.generation, why)
         else:
             whole = isinstance(command, to_rank.SaveState)
-            self.counts["state saved" if whole else "state recorded"] += 1
+            copied = isinstance(command, to_rank.CopyState)
+            beside = " beside training" if whole and command.copied else ""
+            self.counts[
+                f"state {'saved' if whole else 'copied' if copied else 'recorded'}{beside}"
+            ] += 1
             files = (("state/x", 1, "ab"),) if whole else ()
-            rank.whole = command.step
-            self.tell(rank, from_rank.StateSaved, command.interruption, files)
+            if copied:
+                rank.copy = command.dump
+            else:
+                rank.whole = command.step
+            self.tell(rank, from_rank.StateSaved, interruption, files, "", command.dump)
+
+    def _takes(self, rank: Rank, command: c.Command) -> bool:
+        if isinstance(command, to_rank.SaveState) and command.copied:
+            return rank.alive and rank.mode != ENDED and rank.copy == command.dump
+        if command.dump:
+            return rank.mode in (PAUSED, FINISHED)
+        return rank.mode == HELD and rank.interrupted <= command.interruption

@@ -13,7 +13,7 @@ from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 from tests.core import kills
-from tests.core.actors import PAUSED
+from tests.core.actors import FINISHED, PAUSED, SAVES
 from tests.core.away import Away
 from tests.core.plans import Plans
 from tests.core.wire import SOON
@@ -105,8 +105,6 @@ class Invariants:
         )
         if incident.strategy:
             ladder = ("grow", "hot-switch", *STRATEGIES)
-            if incident.trains_on:  # the dump comes first
-                ladder = ("dump", *(s for s in ladder if s != "dump"))
             known = (*incident.rungs, *self.world.settings.ladder)
             assert incident.strategy in known or k.job.over
             rung = ladder.index(incident.strategy)
@@ -216,7 +214,18 @@ class Invariants:
         self._away.check(command)
         if isinstance(command, to_rank.Rebuild):
             self._restored.pop(command.generation, None)  # of before all ranks were restarted
-        if isinstance(command, to_rank.RecordState | to_rank.SaveState):
+        dump = getattr(command, "dump", 0)
+        if isinstance(command, SAVES) and dump:
+            rank = self.world.ranks[command.rank]
+            assert job.ranks[command.rank].alive
+            if isinstance(command, to_rank.SaveState) and command.copied:
+                same = rank.alive and rank.incarnation == job.ranks[command.rank].incarnation
+                assert rank.copy == dump or not same, "it saves a copy that it has not made"
+            else:
+                assert incident is None
+                if rank.mode in (PAUSED, FINISHED):
+                    assert rank.position().clean == command.step, "it copies another step"
+        elif isinstance(command, SAVES):
             rank = self.world.ranks[command.rank]
             assert incident is not None
             assert incident.strategy == "dump"

@@ -54,7 +54,9 @@ begins a comment. Inputs:
                                                              idle=2.7: in the middle of a step, with no progress
                                                              for so many seconds; 0: at work
     WHO is busy for 30 s
-    WHO has recorded the state | WHO has saved the state
+    WHO holds POSITION | WHO holds POSITION, without room for a copy
+    WHO has recorded the state | WHO has copied the state | WHO has saved the state
+    WHO could not save the state: text                       beside training
     node 1 has saved its records | node 1 could not save its records: text
     node 1 has saved its records of ranks 2-3            default: of its ranks, and of lost nodes
     node 1 has sealed the dump at PATH | node 1 could not seal the dump: text
@@ -228,7 +230,12 @@ INPUTS: list[tuple[str, Callable[..., list[str]]]] = [
         event(from_rank.RankInterrupted),
     ),
     (WHO + r"(?:is|are) busy for (?P<allowance>[\d.]+) s", event(from_agent.RankBusy)),
-    (WHO + "(?:has|have) recorded the state", event(from_rank.StateSaved, files=())),
+    (
+        WHO + r"holds? (?P<position>[^,]*)(?P<copies>, without room for a copy)?",
+        event(from_rank.RankPosition, copies=True),
+    ),
+    (WHO + "(?:has|have) (?:recorded|copied) the state", event(from_rank.StateSaved, files=())),
+    (WHO + r"could not save the state: (?P<why>.*)", event(from_rank.StateSaved, files=())),
     (
         WHO + "(?:has|have) saved the state",
         event(from_rank.StateSaved, files=(("state/x", 5, "cd"),)),

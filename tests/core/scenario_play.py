@@ -233,8 +233,11 @@ class Play:
         """By default those of its ranks, of those they stand in for, and of the lost nodes whose
         records it keeps."""
         job, incident = self.coordinator.job, self.coordinator.recovery.incident
-        assert incident is not None and isinstance(incident.round.dump, Dump)
-        kept = [lost for lost, keeper in incident.round.dump.lost if keeper == int(node)]
+        found = self.coordinator.leaving.saving._dump
+        if found is None and incident is not None:
+            found = incident.round.dump
+        assert isinstance(found, Dump)
+        kept = [lost for lost, keeper in found.lost if keeper == int(node)]
         ours = {r for r in job.ranks if job.topology.node_of(r) in (int(node), *kept)}
         ours |= {away for away, by in job.stand_ins.items() if by in ours}
         ranks = numbers(who) if who else tuple(sorted(ours))
@@ -290,9 +293,11 @@ READ: dict[str, Callable[[str], Any]] = {
     "end": bool,
     "on": lambda text: text in ("on", "connects"),
     "position": position,
+    "copies": lambda text: not text,
 }
 CURRENT = {"interruption": lambda play: play.coordinator.job.interruption}
 CURRENT["generation"] = lambda play: play.coordinator.job.generation
+CURRENT["dump"] = lambda play: play.coordinator.leaving.saving.current
 
 
 def event(kind: Any, **fixed: Any) -> Callable[..., list[str]]:

@@ -55,6 +55,11 @@ def position(text: str) -> Position:
     return Position(**{k: frozenset(v) if k in sets else v for k, v in at.items()})
 
 
+def _dump(order: Any) -> str:
+    """Of which dump it is a part: of that of an incident, or one beside training."""
+    return f"dump {order.dump % PER_TERM}" if order.dump else f"interruption {order.interruption}"
+
+
 def _paused(step: int) -> Snapshots:
     kept = after_steps(step - 1, committed=True)
     kept.write(step, PAUSED)
@@ -164,20 +169,22 @@ WORDS: dict[type, Callable[[Any], str]] = {
     to_rank.Resume: lambda x: (
         f"resume at step {x.step} (interruption {x.interruption}, generation {x.generation})"
     ),
+    to_rank.AskPosition: lambda x: f"ask which state all ranks hold ({_dump(x)})",
+    to_rank.CopyState: lambda x: f"rank {x.rank} copies the state at step {x.step} ({_dump(x)})",
     to_rank.RecordState: lambda x: (
-        f"rank {x.rank} records the state of its replica set at step {x.step} (interruption"
-        f" {x.interruption}), from {'stripes' if x.stripes else 'its memory'}"
+        f"rank {x.rank} records the state of its replica set at step {x.step}"
+        f" ({_dump(x)}), from {'stripes' if x.stripes else 'its memory'}"
     ),
     to_rank.SaveState: lambda x: (
-        f"rank {x.rank} saves the state at step {x.step} into {x.name} (interruption {x.interruption}, generation"
-        f" {x.generation}), from {'stripes' if x.stripes else 'its memory'} and {x.records} of {x.world_size} records"
+        f"rank {x.rank} saves the state at step {x.step} into {x.name} ({_dump(x)}, generation {x.generation}),"
+        f" from {'stripes' if x.stripes else 'its copy' if x.copied else 'its memory'} and {x.records} of {x.world_size} records"
     ),
     to_agent.SaveRecords: lambda x: (
-        f"agents save the records of step {x.step} into {x.name} (interruption {x.interruption})"
+        f"agents save the records of step {x.step} into {x.name} ({_dump(x)})"
         + "".join(f", node {k} those of node {n}" for n, k in x.lost)
     ),
     to_agent.Seal: lambda x: (
-        f"node {x.node} seals {x.name} (interruption {x.interruption}), step {x.step} of {x.world_size} ranks:"
+        f"node {x.node} seals {x.name} ({_dump(x)}), step {x.step} of {x.world_size} ranks:"
         f" {len(x.files)} files"
     ),
     to_rank.Release: lambda x: f"release: no step before {x.step} is repeated",

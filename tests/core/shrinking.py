@@ -107,6 +107,11 @@ class Shrinking(Part):
     # -- a dump ------------------------------------------------------------------------------------
 
     def save(self, node: Node, order: to_agent.SaveRecords) -> tuple[int, ...]:
-        saved = self.world.chains.saved(node, order.step, order.lost)
+        if self.world.elastic:
+            saved = self.world.chains.saved(node, order.step, order.lost)
+        else:
+            kept = {lost for lost, keeper in order.lost if keeper == node.number}
+            of = {node.number, *kept}
+            saved = {rank.number for rank in self.world.ranks if rank.node in of}
         self.world.dumped.setdefault(order.name, set()).update(saved)
         return tuple(sorted(saved))

@@ -142,3 +142,15 @@ def test_clusterd_has_it_done(tmp_path: Path, undisturbed: object) -> None:
     finally:
         job.close()
         cluster.close()
+
+
+def test_an_operator_has_a_checkpoint_saved(job: Asked, undisturbed: object) -> None:
+    """By the framework, while the ranks are paused; then they train on as they are."""
+    said = job.control.dump()
+    assert said.startswith("the state is saved: a checkpoint of step "), said
+    step = int(said.split()[-4])
+    saved = sorted((job.out / f"checkpoint-{step}").iterdir())
+    assert len(saved) == len({path.name for path in saved}) > 1
+    job.goes_on()
+    job.kill(2, 0)
+    assert job.rest() == undisturbed

@@ -85,3 +85,21 @@ def test_both_ranks_die(tmp_path, reference):
     args = "late_device.py", STEPS, "ddp", "1000"
     result = training.taskd(tmp_path / "job", 2, *args, faults=faults)
     training.assert_equal(result, reference(2, *args), 2)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "sharded"])
+def test_a_dump_is_that_of_the_step(tmp_path, reference, kind):
+    """The host is ahead of the device when the ranks pause; the copy waits for it."""
+    args, place = ("late_device.py", STEPS, kind, "1000"), tmp_path / "dumps"
+    more = {"TASKD_DUMP_PATH": str(place), "TASKD_KEEP_DUMPS": "9", "TASKD_SECRET": "tests"}
+    result = training.taskd(tmp_path / "job", 2, *args, TASKD_DUMP_EVERY="1s", **more)
+    whole = reference(2, *args)
+    training.assert_equal(result, whole, 2)
+    found = sorted(place.glob("step-*"))
+    assert found, result.log("manager.log")[-3000:]
+    for path in found:
+        again = training.taskd(
+            tmp_path / f"from-{path.name}", 2, *args, TASKD_RESUME_PATH=str(path), **more
+        )
+        assert again.status == 0, again.output[-3000:]
+        assert [again.final(rank) for rank in range(2)] == [whole.final(rank) for rank in range(2)]

@@ -219,7 +219,8 @@ def test_a_dump_by_hand_disturbs_nothing(tmp_path, reference, kind):
     training.of_this_torch(kind)
     world = 2 if kind == "ddp" else 4
     script = ("steered.py", STEPS) if kind == "ddp" else ("parallel.py", "40", kind)
-    with begin(tmp_path, world, *script, TASKD_KEEP_DUMPS="2") as job:
+    more = {"TASKD_KEEP_DUMPS": "2", "TASKD_SNAPSHOT_STEPS": "7"}  # a pause records any step
+    with begin(tmp_path, world, *script, **more) as job:
         job.trains()
         places = [Path(job.control.dump().removeprefix("the state is saved: ")) for _ in range(3)]
         job.trains()
@@ -248,7 +249,7 @@ def test_at_intervals(tmp_path, reference):
         TASKD_DUMP_EVERY="1s",
     )
     training.assert_equal(result, reference(2, *arguments), 2)
-    assert result.log("manager.log").count("dump: done") > 3
+    assert result.log("manager.log").count("the state is saved: /") > 3
     assert len(list(place.iterdir())) == 3
     newest = max(int(dump.name.removeprefix("step-")) for dump in place.iterdir())
     again = training.taskd(tmp_path / "again", 2, *arguments, TASKD_RESUME_PATH=str(place))

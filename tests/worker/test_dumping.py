@@ -22,7 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from taskd.core.snapshots import FINAL
 from taskd.messages import to_rank
 from taskd.records import dumps
-from taskd.worker.dump import estimating
+from taskd.worker.dump import estimating, snapshot
 from taskd.worker.repair import choosing, dumping
 from taskd.worker.state import entry
 from taskd.worker.state.entry import Entry
@@ -122,7 +122,7 @@ def written(work, make, ranks=range(WORLD)):
 
 def saved(work, make, files):
     order = to_rank.SaveState(1, 1, SAVER, STEP, "work", False, WORLD, len(files))
-    return in_rank(SAVER, lambda: dumping.save(make(SAVER), work, order))
+    return in_rank(SAVER, lambda: dumping.save(snapshot.of(make(SAVER)), work, order))
 
 
 def dump(work, make, ranks=range(WORLD)):

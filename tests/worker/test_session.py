@@ -54,6 +54,7 @@ class Memory(Restorer):
 def page(monkeypatch) -> SimpleNamespace:
     page = SimpleNamespace(interruption=0)
     monkeypatch.setattr(slot, "interruption", lambda: page.interruption)
+    monkeypatch.setattr(slot, "progress", lambda step, phase: None)
     return page
 
 
@@ -61,6 +62,9 @@ class Loop:
     def restoring(self, step: int) -> None: ...
 
     def restored(self, entry: Any) -> None: ...
+
+    def holds(self) -> Position:
+        return Position(8, 8)
 
 
 def rank(line: Line, memory: type[Restorer] = Memory) -> Rank:
@@ -103,7 +107,7 @@ def repair(page: SimpleNamespace, interruption: int) -> list[Any]:
 def test_a_held_rank_goes_on(page):
     session = Line()
     session.orders = [to_rank.Pause(8), to_rank.Interrupt(0, "of old"), to_rank.Continue()]
-    assert isinstance(rank(session).wait_for_orders(position, Loop(), paused=True), Continued)
+    assert isinstance(rank(session).wait_for_orders(position, Loop(), paused=8), Continued)
     assert session.said == []
 
 
@@ -113,7 +117,7 @@ def test_a_hold_that_ends_in_a_repair_does_not_end_the_repair(page, place):
     session = Line()
     session.orders = repair(page, 1)
     session.orders.insert(place, to_rank.Continue())
-    outcome = rank(session).wait_for_orders(position, Loop(), paused=True)
+    outcome = rank(session).wait_for_orders(position, Loop(), paused=8)
     assert outcome == Resumed(7, {"of": 7}, 3)
     assert [type(m) for m in session.said] == [
         from_rank.RankInterrupted,
@@ -188,3 +192,55 @@ def test_what_fails_in_a_dump_is_told_unless_it_is_overtaken(page, overtaken, mo
         assert second.interruption == 2
     else:
         assert second == from_rank.RankFailed(0, 0, 1, "OSError: the disk is full")
+
+
+def test_a_pause_said_again_undoes_nothing_of_a_dump(page, monkeypatch):
+    """The agents have not read the record yet; the end of the pause does."""
+    undone: list[str] = []
+    monkeypatch.setattr(dumping, "record", lambda rank, order: lambda: undone.append("undone"))
+    line = Line()
+    line.orders = [
+        to_rank.AskPosition(5),
+        to_rank.RecordState(0, 1, 0, 8, False, 5),
+        to_rank.Pause(8),
+        lambda: undone.append("the pause ends"),
+        to_rank.Continue(),
+    ]
+    assert isinstance(rank(line).wait_for_orders(position, Loop(), paused=8), Continued)
+    assert undone == ["the pause ends", "undone"]
+    assert line.said == [
+        from_rank.RankPosition(0, 0, 5, Position(8, 8), True),
+        from_rank.StateSaved(0, 0, 0, (), "", 5),
+        from_rank.RankPaused(0, 0, 8),
+    ]
+
+
+def test_a_dump_s_order_that_an_interruption_has_overtaken_is_dropped(page):
+    line = Line()
+    line.orders = [
+        *repair(page, 1)[:2],
+        to_rank.AskPosition(5),
+        to_rank.RecordState(0, 1, 0, 8, False, 5),
+        to_rank.CopyState(5, 0, 8),
+        to_rank.SaveState(0, 1, 0, 8, "work", False, 1, 1, 5),
+        to_rank.Unprotected("the job ends"),
+    ]
+    assert isinstance(rank(line).wait_for_orders(position, Loop(), paused=8), LeftAlone)
+    assert [type(said) for said in line.said] == [from_rank.RankInterrupted]
+
+
+@pytest.mark.parametrize(
+    "order, told",
+    [
+        (to_rank.Rebuild(0, 2, ("here", 1), False, dump="step-3"), from_rank.RankFailed),
+        (to_rank.SaveState(0, 2, 0, 8, "work", False, 1, 1), from_rank.RankFailed),
+        (to_rank.SaveState(0, 2, 0, 8, "work", False, 1, 1, 5), from_rank.StateSaved),
+        (to_rank.AskPosition(5), from_rank.StateSaved),
+    ],
+)
+def test_only_what_belongs_to_a_dump_beside_training_fails_alone(page, order, told):
+    line = Line()
+    rank(line).agent.failed(order, RuntimeError("no"))
+    (said,) = line.said
+    assert type(said) is told
+    assert getattr(said, "why", "") or said.reason == "RuntimeError: no"

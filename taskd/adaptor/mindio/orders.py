@@ -59,6 +59,7 @@ class Orders:
             to_rank.TakeUp: self._taken_up,
             to_rank.Restore: self._restored,
             to_rank.Resume: self._resumed,
+            to_rank.AskPosition: self._asked,
             to_rank.SaveCheckpoint: self._saved,
             to_rank.RenameCheckpoint: self._renamed,
         }
@@ -103,13 +104,17 @@ class Orders:
             log.warning("rank %d cannot be kept", self._agent.rank, exc_info=error)
             unfit = f"{type(error).__name__}: {error}"
         rank.callbacks.stopped()
+        # the order's own number: a newer interruption has another order, which is answered too
+        number = order.interruption
+        self._agent.report(from_rank.RankInterrupted, number, self._position(), unfit[:128])
+
+    def _position(self) -> Position:
+        rank = self._rank
         step = rank.updates.step
         clean = step if rank.updates.whole and (not rank.uce or self._low) else None
-        # the order's own number: a newer interruption has another order, which is answered too
         why = elastic.obstacle(rank) or elastic.unsettled(rank)
         lanes = {} if why else self._lanes()
-        at = Position(step, clean, load=rank.load, inelastic=why, **lanes)
-        self._agent.report(from_rank.RankInterrupted, order.interruption, at, unfit[:128])
+        return Position(step, clean, load=rank.load, inelastic=why, **lanes)
 
     def _lanes(self) -> dict[str, Any]:
         """The ranks that leave and come back one by one, each with the ranks at its place in the
@@ -307,6 +312,9 @@ class Orders:
 
     # -- checkpoints -------------------------------------------------------------------------------
 
+    def _asked(self, order: to_rank.AskPosition) -> None:
+        self._agent.report(from_rank.RankPosition, order.dump, self._position())
+
     def _saved(self, order: to_rank.SaveCheckpoint) -> None:
         rank = self._rank
         if not any(self._agent.rank in ranks for ranks in order.ranks):
@@ -325,7 +333,7 @@ class Orders:
         self._state_saved(order)
 
     def _state_saved(self, order: to_rank.SaveCheckpoint | to_rank.RenameCheckpoint) -> None:
-        self._agent.report(from_rank.StateSaved, order.interruption, ())
+        self._agent.report(from_rank.StateSaved, order.interruption, (), dump=order.dump)
 
     @contextmanager
     def _communicating(self) -> Iterator[None]:

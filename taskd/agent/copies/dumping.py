@@ -34,7 +34,7 @@ def save_records(
     def failed(why: str) -> None:
         log.error("the records of node %d cannot be saved: %s", node, why)
         dumps.discard(work)  # without them the state is not saved
-        report(from_agent.RecordsSaved(node, order.interruption, (), why[:300]))
+        report(from_agent.RecordsSaved(node, order.interruption, (), why[:300], dump=order.dump))
 
     found: dict[int, tuple[int, bytes]] = {}  # by rank; the kind and the record
     try:
@@ -74,7 +74,8 @@ def save_records(
             ]
             files = dumps.write_records(work, renewed)
             ranks = tuple(sorted(found))
-            report(from_agent.RecordsSaved(node, order.interruption, tuple(files), ranks=ranks))
+            told = node, order.interruption, tuple(files), "", ranks, order.dump
+            report(from_agent.RecordsSaved(*told))
         except (OSError, sealed.BadRecord) as error:
             failed(epoch.vanished or str(error))
 
@@ -91,12 +92,14 @@ def seal(order: to_agent.Seal, report: Callable[[Any], None]) -> None:
             log.warning(
                 "the training state at the start of step %d is saved at %s", order.step, path
             )
-            report(from_agent.Sealed(order.node, order.interruption, str(path.resolve())))
+            told = order.node, order.interruption, str(path.resolve()), "", order.dump
+            report(from_agent.Sealed(*told))
             for old in dumps.clear(work.parent, settings.keep_dumps(os.environ), path):
                 log.info("%s is removed: newer dumps exist (TASKD_KEEP_DUMPS)", old)
         except (OSError, dumps.BadDump) as error:
             log.error("%s cannot be sealed: %s", work, error)
             dumps.discard(work)
-            report(from_agent.Sealed(order.node, order.interruption, "", str(error)[:300]))
+            failed = order.node, order.interruption, "", str(error)[:300], order.dump
+            report(from_agent.Sealed(*failed))
 
     threads.run("taskd-seal", finish)

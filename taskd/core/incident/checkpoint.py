@@ -21,6 +21,7 @@ class Checkpoint:
     step: int
     saving: set[int]
     renamer: int
+    number: int = 0  # see to_rank.AskPosition
     named: bool = False
     asked: bool = False
     files: list[File] = field(default_factory=list)
@@ -36,9 +37,8 @@ class Checkpoint:
         """Have the checkpoint named once all its parts are saved."""
         if not self.saving and not self.asked:
             self.asked = True
-            job.say(
-                to_rank.RenameCheckpoint(job.interruption, job.generation, self.step, self.renamer)
-            )
+            by = self.step, self.renamer, self.number
+            job.say(to_rank.RenameCheckpoint(job.interruption, job.generation, *by))
 
     @property
     def silent(self) -> list[int]:
@@ -50,13 +50,21 @@ class Checkpoint:
         return rank in self.silent
 
     @property
+    def needs_pause(self) -> bool:
+        """Whether ranks still have to be paused for it."""
+        return not self.named
+
+    @property
     def done(self) -> str:
         """What has been saved, once all of it is; "" before."""
         return f"a checkpoint of step {self.step} by the framework" if self.named else ""
 
 
-def begin(job: JobState, members: list[Member], able: Iterable[int]) -> Checkpoint | Refusal:
-    """Choose the step and the ranks that save, and give the order. `able`: see dump.begin."""
+def begin(
+    job: JobState, members: list[Member], able: Iterable[int], number: int = 0
+) -> Checkpoint | Refusal:
+    """Choose the step and the ranks that save, and give the order. `able`, `number`: see
+    dump.begin."""
     if job.load is not None:
         return Refusal(f"no rank has a right state, all have to load {job.load.which}")
     found = optimizer_replicas.savers(members, job.optimizers, able)
@@ -66,5 +74,5 @@ def begin(job: JobState, members: list[Member], able: Iterable[int]) -> Checkpoi
     saving = {rank for ranks in kinds for rank in ranks}
     which = abbreviate((f"rank {r}" for r in sorted(saving)), "; ")
     job.note(f"dump: step {step}: the framework saves its checkpoint ({which})")
-    job.say(to_rank.SaveCheckpoint(job.interruption, job.generation, step, kinds))
-    return Checkpoint(step, saving, min(saving))
+    job.say(to_rank.SaveCheckpoint(job.interruption, job.generation, step, kinds, number))
+    return Checkpoint(step, saving, min(saving), number)

@@ -116,13 +116,8 @@ class Save(Work):
         return self._done(incident, saving.done, saving.done) if saving.done else None
 
     def _done(self, incident: Incident, saved: str, text: str) -> Next:
-        incident.saved, why = saved, f"dump: done, {text}"
-        if not incident.trains_on:
-            return Move.SAVED, why
-        incident.tried.append(why)
-        incident.failed.append("dump")  # it is over: the next rung
-        self._job.note(f"incident {incident.number}: {why}; the ranks train on")
-        return Move.KEPT, ""
+        incident.saved = saved
+        return Move.SAVED, f"dump: done, {text}"
 
     def silent(self, incident: Incident) -> list[int]:
         saving = incident.round.dump

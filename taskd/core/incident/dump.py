@@ -1,15 +1,17 @@
-"""The dying gasp: saves the training state of the last step before the job ends.
+"""Saves the training state of a step: the last one before the job ends, or, beside training, the
+one before which all ranks are paused (core/saving.py).
 
 Every agent saves the records of its node's ranks, and of the lost nodes whose first keeper it is.
 Then one clean rank saves the state: the replicated state from its memory, and each rank's private
 state from the records, including those of dead ranks. With several replica sets, one rank of each
 first puts the state of its set into its record. When all have reported their files, one agent seals
-the dump: an unsealed dump does not exist.
+the dump: an unsealed dump does not exist. Beside training the agents read the records and the rank
+copies the state while the ranks are paused; both are written afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 from taskd.core import repair
@@ -31,6 +33,9 @@ class Dump:
     stripes: bool  # the saver takes the state from there
     lost: tuple[tuple[int, int], ...]  # lost nodes, each with a keeper of its records
     recording: set[int]  # ranks that have not recorded their set's state yet
+    number: int = 0  # see to_rank.AskPosition
+    copies: bool = False  # the saver saves a copy that it makes first
+    copied: bool = False
     asked: bool = False  # agents, for the records
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
     saving: bool = False  # the saver has been told to
@@ -44,16 +49,27 @@ class Dump:
         """`rank` has recorded, or saved, the state."""
         if rank in self.recording:
             self.recording.discard(rank)
+        elif rank == self.saver and self.copies and not self.copied:
+            self.copied = True
         elif rank == self.saver:
             self.saved = True
+
+    @property
+    def needs_pause(self) -> bool:
+        """Whether ranks still have to be paused for it: an agent has read the records before it
+        lets its ranks continue."""
+        return not (self.asked and (self.copied or self.saved))
 
     def advance(self, job: JobState) -> None:
         """Have the records saved, the state once they are, and the dump sealed once it is
         complete."""
         if not self.recording and not self.asked:
             self.asked = True
-            job.say(to_agent.SaveRecords(job.interruption, self.step, self.name, self.lost))
-        if not self.asked or self.waiting:
+            records = self.step, self.name, self.lost, self.number
+            job.say(to_agent.SaveRecords(job.interruption, *records))
+            if self.copies:
+                job.say(to_rank.CopyState(self.number, self.saver, self.step))
+        if not self.asked or self.waiting or self.copies > self.copied:
             return
         if not self.saving:
             self.saving = True
@@ -67,6 +83,8 @@ class Dump:
                     self.stripes,
                     job.topology.world_size,
                     len(self.recorded),
+                    self.number,
+                    self.copied,
                 )
             )
         elif self.saved and not self.sealing:
@@ -79,6 +97,7 @@ class Dump:
                     self.name,
                     job.topology.world_size,
                     tuple(sorted(self.files)),
+                    self.number,
                 )
             )
 
@@ -94,10 +113,15 @@ class Dump:
 
 
 def begin(
-    job: JobState, members: list[repair.Member], able: Iterable[int]
+    job: JobState,
+    members: list[repair.Member],
+    able: Iterable[int],
+    number: int = 0,
+    copying: Collection[int] = (),
 ) -> Dump | repair.Refusal:
     """Choose the step and the saver, and give the orders. `able`: living ranks that have reported
-    and can take orders."""
+    and can take orders. `number`: see to_rank.AskPosition. `copying`: ranks with room for a copy of
+    their state."""
     # agents save what is recorded
     members = [replace(m, position=m.position and m.position.recorded) for m in members]
     plan = repair.plan(members)
@@ -106,10 +130,10 @@ def begin(
         plan = repair.plan([m for m in members if m.position is not None])
     if isinstance(plan, repair.Refusal):
         return plan
-    possible = set(able)
+    possible, copying = set(able), set(copying)
     sets = {m.rank: m.replica_set for m in members if m.position is not None}
     holders: dict[int, int] = {}  # replica set -> the rank that has its state
-    for rank in (*plan.keep, *plan.stripes):
+    for rank in sorted((*plan.keep, *plan.stripes), key=lambda r: r not in copying):
         if rank in possible:
             holders.setdefault(sets[rank], rank)
     saver = next(iter(holders.values()), None)
@@ -118,6 +142,9 @@ def begin(
     if saver is None or node is None or without:
         text = f"no living rank holds the state at the start of step {plan.step}"
         return repair.Refusal(text if saver is None else f"{text} that was on {without}")
+    if number and (torn := [rank for rank in holders.values() if rank not in plan.keep]):
+        text = f"the memory of rank {torn[0]} is not that of step {plan.step}"
+        return repair.Refusal(f"{text}, the last that all ranks have recorded")
     several = len(holders) > 1
     nodes = job.topology.nodes
     living = {i for i, n in nodes.items() if n.living}
@@ -129,12 +156,14 @@ def begin(
     # unique to this attempt: a partitioned half of the job would have another saver
     dump = Dump(
         plan.step,
-        f".step-{plan.step}-{job.interruption}-{saver}.partial",
+        f".step-{plan.step}-{number or job.interruption}-{saver}.partial",
         saver,
         node,
         saver in plan.stripes and not several,
         lost,
         set(holders.values()) if several else set(),
+        number,
+        saver in copying,
         waiting=living,
     )
     first = abbreviate((f"rank {r}" for r in sorted(dump.recording)), "; ")
@@ -146,7 +175,7 @@ def begin(
     for rank in sorted(dump.recording):
         job.say(
             to_rank.RecordState(
-                job.interruption, job.generation, rank, plan.step, rank in plan.stripes
+                job.interruption, job.generation, rank, plan.step, rank in plan.stripes, number
             )
         )
     dump.advance(job)

@@ -338,8 +338,7 @@ class Recovery(Part):
         self.again(now)
 
     def leave(self, text: str, rungs: tuple[str, ...], now: float, latest: float = inf) -> None:
-        """End the job, by `rungs`, or save its state and train on, if `retry` is among them.
-        `latest`: see Incident."""
+        """End the job, by `rungs`. `latest`: see Incident."""
         incident = self.join(text, now=now)
         incident.latest = min(incident.latest, latest)
         incident.narrow(rungs)

@@ -11,8 +11,7 @@ as a death is known, in any phase, or as soon as the device of one has been rese
 until the last of them has run its script up to the first attempt. REBUILD makes the communicators
 of a new generation, RESTORE brings every rank's state to the start of the step, and RESUME lasts
 until every rank has committed that step; then the incident is CLOSED. Under `dump` no rank is
-replaced: DUMP follows DECIDE and saves the state, and then the job is over; or, if the state is
-saved on request, another round under `retry` lets all ranks train on.
+replaced: DUMP follows DECIDE and saves the state, and then the job is over.
 
 A rank whose process cannot be kept is *evicted*: it is killed at the start of a round, INTERRUPT
 waits for its death, and the death starts the next round, in which it is replaced.
@@ -63,7 +62,6 @@ class Move(Enum):
     PLANNED = "planned"
     SAVING = "planned, to be saved"
     SAVED = "saved"
-    KEPT = "saved, and the ranks train on"
     REFUSED = "refused"
     READY = "all ready"
     REBUILT = "all rebuilt"
@@ -103,7 +101,6 @@ TABLE: dict[Phase, dict[Move, Phase]] = {
     },
     Phase.DUMP: {
         Move.SAVED: Phase.ENDED,
-        Move.KEPT: Phase.INTERRUPT,
         Move.FAULT: Phase.INTERRUPT,
         Move.DEADLINE: Phase.FAILED,
         Move.SPENT: Phase.FAILED,

@@ -128,7 +128,6 @@ class Incident:
     rungs: tuple[str, ...] = ()  # in place of the configured ones
     leaving: bool = False  # the job ends, and is not restarted
     latest: float = inf  # after that no rank is awaited any longer
-    trains_on: bool = False  # after the dump
     saved: str = ""  # where the state is
     useless: str = ""  # why every start of the job would end like this one
     consults: bool = False  # the advisor names the strategy, and has not yet
@@ -208,10 +207,8 @@ class Incident:
         self.deadline = max(self.deadline, until)
 
     def narrow(self, rungs: tuple[str, ...]) -> None:
-        """Go on with these strategies alone: the job ends by one of them, or trains on after a
-        dump."""
-        self.rungs, self.trains_on = rungs, "retry" in rungs
-        self.leaving, self.saved = not self.trains_on, ""
+        """Go on with these strategies alone: the job ends by one of them."""
+        self.rungs, self.leaving, self.saved = rungs, True, ""
         self.failed = [s for s in self.failed if s != "dump"]
 
     def tell_phase(self, job: JobState) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from taskd.cython_api import slot
-from taskd.messages import from_rank
+from taskd.messages import from_rank, to_rank
 from taskd.worker.communication.channel import Channel
 
 log = logging.getLogger("taskd.worker")
@@ -65,8 +65,12 @@ class AgentClient:
     def failed(self, order: Any, error: Exception) -> None:
         """Report that an order failed with `error`, unless it was overtaken. The coordinator
         decides what happens next."""
-        if self.overtaken(order):
+        dump = order.dump if isinstance(order, to_rank.OfADump) else 0
+        if not dump and self.overtaken(order):
             return
         log.warning("rank %d: %s failed", self.rank, type(order).__name__, exc_info=error)
         reason = f"{type(error).__name__}: {error}"[:500]
-        self.report(from_rank.RankFailed, getattr(order, "generation", 0), reason)
+        if dump:  # the rank trains on
+            self.report(from_rank.StateSaved, 0, (), reason, dump)
+        else:
+            self.report(from_rank.RankFailed, getattr(order, "generation", 0), reason)

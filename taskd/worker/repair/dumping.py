@@ -1,4 +1,4 @@
-"""Saves a job's training state as it ends (a dump), and loads it when a job begins from one.
+"""Saves a job's training state (a dump), and loads it when a job begins from one.
 
 The saving rank has the replicated state in memory; private parts (shards, stages) are in the
 records that the agents have put into the dump before, including those of dead ranks. So no rank
@@ -26,6 +26,7 @@ from taskd.records.sealed import BadRecord
 from taskd.worker.dump import assembling, stored
 from taskd.worker.dump.assembling import Member, Source
 from taskd.worker.dump.checkpoints import Checkpoint
+from taskd.worker.dump.snapshot import Snapshot
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import for_dump
 from taskd.worker.state import entry, pieces, plain
@@ -36,14 +37,6 @@ from taskd.worker.state.pieces import Key
 from taskd.worker.state.training_state import TrainingState
 
 log = logging.getLogger("taskd.worker")
-
-
-def state_dict(state: TrainingState) -> dict[str, Any]:
-    """The state as the script knows it: name given to protect() -> that object's state_dict().
-    State that taskd found in torch, under names in parentheses, is not included: it is in the
-    records."""
-    objects = {**state.modules, **state.optimizers, **state.small}
-    return {name: value.state_dict() for name, value in objects.items() if name[:1] != "("}
 
 
 def record(rank: ProtectedRank, order: to_rank.RecordState) -> Callable[[], None]:
@@ -71,14 +64,14 @@ def record(rank: ProtectedRank, order: to_rank.RecordState) -> Callable[[], None
     return undo
 
 
-def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
-    """Write the state to `work`, which has the records. This rank's memory holds the replicated
-    state, and its private state, of the step. Raises OSError, also for a full disk, and then leaves
-    nothing behind."""
+def save(held: Snapshot, work: Path, order: to_rank.SaveState) -> tuple[dumps.File, ...]:
+    """Write the state to `work`, which has the records. `held`: this rank's replicated state, and
+    its private state, of the step. Raises OSError, also for a full disk, and then leaves nothing
+    behind."""
     place = work / dumps.STATE
     try:
         place.mkdir(parents=True, exist_ok=True)
-        _write(state, work, order)
+        _write(held, work, order)
         return tuple(
             dumps.describe(work, path) for path in (work / dumps.INDEX, *sorted(place.iterdir()))
         )
@@ -95,29 +88,26 @@ def save(state: TrainingState, work: Path, order: to_rank.SaveState) -> tuple[du
         raise
 
 
-def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
+def _write(held: Snapshot, work: Path, order: to_rank.SaveState) -> None:
     sets: dict[int, int] = {}
-    if state.scattered:
+    if held.own is None:
         members, sets = _members(work, order)
     else:
-        held = gather(state.buffers), gather(state.shards)
-        members = [Member(order.rank, state.pieces(), *held)]
+        members = [Member(order.rank, held.pieces, *held.own)]
     known = {member.rank: member for member in members}
     found = assembling.find(members, order.rank)
-    replicated = {piece.at: piece for piece in state.pieces() if not piece.private}
+    replicated = {piece.at: piece for piece in held.pieces if not piece.private}
 
     def read(source: Source) -> torch.Tensor:
         if source.piece.private:
             return assembling.memory(known[source.rank], source.piece)
         # equal on all ranks; this rank's is known to be that of the step
-        piece = replicated[source.piece.at]
-        row = state.replicated[piece.at].cpu().view(plain.dtype_of(piece.dtype))
-        return torch.as_strided(row, piece.shape, piece.stride)
+        return held.tensor(replicated[source.piece.at])
 
     made = Checkpoint(work / dumps.STATE, read)
     for whole in found.wholes:
         made.add_tensor(whole)
-    values = {n: v for n, v in state_dict(state).items() if n not in found.qualified}
+    values = {n: v for n, v in held.values.items() if n not in found.qualified}
     lost = {".".join(path) for path in found.lost}
     made.add_values(values, order.rank, lost)
     for name, ranks in found.qualified.items():
@@ -134,8 +124,8 @@ def _write(state: TrainingState, work: Path, order: to_rank.SaveState) -> None:
         )
     places = made.write()
     # the pieces of a replicated tensor may be lost with a record too
-    rows = [(*n, *places[i]) for i, n in enumerate(state.names()) if i in places]
-    stored.write_index(work, rows, state.scattered, sets)
+    rows = [(*n, *places[i]) for i, n in enumerate(held.names) if i in places]
+    stored.write_index(work, rows, held.scattered, sets)
 
 
 def _members(work: Path, order: to_rank.SaveState) -> tuple[list[Member], dict[int, int]]:

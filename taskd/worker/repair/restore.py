@@ -32,6 +32,9 @@ class Following(Protocol):
     def restored(self) -> None:
         """It has been."""
 
+    def holds(self) -> Position:
+        """What the rank has while it is paused."""
+
 
 class Restorer:
     """Carries out a rank's part of the manager's plans, and tracks the state of its memory.

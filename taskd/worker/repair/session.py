@@ -22,7 +22,9 @@ from taskd.worker.communication import comm_hooks
 from taskd.worker.communication.abort import Aborter
 from taskd.worker.communication.agent_client import AgentClient
 from taskd.worker.discovery.reached import Reached
+from taskd.worker.dump import snapshot
 from taskd.worker.repair import device_tasks, trials
+from taskd.worker.repair.beside import Beside
 from taskd.worker.repair.outcomes import Continued, LeftAlone, Outcome, Released, Resumed, TakenUp
 from taskd.worker.repair.protected_rank import ProtectedRank
 from taskd.worker.repair.restore import Following, Restorer, for_dump
@@ -44,7 +46,7 @@ class _Waits:
     loop: Following
     release: int | None
     on_formed: Callable[[str], None] | None
-    paused: bool
+    paused: int | None
     entered: int  # number of the interruption in which its communicators were built
     restored: Resumed | None = None
 
@@ -63,6 +65,7 @@ class RepairSession(ProtectedRank):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.restorer = Restorer(self)
+        self.beside = Beside(self.agent)
 
     def wait_for_orders(
         self,
@@ -70,18 +73,19 @@ class RepairSession(ProtectedRank):
         loop: Following,
         release: int | None = None,
         on_formed: Callable[[str], None] | None = None,
-        paused: bool = False,
+        paused: int | None = None,
     ) -> Outcome:
         """Execute orders until one ends the wait. `position`: gives this rank's position and why
         its process cannot continue ("": it can); None in a replacement, which has nothing to
         report. `loop`: the script's. `release`: return Released once no step before this one will
         be repeated. `on_formed`: called once the first communicators exist, with the dump that all
-        ranks begin from, "" for none. `paused`: paused on request, without a fault."""
+        ranks begin from, "" for none. `paused`: before which step it is paused on request, without
+        a fault."""
         waits = _Waits(loop, release, on_formed, paused, self.built_at)
         self._position = position
         self.restorer.begin()
         while True:
-            self._answer()
+            self._answer(paused is not None)
             order = self.agent.channel.receive()
             handler = HANDLERS.get(type(order))
             if handler is None or (isinstance(order, TOGETHER) and self.agent.overtaken(order)):
@@ -112,25 +116,46 @@ class RepairSession(ProtectedRank):
             return None
         return waits.restored or Resumed(order.step, None, 0)
 
+    def _asked(self, order: to_rank.AskPosition, waits: _Waits) -> None:
+        if self._position is not None and not self._called(waits):
+            self.beside.drop()  # its memory first: no manager waits for an earlier one any more
+            copies = not self.state.split and snapshot.fits(self.state)
+            self.agent.report(from_rank.RankPosition, order.dump, waits.loop.holds(), copies)
+
+    def _called(self, waits: _Waits) -> bool:
+        """Whether an interruption has begun since the rank was paused."""
+        return slot.interruption() > waits.entered
+
     def _recorded(self, order: to_rank.RecordState, waits: _Waits) -> None:
         # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
         from taskd.worker.repair import dumping
 
+        if order.dump and self._called(waits):
+            return
         self._train_on()
         self.unrecord = dumping.record(self, order)
-        self.agent.report(from_rank.StateSaved, order.interruption, ())
+        self.agent.report(from_rank.StateSaved, order.interruption, (), "", order.dump)
+
+    def _copied(self, order: to_rank.CopyState, waits: _Waits) -> None:
+        if not self._called(waits):
+            self.beside.copy(order.dump, self.state)
+            self.agent.report(from_rank.StateSaved, self.built_at, (), "", order.dump)
 
     def _saved(self, order: to_rank.SaveState, waits: _Waits) -> None:
         """Save the state at the start of the step, from memory or from the node's stripes, and the
         parts of all ranks from their records."""
         from taskd.worker.repair import dumping
 
+        if order.dump and self._called(waits):
+            return
         if self.state.split:
             raise RuntimeError("the state that ZeRO divides among ranks cannot be saved by dump")
-        for_dump(self, order.step, order.stripes)
+        self.beside.drop()
+        if not order.dump:
+            for_dump(self, order.step, order.stripes)
         work = Path(settings.dump_path(os.environ)) / order.name
-        files = dumping.save(self.state, work, order)
-        self.agent.report(from_rank.StateSaved, order.interruption, files)
+        files = dumping.save(snapshot.of(self.state), work, order)
+        self.agent.report(from_rank.StateSaved, order.interruption, files, "", order.dump)
 
     def _train_on(self) -> None:
         """Undo what a dump has changed: the job goes on, or is saved once more."""
@@ -146,11 +171,21 @@ class RepairSession(ProtectedRank):
         self, order: to_rank.Pause | to_rank.Continue, waits: _Waits
     ) -> Continued | None:
         # otherwise a repair is under way, which ends with a Resume
-        free = waits.paused and slot.interruption() <= waits.entered
-        return Continued() if free else None
+        if self._called(waits):
+            return None
+        if self.unrecord is not None and isinstance(order, to_rank.Pause):
+            # said again, while what a dump takes from the record is not taken yet
+            if waits.paused is not None and order.step <= waits.paused:
+                self.agent.report(from_rank.RankPaused, waits.paused)
+            return None
+        try:
+            self._train_on()
+        except OSError:
+            log.warning("rank %d: its record could not be written again", self.rank, exc_info=True)
+        return Continued() if waits.paused is not None else None
 
     def _task(self, order: to_rank.SwitchNics | to_rank.StressTest, waits: _Waits) -> None:
-        if waits.paused and slot.interruption() <= waits.entered:
+        if waits.paused is not None and not self._called(waits):
             device_tasks.carry_out(self.agent, self.device, order)
 
     def _taken_up(self, order: to_rank.TakeUp, waits: _Waits) -> TakenUp | None:
@@ -184,8 +219,9 @@ class RepairSession(ProtectedRank):
                 *built, REBUILD_LIMIT, self.device.device, away=frozenset(stand_ins)
             )
 
-    def _answer(self) -> None:
-        """Report this rank's position for the last interruption, once."""
+    def _answer(self, paused: bool) -> None:
+        """Report this rank's position for the last interruption, once. `paused`: it has waited for
+        the end of a pause, and now for that of the repair."""
         interruption = slot.interruption()
         if interruption <= self.answered or interruption <= self.built_at:
             return
@@ -196,6 +232,8 @@ class RepairSession(ProtectedRank):
             return
         self.answered = interruption
         at, unfit = self.restorer.report(self._position)
+        if paused:
+            slot.progress(at.step, slot.INTERRUPTED)
         self.agent.report(from_rank.RankInterrupted, interruption, at, unfit)
 
     def attempt_failed(self) -> None:
@@ -214,7 +252,9 @@ HANDLERS: dict[type, Callable[[RepairSession, Any, _Waits], Outcome | None]] = {
     to_rank.Rebuild: RepairSession._rebuilt,
     to_rank.Restore: RepairSession._restored,
     to_rank.Resume: RepairSession._resumed,
+    to_rank.AskPosition: RepairSession._asked,
     to_rank.RecordState: RepairSession._recorded,
+    to_rank.CopyState: RepairSession._copied,
     to_rank.SaveState: RepairSession._saved,
     to_rank.Release: RepairSession._released,
     to_rank.Pause: RepairSession._continued,

@@ -288,9 +288,13 @@ class Loop:
 
     # -- between attempts --------------------------------------------------------------------------
 
-    def _position(self) -> tuple[Position, str]:
+    def _position(self, at_work: bool = False) -> tuple[Position, str]:
         parts = self.attempts, self.recorder, self._suspicion, self.finite
-        return position.of(self.session, *parts, self._inelastic())
+        return position.of(self.session, *parts, self._inelastic(), at_work)
+
+    def holds(self) -> Position:
+        """See repair/restore.py, Following."""
+        return self._position(at_work=True)[0]
 
     def _inelastic(self) -> str:
         """Why no rank could stand in for another, "" if one could."""
@@ -366,13 +370,7 @@ class Loop:
         if not self.attempts.recorder_waits(step, PAUSED):
             return
         session.agent.report(from_rank.RankPaused, step)
-
-        def position() -> tuple[Position, str]:
-            # a repair: it, not the end of the pause, continues this rank
-            slot.progress(step, slot.INTERRUPTED)
-            return self._position()
-
-        if not self._follow(session.wait_for_orders(position, self, paused=True)):
+        if not self._follow(session.wait_for_orders(self._position, self, paused=step)):
             slot.progress(step, slot.COMMITTED)
 
     # -- a new process of a rank -------------------------------------------------------------------

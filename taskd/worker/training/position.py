@@ -24,9 +24,11 @@ def of(
     suspicion: Suspicion,
     finite: FiniteCheck,
     inelastic: str,
+    at_work: bool = False,
 ) -> tuple[Position, str]:
     """This rank's position, and why its process cannot go on ("": it can). `inelastic`: why no
-    other rank could stand in for one of this job."""
+    other rank could stand in for one of this job. `at_work`: no repair follows, so its device is
+    left as it is."""
     step = attempts.step
     final, provisional = session.entries.steps()
     if not attempts.updated:
@@ -41,7 +43,7 @@ def of(
     if session.stripes is not None:
         for begin, end in found.stripes:
             session.stripes.forget_lost(begin, end)  # written again when the step is repeated
-    lost, unfit = suspicion.clean_device()
+    lost, unfit = (False, "") if at_work else suspicion.clean_device()
     untouched = not (attempts.updated or lost or found.state)
     clean = step if untouched and recorder.is_clean(step) else None
     doubts = finite.doubts(step)

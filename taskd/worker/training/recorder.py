@@ -208,7 +208,7 @@ class Recorder:
         self._session.state.attributes.forget_waiting()
 
     def taken_back(self, step: int, entry: Entry | None) -> None:
-        """Start over from `step`, after a repair or a dump; `entry`: its record, where state was
+        """Start over from `step`, after a repair; `entry`: its record, where state was
         lost."""
         self._last = None
         remembered = self._session.remembered

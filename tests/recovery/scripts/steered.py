@@ -4,7 +4,7 @@ here, and a protected run takes its time until OUT/hurry is there.
 steered.py OUT STEPS
 
 It waits before protect() while OUT/wait is there; "table" at "begin" poisons the script's own
-table.
+table. Where OUT/hold is there at the start, a dump is written once it is gone.
 """
 
 import os
@@ -51,6 +51,16 @@ torch.manual_seed(100 + rank)
 fault.at("setup", int(os.environ.get("TASKD_INCARNATION", "0")))
 while (out / "wait").exists():
     time.sleep(0.01)
+if (out / "hold").exists():
+    from taskd.worker.repair import dumping
+
+    def held(*arguments, save=dumping.save):
+        (out / "writing").touch()
+        while (out / "hold").exists():
+            time.sleep(0.01)
+        return save(*arguments)
+
+    dumping.save = held
 job = taskd.protect(model=model, optimizer=optimizer)
 
 
