@@ -1,12 +1,14 @@
 """How long a job takes to leave: from SIGTERM to the end of its launcher, with the state saved; and
-how long it takes the next start to go on.
+how long it takes the next start to go on; and what a dump costs a job that trains on.
 
     python benchmarks/leaving.py [--ranks 4] [--rounds 5] [--mib 1 64 512]
 
 `--mib`: the size of the model; Adam's state is twice as much. torchrun's launcher ends its ranks on
 SIGTERM and saves nothing. "written" is the size of the dump, divided by the time that it takes to
 write, sync and read back so much beside it, as taskd's own estimate does. The target: 1 s, a step
-(0.05 s), and that time. Clock: time.monotonic.
+(0.05 s), and that time. Of a dump beside training (`taskd dump`, three in a run): from the request
+until it is on disk, and how much longer than the median of ten steps before it rank 0's longest
+step was, and the median of its steps, until then. Clock: time.monotonic.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
+from bisect import bisect
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 from arguments import Arguments
 from figures import Figures, publish, summary
 from jobs import Run
 
+from taskd.control import Control
 from taskd.worker.dump import estimating
 
 SCRIPT = """
@@ -35,6 +41,7 @@ layers = [torch.nn.Linear(width, width, bias=False) for _ in range(8)]
 model = DDP(torch.nn.Sequential(*layers))
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 job = taskd.protect(model=model, optimizer=optimizer)
+times = open(f"times-{rank}", "a", buffering=1)
 for attempt in job.steps(10**6):
     with attempt as step:
         model(torch.ones(1, width)).sum().backward()
@@ -44,6 +51,7 @@ for attempt in job.steps(10**6):
     with open(f"step-{rank}.new", "w") as file:
         file.write(f"{step} {time.monotonic()}")
     os.rename(f"step-{rank}.new", f"step-{rank}")
+    print(time.monotonic(), file=times)
 """
 LIMIT = 300.0  # seconds; a run takes 5 to 60
 STEPS = 6  # until the signal: the optimizer has its state, and the estimate is made
@@ -95,6 +103,33 @@ def measure(ranks: int, mib: float, taskd: bool) -> dict[str, float]:
         return found
 
 
+def beside(ranks: int, mib: float) -> dict[str, float]:
+    """Medians of three dumps in one job."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        (folder / "train.py").write_text(SCRIPT)
+        found: dict[str, list[float]] = {"saved": [], "longest": [], "steps": []}
+        with begin(folder, ranks, mib, True) as run, Control(run.environment) as control:
+            for dump in range(3):
+                until(folder, ranks, (dump + 1) * 3 * STEPS)
+                asked = time.monotonic()
+                control.dump()
+                found["saved"].append(time.monotonic() - asked)
+                time.sleep(1.0)  # the steps until then are written down
+                ends = [float(at) for at in (folder / "times-0").read_text().split()]
+                last = bisect(ends, asked), bisect(ends, asked + found["saved"][-1]) + 1
+                steps = [after - before for before, after in pairwise(ends)]
+                usual, during = (
+                    median(steps[last[0] - 11 : last[0] - 1]),
+                    steps[last[0] - 1 : last[1]],
+                )
+                found["longest"].append(max(during) - usual)
+                found["steps"].append(median(during) - usual)
+            run.process.kill()
+            run.process.wait(LIMIT)
+        return {name: median(values) for name, values in found.items()}
+
+
 def main() -> None:
     parser = Arguments(__doc__)
     parser.size("--ranks", 4, 2)
@@ -122,7 +157,19 @@ def main() -> None:
             shown = f"{values['median']:.2f} ({values['worst']:.2f})" if key in found[0] else ""
             cells.append(shown)
         table.add_row(name, *cells)
-    publish(args.json, table, runs=runs)
+    dumps = Figures(
+        "a dump beside training; seconds, median (worst)",
+        "model",
+        "request to saved",
+        "longest step: longer by",
+        "median step: longer by",
+    )
+    for mib in sizes:
+        found = [beside(args.ranks, mib) for _ in range(args.rounds)]
+        runs[f"beside, {mib:g} MiB"] = found
+        values = [summary([row[key] for row in found]) for key in found[0]]
+        dumps.add_row(f"{mib:g} MiB", *(f"{v['median']:.3f} ({v['worst']:.3f})" for v in values))
+    publish(args.json, table, dumps, runs=runs)
 
 
 if __name__ == "__main__":
