@@ -1,5 +1,5 @@
 # make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 |
-# lint | bench | gpu | packages | newest | soak | soak-nodes | site | wheels | clean. Each does its
+# lint | bench | gpu | packages | newest | crds | soak | soak-nodes | site | wheels | clean. Each does its
 # own set-up: an environment in .venv with pinned requirements, and taskd in it, built from this
 # tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks
@@ -41,7 +41,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo quick test test-mindspore test-all test-torch test-aarch64 lint ruff mypy written \
-	tracked build install bench gpu packages newest soak soak-nodes site wheels clean
+	tracked build install bench gpu packages newest crds soak soak-nodes site wheels clean
 
 demo: build
 	@$(ACTIVE) taskd demo
@@ -117,6 +117,10 @@ $(PACKAGES)/complete: build
 	@echo "$(abspath $(VENV))/lib/python$$($(BIN)/python -c 'import sys; print("%d.%d" % \
 	sys.version_info[:2])')/site-packages" > "$$(echo $(PACKAGES)/lib/python*/site-packages)/base.pth"
 	@touch $@
+
+# Whether examples/kubernetes fit the definitions that their operators publish
+crds: build
+	@$(ACTIVE) python scripts/crds.py
 
 # Whether a release is on the index that taskd's tables do not know
 newest: build

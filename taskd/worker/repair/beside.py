@@ -73,12 +73,13 @@ class Beside:
             writer = threading.Thread(
                 target=self._write, args=(held, order), name="taskd-dump", daemon=True
             )
-            self._writer = writer
-            self._begun.set()
         try:
             writer.start()
         except RuntimeError as error:  # the kernel starts no further thread
             self._agent.failed(order, error)
+            return
+        self._writer = writer
+        self._begun.set()
 
     def _write(self, held: Snapshot, order: to_rank.SaveState) -> None:
         # torch.distributed.checkpoint takes 0.2 s to import and is rarely needed
