@@ -1,7 +1,8 @@
 # make demo | quick | test | test-mindspore | test-all | test-torch VERSION=2.7.1 | test-aarch64 |
-# lint | bench | gpu | packages | newest | crds | soak | soak-nodes | site | wheels | clean. Each does its
-# own set-up: an environment in .venv with pinned requirements, and taskd in it, built from this
-# tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is shipped).
+# lint | bench | gpu | packages | newest | crds | soak | soak-nodes | site | wheels | clean. Each
+# does its own set-up: an environment in .venv with pinned requirements, and taskd in it, built from
+# this tree (editable: what is tested is the tree; tests/docs/test_packaging.py tests what is
+# shipped).
 # Needs Linux, Python 3.10 or later with its headers, a C compiler and make. PYTHON=... picks
 # another interpreter.
 
