@@ -17,9 +17,6 @@ from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 from taskd.messages.values import Position
 
-# numbers of dumps of one manager: late reports may be about one of an earlier manager
-PER_TERM = 1_000_000
-
 Report = from_rank.StateSaved | from_agent.RecordsSaved | from_agent.Sealed
 
 
@@ -53,7 +50,7 @@ class Saving:
         """All ranks are paused: ask what they hold."""
         self.drop()
         self._begun += 1
-        self.current = self._job.election.candidate.term * PER_TERM + self._begun
+        self.current = self._job.of_this_term(self._begun)
         self._job.say(to_rank.AskPosition(self.current))
 
     def drop(self) -> None:

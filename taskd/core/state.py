@@ -18,6 +18,8 @@ from taskd.core.topology import Topology
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.messages.values import Address, Load, Position, ReplicaGroups
 
+PER_TERM = 1_000_000  # tasks, or dumps, of one manager
+
 
 class Part:
     """One of the coordinator's parts, which calls these of each, in one order."""
@@ -312,6 +314,11 @@ class JobState:
                 grows,
             )
         )
+
+    def of_this_term(self, count: int) -> int:
+        """The number of this manager's task or dump `count`: late reports may be about one that an
+        earlier manager has ordered."""
+        return self.election.candidate.term * PER_TERM + count
 
     def store(self) -> Address:
         """Where ranks are to meet."""

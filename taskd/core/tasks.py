@@ -35,8 +35,6 @@ CODES = {
     TOO_LONG: "it took too long",
     VOLTAGE: "the voltage was not put back",
 }
-# numbers of tasks of one manager: a rank may still report one that an earlier manager ordered
-PER_TERM = 1_000_000
 
 
 @dataclass
@@ -101,7 +99,7 @@ class Tasks(Part):
 
     def _number(self) -> int:
         self._ordered += 1
-        return self._job.election.candidate.term * PER_TERM + self._ordered
+        return self._job.of_this_term(self._ordered)
 
     def _begin(self, task: _Task, wrong: str, now: float) -> None:
         job, ranks = self._job, _ranks(task.order)

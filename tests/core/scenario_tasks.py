@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from taskd.core import events as e
-from taskd.core.tasks import PER_TERM
 from taskd.messages import from_operator, from_rank
 from taskd.messages.to_rank import TESTS
 from tests.core.scenario_play import Play
@@ -41,7 +40,7 @@ def of_clusterd(play: Play, options: dict[str, str], kind: str, what: str) -> li
 def done(
     play: Play, options: dict[str, str], rank: int, incarnation: int, number: str, what: str
 ) -> e.Event:
-    task = play.coordinator.election.candidate.term * PER_TERM + int(number)
+    task = play.coordinator.job.of_this_term(int(number))
     if what == "well":
         return from_rank.TaskDone(rank, incarnation, task, ((0, 0, ""),))
     results = []

@@ -49,10 +49,14 @@ class Dump:
         """`rank` has recorded, or saved, the state."""
         if rank in self.recording:
             self.recording.discard(rank)
-        elif rank == self.saver and self.copies and not self.copied:
+        elif rank == self.saver and self._copying:
             self.copied = True
         elif rank == self.saver:
             self.saved = True
+
+    @property
+    def _copying(self) -> bool:
+        return self.copies and not self.copied
 
     @property
     def needs_pause(self) -> bool:
@@ -69,7 +73,7 @@ class Dump:
             job.say(to_agent.SaveRecords(job.interruption, *records))
             if self.copies:
                 job.say(to_rank.CopyState(self.number, self.saver, self.step))
-        if not self.asked or self.waiting or self.copies > self.copied:
+        if not self.asked or self.waiting or self._copying:
             return
         if not self.saving:
             self.saving = True
