@@ -23,15 +23,16 @@ def test_a_program_of_the_page(tmp_path: Path, number: int) -> None:
         result = training.launch(job, 2, str(script))
         assert result.status == 0, result.output[-3000:]
         assert len(result.incidents) >= (3 if kills else 0)
-        # both ranks print at the end, perhaps into the same line
-        said = re.findall(r"^\d+ [-+.\de]+|the data have ended", result.output, re.M)
+        said = re.findall(r"^(?:\d+ [-+.\de]+|the data have ended)$", result.output, re.M)
         lines.append({*said})
     assert lines[0] == lines[1] and len(lines[0]) >= 40
 
 
-# kills a rank in its nth optimizer step, once in a job
+# Kills a rank in its nth optimizer step, once in a job. A launcher starts `python -u`, where each
+# argument of a print() is written alone, and the line that says what was repaired gets between two.
 KILLER = """
-import os, signal
+import os, signal, sys
+sys.stdout.reconfigure(line_buffering=True, write_through=False)
 from torch.optim.optimizer import register_optimizer_step_pre_hook as _register
 def _strike(optimizer, *_):
     at = max((int(s["step"]) for s in optimizer.state.values()), default=0)
