@@ -18,7 +18,7 @@ from arguments import Arguments
 from figures import Figures, publish
 
 from taskd.core.incident.times import EVENTS, RankTimes
-from taskd.core.progress import Progress
+from taskd.core.job.progress import Progress
 from taskd.manager.history.journal import Journal
 from taskd.messages.node_progress import NodeProgress
 

@@ -17,9 +17,9 @@ from arguments import Arguments
 from figures import Figures as Table
 from figures import publish, summary
 
-from taskd.core.incident.ladder import DEFAULT, STRATEGIES
 from taskd.core.incident.phases import Phase
-from taskd.core.topology import Node, Topology
+from taskd.core.job.ladder import DEFAULT, STRATEGIES
+from taskd.core.job.topology import Node, Topology
 from taskd.history.metrics.endpoint import Endpoint
 from taskd.history.metrics.figures import RESULTS, Figures
 from taskd.history.model import Job

@@ -33,7 +33,7 @@ from taskd.agent.ranks.rank_processes import RankProcesses
 from taskd.agent.ranks.replacements import Replacements
 from taskd.agent.ranks.watchdog import HangLimits, Watchdog
 from taskd.agent.standby import Standby
-from taskd.core.forming import common
+from taskd.core.lifecycle.forming import common
 from taskd.cython_api import slot
 from taskd.messages import from_agent, from_rank
 from taskd.protocol.keys import Keys

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taskd import file_thread, settings
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.history import files, reading
 from taskd.protocol import running_jobs
 from taskd.protocol.operator_connection import ControlError, NoManager

@@ -18,7 +18,7 @@ from taskd.cli import Group
 from taskd.cli.log_path import LOG_PATH
 from taskd.cli.operate import connected, of_job
 from taskd.core.demand import Demand
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.mindcluster.faults import codes, configuration, names
 from taskd.mindcluster.faults.configuration import Configuration, ConfigurationRefused

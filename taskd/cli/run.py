@@ -13,7 +13,7 @@ import click
 from taskd import output_pipes, settings
 from taskd.cli import first_manager, free_ports
 from taskd.cli.arguments import Run, checked
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.records import dumps
 from taskd.settings import pod_info

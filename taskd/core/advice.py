@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from taskd.core import events as e
-from taskd.core.incident import ladder
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.state import JobState, Part
+from taskd.core.job import ladder
+from taskd.core.job.state import JobState, Part
 from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results
 

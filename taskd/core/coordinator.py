@@ -17,32 +17,32 @@ from collections.abc import Callable
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.admission import OVER, Admission
 from taskd.core.advice import Advisor
-from taskd.core.claims import Claims
 from taskd.core.demand import Demand
 from taskd.core.election.election import Election
-from taskd.core.faults import Faults
-from taskd.core.fencing import Fencing
-from taskd.core.finishing import Finishing
-from taskd.core.forming import Forming
-from taskd.core.framework import Framework
-from taskd.core.growth import Growth
-from taskd.core.hang_detector import HangDetector
+from taskd.core.hang.hang_detector import HangDetector
+from taskd.core.incident.faults import Faults
+from taskd.core.incident.framework import Framework
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.intervals import Intervals
-from taskd.core.leaving import Leaving
-from taskd.core.pause import Pause
-from taskd.core.pods import Pods
-from taskd.core.profiling import Profiling
-from taskd.core.requests import Requests
-from taskd.core.restarts import Restarts
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
+from taskd.core.lifecycle.finishing import Finishing
+from taskd.core.lifecycle.forming import Forming
+from taskd.core.lifecycle.restarts import Restarts
+from taskd.core.nodes.admission import OVER, Admission
+from taskd.core.nodes.claims import Claims
+from taskd.core.nodes.fencing import Fencing
+from taskd.core.nodes.growth import Growth
+from taskd.core.nodes.pods import Pods
+from taskd.core.nodes.succession import UNDER_WAY, Succession
+from taskd.core.nodes.switch import Switch
+from taskd.core.requests.intervals import Intervals
+from taskd.core.requests.leaving import Leaving
+from taskd.core.requests.profiling import Profiling
+from taskd.core.requests.requests import Requests
+from taskd.core.requests.tasks import Tasks
 from taskd.core.settings import Settings
-from taskd.core.state import JobState, Part
-from taskd.core.succession import UNDER_WAY, Succession
-from taskd.core.switch import Switch
-from taskd.core.tasks import Tasks
 from taskd.messages import from_agent, from_operator, from_rank, to_operator
 
 OF_VOTERS = e.VoterStated | e.AgentVoted | e.RosterKept | e.AgentDisconnected | e.OtherManager

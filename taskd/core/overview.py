@@ -19,7 +19,7 @@ from taskd.messages.values import Spans
 
 if TYPE_CHECKING:
     from taskd.core.coordinator import Coordinator
-    from taskd.core.topology import Node, Topology
+    from taskd.core.job.topology import Node, Topology
 
 NODES = 40  # listed one by one
 # "silent": by the journal alone, there is no manager, and how the job ended is not known

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from taskd.core.progress import Heard, Progress, Seen, phase_name
+from taskd.core.job.progress import Heard, Progress, Seen, phase_name
 from taskd.messages.node_progress import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd import settings
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.manager.following import kubernetes
 from taskd.settings import pod_info
 

@@ -8,7 +8,7 @@ from typing import Any
 import zmq
 
 from taskd.core.coordinator import Coordinator
-from taskd.core.evenness import Evenness
+from taskd.core.hang.evenness import Evenness
 from taskd.manager import peers
 from taskd.manager.history.writer import JournalWriter
 from taskd.manager.limits import ManagerLimits

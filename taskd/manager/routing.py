@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from taskd.core import commands as c
-from taskd.core.state import JobState
+from taskd.core.job.state import JobState
 from taskd.manager.following.clusterd import ClusterDConnection
 from taskd.manager.following.kubernetes import KubernetesConnection
 from taskd.manager.history.continuity import Continuity, place_key, recovery_key

@@ -14,8 +14,8 @@ REFUSED = -1  # in place of a count
 class Keep(Message, frozen=True):
     """An agent sends a rank's record to its keeper: number `number`, higher in each process of the
     rank, for the start of `step`. `anew`: all earlier records of the rank are void. Of kind START
-    (core/snapshots.py) it is the record of the rank's start, whose numbers are their own and whose
-    step is 0; it replaces the one before."""
+    (core/job/snapshots.py) it is the record of the rank's start, whose numbers are their own and
+    whose step is 0; it replaces the one before."""
 
     job: Job
     node: Node

@@ -27,7 +27,7 @@ class NodeProgress(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     `incarnations`: of their processes; 0 for none. `devices`: as torch names them; () on CPUs.
     `memory`: bytes that the node's records and stripes take. `counts`: group, collectives that a
     rank has begun in it before the step of `counted`, which is (generation of the groups, step),
-    the rank, next group, …; see core/evenness.py."""
+    the rank, next group, …; see core/hang/evenness.py."""
 
     steps: Numbers
     phases: Annotated[bytes, Meta(max_length=ROOM)]

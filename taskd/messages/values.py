@@ -66,13 +66,13 @@ class FaultCount(NamedTuple):
 Addresses = Annotated[tuple[Address, ...], Meta(max_length=KEEPERS)]
 Ranks = Annotated[tuple[Rank, ...], Meta(max_length=ROOM)]  # of one node
 Numbers = Annotated[tuple[Number, ...], Meta(max_length=ROOM)]  # of its ranks
-# (kind, how many): attempts by their duration, see core/durations.py
+# (kind, how many): attempts by their duration, see core/job/durations.py
 Times = Annotated[
     tuple[tuple[Annotated[int, Meta(ge=0, lt=KINDS)], Count], ...], Meta(max_length=KINDS)
 ]
 Steps = Annotated[frozenset[Step], Meta(max_length=64)]  # of a rank; it keeps three records
 Ops = Annotated[tuple[Number, ...], Meta(max_length=8)]  # stress tests, see to_rank.StressTest
-# (rank, the rank that stands in for it): of each rank that is away, see core/elastic.py
+# (rank, the rank that stands in for it): of each rank that is away, see core/job/elastic.py
 StandIns = Annotated[tuple[tuple[Rank, Rank], ...], Meta(max_length=NODES)]
 # of a task on one rank: the number of the test, its code, a text; see from_rank.TaskDone
 Results = Annotated[tuple[tuple[Number, Number, Text], ...], Meta(max_length=8)]
@@ -199,8 +199,8 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     steps whose final entry differed from the provisional one. `doubted`: memory and stripes may be
     silently corrupt: replicas are preferred. `remembered`: steps of `final` or `provisional` that
     only this process knows about. `replica_set`: the lowest of the ranks that have the same
-    replicated state, see core/replica_sets.py. `load`: what a framework that repairs itself asks
-    for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
+    replicated state, see core/job/replica_sets.py. `load`: what a framework that repairs itself
+    asks for. `inelastic`: why no other rank can stand in for a rank of this job; "": one can.
     `members`: the ranks of its replica set; none: all of the job. `promoted`, of a dead rank: steps
     of `final` at whose start nothing differed from the provisional entry. `ends`, of a dead rank:
     steps whose entry is from the end of a pass; its replacement runs again what the script does
@@ -244,7 +244,7 @@ Left = Annotated[tuple[Position | None, ...], Meta(max_length=ROOM)]  # by the r
 
 class ReplicaGroup(Struct, frozen=True, forbid_unknown_fields=True):
     """Ranks that share an optimizer's state: each part of it is on `count` of them. See
-    core/optimizer_replicas.py."""
+    core/incident/optimizer_replicas.py."""
 
     ranks: Annotated[tuple[Rank, ...], Meta(max_length=NODES)]
     count: Annotated[int, Meta(ge=1, le=NODES)]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from taskd.core.incident.ladder import END, IGNORE, MOVE, SAVE
+from taskd.core.job.ladder import END, IGNORE, MOVE, SAVE
 
 STRATEGIES = {"ignore": IGNORE, "graceExit": SAVE, "forceExit": END, "hotSwitch": MOVE}

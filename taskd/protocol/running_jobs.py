@@ -14,7 +14,7 @@ import os
 import secrets
 from dataclasses import asdict, dataclass
 
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.protocol import secret_file
 from taskd.protocol.keys import BadSecret
 

@@ -5,7 +5,7 @@ generates a secret in a file that only its user can read (secret_file.py), where
 commands find it. A job of several nodes has no such place: it uses its id if that can be neither
 guessed nor read by other users, and is refused otherwise. TASKD_INSECURE=1 derives the keys from
 the job's id in any case. Here alone `job_id` is the id; everything else has the job's name, from
-which the id cannot be found (core/job_name.py).
+which the id cannot be found (core/job/job_name.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.protocol import secret_file
 from taskd.protocol.keys import REMEDY, BadSecret, Keys, derive
 

@@ -31,7 +31,7 @@ KEY = "record-key"  # file in the node's shared directory: the key, then the job
 KEY_BYTES = 32
 
 _MAGIC = b"TSKR"
-# magic, version, rank, sections, step, bytes of the fields, replica set (core/replica_sets.py)
+# magic, version, rank, sections, step, bytes of the fields, replica set (core/job/replica_sets.py)
 _HEAD = struct.Struct("<4sHxxIIQQI4x")
 _DIGEST = 32
 _LENGTH = struct.Struct("<Q")

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from taskd.core.snapshots import START, STARTS
+from taskd.core.job.snapshots import START, STARTS
 from taskd.records import sealed
 from taskd.records.slots import SlotFile
 

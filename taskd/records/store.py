@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from taskd.core.snapshots import (
+from taskd.core.job.snapshots import (
     FEW,
     FINAL,
     KINDS,

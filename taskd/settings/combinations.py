@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.settings import device_info, injected, saving, unknown, variables
 from taskd.settings import documented as d
 from taskd.settings.kinds import BadSetting

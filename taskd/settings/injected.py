@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.settings import documented, variables
 from taskd.settings.kinds import FAULT_TOLERANCE, BadSetting
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.settings import documented, injected, kubernetes, variables
 from taskd.settings.clusterd import in_operators_pod
 from taskd.settings.kinds import BadSetting

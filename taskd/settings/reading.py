@@ -6,8 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from taskd.core import job_name
-from taskd.core.incident import ladder
+from taskd.core.job import job_name, ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import (
     documented,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.mindcluster.sub_healthy import STRATEGIES
 from taskd.settings import (
     clusterd,

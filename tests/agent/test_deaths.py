@@ -10,7 +10,7 @@ import pytest
 
 from taskd.agent.ranks.deaths import Deaths
 from taskd.agent.ranks.processes import Forked
-from taskd.core.snapshots import FINAL, LARGE
+from taskd.core.job.snapshots import FINAL, LARGE
 from taskd.messages import from_agent
 from taskd.records import store
 from tests.agent.node import PATIENCE, until

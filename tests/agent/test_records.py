@@ -13,7 +13,7 @@ import zmq
 
 from taskd.agent.copies import permits
 from taskd.agent.copies.fetching import put_back
-from taskd.core.snapshots import FINAL, PROVISIONAL
+from taskd.core.job.snapshots import FINAL, PROVISIONAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
 from taskd.records import room, sealed
@@ -88,7 +88,7 @@ def test_a_rank_waits_for_its_copy_and_no_longer(nodes):
 import os, sys
 from pathlib import Path
 from taskd.cython_api import slot
-from taskd.core.snapshots import PROVISIONAL
+from taskd.core.job.snapshots import PROVISIONAL
 from taskd.records.store import Entries
 from taskd.worker.state.copies import Copies
 directory = Path(sys.argv[1])

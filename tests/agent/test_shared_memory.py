@@ -19,7 +19,7 @@ from taskd.agent import supervisor
 from taskd.agent.copies import dumping
 from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch, Rank
-from taskd.core.snapshots import FINAL
+from taskd.core.job.snapshots import FINAL
 from taskd.cython_api.page import Page
 from taskd.messages import from_agent, to_agent
 from taskd.records import sealed

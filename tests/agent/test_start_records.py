@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskd.agent.copies.fetching import put_back
-from taskd.core.snapshots import FINAL, PROVISIONAL, START
+from taskd.core.job.snapshots import FINAL, PROVISIONAL, START
 from taskd.records import sealed
 from taskd.records.start import Start
 from tests.agent.node import Node, until

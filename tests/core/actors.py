@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
-from taskd.core.snapshots import PAUSED as PAUSED_RECORD
+from taskd.core.job.snapshots import PAUSED as PAUSED_RECORD
 from taskd.messages import from_agent, from_rank, to_operator, to_rank
 from taskd.messages.values import Position
 from tests.core.histories import after_steps

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from taskd.core.snapshots import FINAL, PAUSED, PROVISIONAL, SLOTS
+from taskd.core.job.snapshots import FINAL, PAUSED, PROVISIONAL, SLOTS
 from taskd.messages.values import Position, Source
 from tests.core.actors import COMMITTED, UPDATED, Node, Part, Rank
 from tests.core.histories import after_steps

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident.ladder import ENDING
+from taskd.core.job.ladder import ENDING
 
 if TYPE_CHECKING:
     from tests.core.world import World

@@ -4,7 +4,7 @@ the orders with which the job shrinks and grows."""
 from __future__ import annotations
 
 from taskd.core import commands as c
-from taskd.core.incident.ladder import ELASTIC
+from taskd.core.job.ladder import ELASTIC
 from taskd.messages import to_agent, to_rank
 from tests.core.actors import Node, Part
 

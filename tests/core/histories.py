@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskd.core.snapshots import PROVISIONAL, SLOTS, Snapshots
+from taskd.core.job.snapshots import PROVISIONAL, SLOTS, Snapshots
 
 
 def after_steps(step: int, *, committed: bool, striped: bool = True) -> Snapshots:

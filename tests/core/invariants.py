@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.incident.ladder import KEEPING, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
 from taskd.core.incident.state import Incident
+from taskd.core.job.ladder import KEEPING, STRATEGIES
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 from tests.core import kills
 from tests.core.actors import FINISHED, PAUSED, SAVES

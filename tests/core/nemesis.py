@@ -212,6 +212,7 @@ class Nemesis:
         if fault != from_rank.NETWORK:
             rank.clean, rank.spoiled = False, True
             rank.evidence["fault"] += 1
-        if rank.mode in ("training", "standing", "finished"):
+        # at the end of its loop it waits already, and a Release that is on its way lets it go
+        if rank.mode in ("training", "standing"):
             rank.mode = "paused"
         self.world.tell(rank, from_rank.RankFaulted, rank.step, fault, text, page)

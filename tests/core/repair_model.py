@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from taskd.core.repair import Member, Refusal, plan
-from taskd.core.snapshots import (
+from taskd.core.incident.repair import Member, Refusal, plan
+from taskd.core.job.snapshots import (
     FINAL,
     PASS_END,
     PROMOTED,

@@ -9,8 +9,8 @@ import msgspec
 
 from taskd.core import commands as c
 from taskd.core.abbreviate import abbreviate
-from taskd.core.snapshots import PAUSED, Snapshots
-from taskd.core.state import PER_TERM
+from taskd.core.job.snapshots import PAUSED, Snapshots
+from taskd.core.job.state import PER_TERM
 from taskd.messages import to_agent, to_operator, to_rank
 from taskd.messages.values import Position, Spans
 from tests.core.histories import after_steps

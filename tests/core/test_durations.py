@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.durations import Durations, seconds
+from taskd.core.job.durations import Durations, seconds
 from taskd.messages.values import KINDS
 
 

@@ -10,8 +10,8 @@ from taskd.core import commands as c
 from taskd.core.coordinator import Coordinator
 from taskd.core.election.election import Election
 from taskd.core.incident import elastic
+from taskd.core.job.progress import Progress
 from taskd.core.overview import answer, overview
-from taskd.core.progress import Progress
 from taskd.core.rank_states import RankStates
 from taskd.core.settings import Settings
 from taskd.messages import codec, from_agent

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.evenness import Evenness
+from taskd.core.hang.evenness import Evenness
 from taskd.messages.node_progress import NodeProgress
 from tests.lab.troubleshooting import told
 

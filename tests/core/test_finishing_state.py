@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taskd.core.election.election import Election
+from taskd.core.job.state import JobState
 from taskd.core.settings import Settings
-from taskd.core.state import JobState
 
 RANKS = 4
 

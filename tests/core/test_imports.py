@@ -60,6 +60,10 @@ FLOORS = {
         "process", "",
     ),
     "agent": ("ranks", "copies", "manager", ""),
+    "core": (
+        "abbreviate", "demand", "pending", "settings", "commands", "events", "election", "job",
+        "incident", "lifecycle", "nodes", "hang", "requests", "",
+    ),
     "history": ("", "status", "report", "metrics", "notices"),
     "manager": ("clocks", "peers", "history", "following", "devices", ""),
 }  # fmt: skip

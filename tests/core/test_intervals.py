@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.core.events import StepsWaited
-from taskd.core.intervals import Intervals
+from taskd.core.requests.intervals import Intervals
 from taskd.core.settings import Settings
 from taskd.settings import BadSetting, dump_every
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taskd.core.incident import ladder
-from taskd.core.incident.ladder import Damage, Rung, UnknownStrategy
+from taskd.core.job import ladder
+from taskd.core.job.ladder import Damage, Rung, UnknownStrategy
 
 NONE, ONE = frozenset(), frozenset({1})
 LINK = Damage(NONE, NONE, True)

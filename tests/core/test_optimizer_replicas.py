@@ -6,9 +6,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core import optimizer_replicas
-from taskd.core.optimizer_replicas import plan, replicas, savers
-from taskd.core.repair import Member, Refusal
+from taskd.core.incident import optimizer_replicas
+from taskd.core.incident.optimizer_replicas import plan, replicas, savers
+from taskd.core.incident.repair import Member, Refusal
 from taskd.messages.values import Plan, Position, ReplicaGroup
 
 # two model-parallel columns of data-parallel ranks, as Megatron numbers them

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taskd.core.election.election import Election
-from taskd.core.pause import Pause
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
 from taskd.core.settings import Settings
-from taskd.core.state import JobState
 from taskd.messages import from_agent, from_rank, to_agent, to_operator, to_rank
 
 NODES, EACH = 2, 2

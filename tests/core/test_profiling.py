@@ -8,9 +8,9 @@ import pytest
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.profiling import Profiling
+from taskd.core.job.state import JobState
+from taskd.core.requests.profiling import Profiling
 from taskd.core.settings import Settings
-from taskd.core.state import JobState
 from taskd.messages import from_agent, from_operator, from_rank, to_operator, to_rank
 
 
@@ -123,7 +123,7 @@ def test_ten_thousand_ranks_cost_no_look_at_all_of_them_for_each():
     looked = []
     original = sorted
 
-    import taskd.core.profiling as module
+    import taskd.core.requests.profiling as module
 
     module.sorted = lambda *a, **k: looked.append(1) or original(*a, **k)
     try:

@@ -7,7 +7,7 @@ import random
 import pytest
 from msgspec import structs
 
-from taskd.core.progress import WINDOW, Progress, Seen
+from taskd.core.job.progress import WINDOW, Progress, Seen
 from taskd.messages.node_progress import GONE, PHASES, SETUP, NodeProgress
 from taskd.messages.to_operator import WORST
 

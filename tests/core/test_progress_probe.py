@@ -7,7 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from taskd.core.progress_probe import IDLE, Apart, Hung, Stuck, Waiting, judge
+from taskd.core.hang.progress_probe import IDLE, Apart, Hung, Stuck, Waiting, judge
 from taskd.messages.from_agent import ProgressReport
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskd.core.repair import Member, Refusal, plan
-from taskd.core.snapshots import FEW, SLOTS
+from taskd.core.incident.repair import Member, Refusal, plan
+from taskd.core.job.snapshots import FEW, SLOTS
 from taskd.messages.values import Plan, Position
 from tests.core.repair_model import STAGES, life, started
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.replica_sets import Holding, equal, find, hold, outliers, same_node
+from taskd.core.job.replica_sets import Holding, equal, find, hold, outliers, same_node
 
 NODES = st.integers(0, 2)
 holdings = st.lists(

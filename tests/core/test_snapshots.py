@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.snapshots import (
+from taskd.core.job.snapshots import (
     FEW,
     FINAL,
     PASS_END,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taskd.core.standstill import NOWHERE, WORKING, Standstill, apart, listed, places
+from taskd.core.hang.standstill import NOWHERE, WORKING, Standstill, apart, listed, places
 from taskd.messages.from_agent import ProgressReport
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from taskd.core import commands as c
-from taskd.core import switch
+from taskd.core.nodes import switch
 from taskd.messages import from_operator
 
 

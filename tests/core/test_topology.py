@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taskd.core.topology import Topology
+from taskd.core.job.topology import Topology
 
 STORE = ("host", 7000)
 

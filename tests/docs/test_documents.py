@@ -43,8 +43,8 @@ def _anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_paths_in_the_tree(document):
-    """Names like `core/faults.py` or `benchmarks/` in code marks are files or folders of the
-    tree."""
+    """Names like `core/incident/faults.py` or `benchmarks/` in code marks are files or folders of
+    the tree."""
     named = re.findall(
         r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyx|c|h|sh|txt|md)|(?:[\w.-]+/)+)`", document.read_text()
     )

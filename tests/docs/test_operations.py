@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from taskd.core.incident import ladder
-from taskd.core.incident.ladder import Damage
+from taskd.core.job import ladder
+from taskd.core.job.ladder import Damage
 
 TEXT = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
 NONE = frozenset()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from taskd.core.coordinator import Coordinator
+from taskd.core.job.progress import Progress
 from taskd.core.overview import STATES, answer
-from taskd.core.progress import Progress
 from taskd.core.rank_states import RankStates
 from taskd.core.settings import Settings
 from taskd.history.facts import End

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taskd.core.durations import seconds
+from taskd.core.job.durations import seconds
 from taskd.cython_api import memory, slot
 from taskd.cython_api.page import Page, View
 from taskd.messages.values import KINDS

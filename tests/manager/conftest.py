@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import zmq
 
+from taskd.core.job.state import JobState
 from taskd.core.settings import Settings
-from taskd.core.state import JobState
 from taskd.manager.devices.node_info import NodeInfos
 from taskd.manager.devices.state import Devices
 from taskd.manager.following.clusterd import ClusterDConnection

@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from taskd import settings
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.manager.config import BadConfig, parse
 
 GOOD = {"job_id": "j", "node_nums": 2, "proc_per_node": 8}

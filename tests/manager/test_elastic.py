@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from taskd.core.incident.ladder import ELASTIC
+from taskd.core.job.ladder import ELASTIC
 from taskd.history import files
 from taskd.history.model import of_records
 from taskd.history.notices.queue import Targets

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from taskd import logs
-from taskd.core import job_name
+from taskd.core.job import job_name
 
 
 @pytest.fixture(autouse=True)

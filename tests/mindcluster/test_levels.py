@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 
 from taskd.core.demand import Demand
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.mindcluster.levels import NAMED, TABLE, Level, stronger
 
 

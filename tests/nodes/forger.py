@@ -16,7 +16,7 @@ import time
 
 import zmq
 
-from taskd.core.snapshots import FINAL
+from taskd.core.job.snapshots import FINAL
 from taskd.messages import between_agents, codec
 from taskd.protocol import curve, keys
 from taskd.records.sealed import Seal

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.protocol import keys, secret, secret_file
 from taskd.protocol.keys import derive
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import training
 
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.history import files
 
 STRANGER = 65534

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from taskd import settings
 from taskd.cli.env import command
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.settings.injected import TABLE
 
 

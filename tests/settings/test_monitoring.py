@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from taskd import settings
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.settings import BadSetting
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taskd import settings
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 
 
 def test_nothing_set():

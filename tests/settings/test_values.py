@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taskd import settings as parameters
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
 from taskd.settings import BadSetting, ProcessRecovery
 from taskd.settings import kinds as k
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from taskd import devices
-from taskd.core.snapshots import PASS_END
+from taskd.core.job.snapshots import PASS_END
 from taskd.cython_api import slot
 from taskd.cython_api.page import Page
 from taskd.messages import from_rank, to_rank

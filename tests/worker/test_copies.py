@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from taskd.core.snapshots import FINAL, PROVISIONAL
+from taskd.core.job.snapshots import FINAL, PROVISIONAL
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
 from taskd.worker.state.copies import Copies

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from taskd.core.snapshots import FINAL
+from taskd.core.job.snapshots import FINAL
 from taskd.messages import to_rank
 from taskd.records import dumps
 from taskd.worker.dump import estimating, snapshot

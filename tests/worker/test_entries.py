@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taskd.core.snapshots import FINAL, PAUSED, PROMOTED, PROVISIONAL
+from taskd.core.job.snapshots import FINAL, PAUSED, PROMOTED, PROVISIONAL
 from taskd.records import room, sealed
 from taskd.records.slots import SlotFile
 from taskd.records.store import Entries as Store

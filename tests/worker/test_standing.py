@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from taskd.core.snapshots import FINAL, PROVISIONAL
+from taskd.core.job.snapshots import FINAL, PROVISIONAL
 from taskd.messages import from_rank
 from taskd.records import nested, store
 from taskd.records.store import Entries

@@ -19,7 +19,7 @@ from typing import Any
 
 from taskd.agent.copies.keeper_connection import KeeperConnection
 from taskd.agent.ranks.model import Epoch, Rank
-from taskd.core.snapshots import START
+from taskd.core.job.snapshots import START
 from taskd.messages import between_agents, codec
 from taskd.records import room, start
 from taskd.records.store import NOTE, NOTES, Entries

@@ -12,7 +12,7 @@ from taskd import settings
 from taskd.agent.copies.service import Records
 from taskd.agent.ranks import threads
 from taskd.agent.ranks.model import Epoch
-from taskd.core.snapshots import FINAL, KINDS
+from taskd.core.job.snapshots import FINAL, KINDS
 from taskd.messages import from_agent, to_agent
 from taskd.records import dumps, nested, sealed
 from taskd.records.store import Entries, away, away_ranks

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from taskd.agent.copies.keeper_connection import KeeperConnection
-from taskd.core.snapshots import KINDS, START
+from taskd.core.job.snapshots import KINDS, START
 from taskd.messages import between_agents, codec
 from taskd.records.sealed import BadRecord
 from taskd.records.start import Start

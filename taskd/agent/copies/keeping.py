@@ -15,7 +15,7 @@ import zmq
 
 from taskd.agent.copies.keeper_connection import MAX_BYTES
 from taskd.agent.copies.permits import Permits
-from taskd.core.snapshots import FEW, KINDS, LARGE, SLOTS, START
+from taskd.core.job.snapshots import FEW, KINDS, LARGE, SLOTS, START
 from taskd.logs import Drops
 from taskd.messages import between_agents, codec, from_agent, to_agent
 from taskd.protocol.gate import speaker

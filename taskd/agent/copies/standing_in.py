@@ -18,7 +18,7 @@ from typing import Any
 from taskd.agent.copies.service import Records
 from taskd.agent.ranks import shared_memory
 from taskd.agent.ranks.model import Epoch
-from taskd.core.snapshots import KINDS, SLOTS, START
+from taskd.core.job.snapshots import KINDS, SLOTS, START
 from taskd.messages import between_agents, from_agent, to_agent
 from taskd.messages.values import Source
 from taskd.records import nested, sealed, store

@@ -14,7 +14,7 @@ from taskd import settings
 from taskd.adaptor import starter
 from taskd.agent.ranks.shared_memory import ROOM
 from taskd.cli.doctor.finding import Finding, error, ok, warning
-from taskd.core.snapshots import STRIPES
+from taskd.core.job.snapshots import STRIPES
 from taskd.protocol import keys, secret_file
 from taskd.protocol import secret as source
 from taskd.records import room

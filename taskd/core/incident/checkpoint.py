@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from taskd.core import optimizer_replicas
 from taskd.core.abbreviate import abbreviate
-from taskd.core.repair import Member, Refusal
-from taskd.core.state import JobState
+from taskd.core.incident import optimizer_replicas
+from taskd.core.incident.repair import Member, Refusal
+from taskd.core.job.state import JobState
 from taskd.messages import to_rank
 from taskd.messages.values import File
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from taskd.core import optimizer_replicas, repair
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import checkpoint, dump
+from taskd.core.incident import checkpoint, dump, optimizer_replicas, repair
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
-from taskd.core.state import JobState
+from taskd.core.job.state import JobState
 from taskd.messages import from_agent, from_rank
 from taskd.messages.values import Position
 

@@ -1,5 +1,5 @@
 """Saves the training state of a step: the last one before the job ends, or, beside training, the
-one before which all ranks are paused (core/saving.py).
+one before which all ranks are paused (core/requests/saving.py).
 
 Every agent saves the records of its node's ranks, and of the lost nodes whose first keeper it is.
 Then one clean rank saves the state: the replicated state from its memory, and each rank's private
@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from taskd.core import repair
 from taskd.core.abbreviate import abbreviate
-from taskd.core.state import JobState
+from taskd.core.incident import repair
+from taskd.core.job.state import JobState
 from taskd.messages import to_agent, to_rank
 
 File = tuple[str, int, str]  # name in the dump's directory, bytes, checksum

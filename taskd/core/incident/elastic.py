@@ -1,7 +1,7 @@
 """elastic-training: the replicas that lost a rank leave whole, and the others stand in for them.
 
-Once all ranks have stopped, the lanes that lack one are known (core/elastic.py). Their ranks are
-*away* from then on: those that still have a process are killed, since a process cannot catch up
+Once all ranks have stopped, the lanes that lack one are known (core/job/elastic.py). Their ranks
+are *away* from then on: those that still have a process are killed, since a process cannot catch up
 with steps that it has not done. The agents of the ranks that stand in for them take their records
 (RESCHEDULE), all ranks build communicators without them, and each stand-in puts the state of those
 that it stands in for in place with its own.
@@ -18,16 +18,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taskd.core import optimizer_replicas
 from taskd.core.abbreviate import abbreviate
-from taskd.core.elastic import Lanes, NotElastic, shares
 from taskd.core.election.election import STANDBY
-from taskd.core.incident.ladder import ELASTIC
+from taskd.core.incident import optimizer_replicas
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.state import JobState
+from taskd.core.job.elastic import Lanes, NotElastic, shares
+from taskd.core.job.ladder import ELASTIC
+from taskd.core.job.state import JobState
 from taskd.messages import from_agent, to_agent
 from taskd.messages.values import Spans
 

@@ -7,14 +7,14 @@ from collections import Counter
 
 from taskd.core import commands as c
 from taskd.core.abbreviate import abbreviate, named
-from taskd.core.incident import ladder
 from taskd.core.incident.phases import FINAL, Move
 from taskd.core.incident.rounds import Next, Work
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
 from taskd.core.incident.times import for_journal
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.job import ladder
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
 from taskd.messages import to_agent
 
 SET_UP = (

@@ -6,14 +6,14 @@ from __future__ import annotations
 from math import inf
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import ladder
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work, with_handlers
 from taskd.core.incident.state import Incident, Round
 from taskd.core.incident.takeover import Takeover
 from taskd.core.incident.times import RankTimes
+from taskd.core.job import ladder
+from taskd.core.job.state import JobState
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState
 from taskd.messages import to_agent, to_rank
 
 

@@ -3,7 +3,7 @@
 A fault opens an incident or joins the current one. The work of each phase (interrupt.py,
 replace.py, decide.py, resume.py, end.py) says which move is next, and `phases.py` has the phase
 that it leads to, until the incident has to wait for a rank, an agent or a deadline.
-`core/faults.py` decides what a fault means.
+`core/incident/faults.py` decides what a fault means.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from taskd.core import events as e
-from taskd.core.incident import ladder, times
+from taskd.core.incident import times
 from taskd.core.incident.decide import Decide, Save
 from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.end import Climb, Close, End
@@ -23,8 +23,9 @@ from taskd.core.incident.resume import Rebuild, Restore, Resume
 from taskd.core.incident.rounds import NOBODY, Next, Rounds, Work, listed
 from taskd.core.incident.state import Incident, Moving
 from taskd.core.incident.takeover import Takeover
-from taskd.core.pause import Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job import ladder
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_agent, from_rank
 
 EARLY = (Phase.INTERRUPT, Phase.CONSULT, Phase.RESCHEDULE, Phase.REPLACE)

@@ -25,7 +25,7 @@ under the strategy hot-switch: a fault before all ranks have their state puts ev
 the next round is that of an ordinary fault.
 
 One case is outside the table: a fault before every rank is protected never opens an incident (all
-ranks are restarted, see restarts.py).
+ranks are restarted, see lifecycle/restarts.py).
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import ladder
 from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work
 from taskd.core.incident.state import Incident
-from taskd.core.state import JobState
+from taskd.core.job import ladder
+from taskd.core.job.state import JobState
 
 
 class Reschedule(Work):

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.elastic import Elastic
 from taskd.core.incident.phases import Move
 from taskd.core.incident.rounds import Next, Rounds, Work, with_handlers
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.job import replica_sets
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
 from taskd.messages import to_rank
 from taskd.messages.values import Plan
 

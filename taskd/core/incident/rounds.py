@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import ladder
-from taskd.core.incident.ladder import Damage, Rung
 from taskd.core.incident.phases import Move
 from taskd.core.incident.state import Incident
 from taskd.core.incident.takeover import Takeover
-from taskd.core.state import JobState
+from taskd.core.job import ladder
+from taskd.core.job.ladder import Damage, Rung
+from taskd.core.job.state import JobState
 from taskd.messages import to_agent
 from taskd.messages.from_rank import OTHER
 

@@ -10,12 +10,12 @@ from math import inf
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
-from taskd.core.incident.ladder import GROW, HOT_SWITCH, Rung
 from taskd.core.incident.phases import Phase
+from taskd.core.incident.repair import Member, Witnesses
 from taskd.core.incident.times import NEWEST, RankTimes
-from taskd.core.repair import Member, Witnesses
-from taskd.core.state import JobState, RankState
-from taskd.core.topology import Node
+from taskd.core.job.ladder import GROW, HOT_SWITCH, Rung
+from taskd.core.job.state import JobState, RankState
+from taskd.core.job.topology import Node
 from taskd.messages.values import Plan, Position
 
 

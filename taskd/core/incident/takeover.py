@@ -6,8 +6,8 @@ cannot be replaced in place. A standby is ordered to take it over; from then on 
 agents, standbys included: the others may be healthy but cut off from us, and do the same under a
 manager of their own.
 
-A node that *moves* (switch.py) is treated like a lost one, except that its agent is fenced only
-once the standby's ranks have their state: until then the move can be undone.
+A node that *moves* (nodes/switch.py) is treated like a lost one, except that its agent is fenced
+only once the standby's ranks have their state: until then the move can be undone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from taskd.core import commands as c
 from taskd.core.incident.state import Incident, Leg, Moving
-from taskd.core.state import JobState
-from taskd.core.topology import Node
+from taskd.core.job.state import JobState
+from taskd.core.job.topology import Node
 from taskd.messages import to_agent
 from taskd.messages.values import Source
 

@@ -19,8 +19,8 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import choose_encoder
 
-from taskd.core.incident.ladder import ENDING, MOVES, STRATEGIES
 from taskd.core.incident.phases import FINAL, Phase
+from taskd.core.job.ladder import ENDING, MOVES, STRATEGIES
 from taskd.core.overview import STATES
 from taskd.history.facts import ENDED, REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from taskd.core.incident.ladder import GROW
+from taskd.core.job.ladder import GROW
 from taskd.history.facts import REPAIRED, RESTARTED, Incident, Sample
 from taskd.history.model import Job
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.state import JobState
+from taskd.core.job.state import JobState
 from taskd.manager.history.continuity import DEVICE, Continuity
 from taskd.manager.peers import Peer
 from taskd.messages import from_operator

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from taskd import settings
 from taskd.core import overview
 from taskd.core.coordinator import Coordinator
-from taskd.core.topology import Node, Topology
+from taskd.core.job.topology import Node, Topology
 from taskd.history.model import Job
 from taskd.history.notices.content import Notices
 from taskd.history.notices.line import line

@@ -17,12 +17,12 @@ from msgspec import structs
 from taskd import __version__
 from taskd.core import commands as c
 from taskd.core.coordinator import Coordinator
-from taskd.core.durations import Durations
 from taskd.core.events import StepsWaited
+from taskd.core.job.durations import Durations
+from taskd.core.job.progress import Heard, Progress
+from taskd.core.job.state import JobState
 from taskd.core.overview import answer
-from taskd.core.progress import Heard, Progress
 from taskd.core.rank_states import RankStates
-from taskd.core.state import JobState
 from taskd.manager.history.journal import Journal
 from taskd.manager.peers import Peer
 from taskd.messages import from_agent, to_agent, to_rank

@@ -7,7 +7,7 @@ from typing import Any
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core import job_name
+from taskd.core.job import job_name
 from taskd.messages.from_rank import FAULTS
 from taskd.messages.to_rank import RANGES
 

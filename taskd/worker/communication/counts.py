@@ -1,6 +1,6 @@
 """How many collectives this rank has begun in each of its groups, which the ranks of a node compare
 before each update (csrc/counts.c), and those of different nodes with their agents' heartbeats
-(core/evenness.py): one that skips a backward, or takes another branch, would have its next
+(core/hang/evenness.py): one that skips a backward, or takes another branch, would have its next
 collectives taken for those that it left out.
 
 Backends count what they begin; for which of them that is known, see Renewals.counted. A group is
@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from taskd import settings
 from taskd.core.abbreviate import abbreviate, named
-from taskd.core.evenness import REMEDY
+from taskd.core.hang.evenness import REMEDY
 from taskd.cython_api import slot
 from taskd.worker.communication import groups, methods
 from taskd.worker.communication.groups import Group, Renewals

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from taskd.core.snapshots import FINAL, PASS_END
+from taskd.core.job.snapshots import FINAL, PASS_END
 from taskd.records.sealed import Seal
 from taskd.worker.discovery.loop_variables import NAME
 from taskd.worker.elastic import private

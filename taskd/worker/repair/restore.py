@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from taskd.core.snapshots import FINAL
+from taskd.core.job.snapshots import FINAL
 from taskd.cython_api import damage, slot
 from taskd.messages.values import Plan, Position
 from taskd.worker.communication import transfer

@@ -9,7 +9,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from taskd.core.snapshots import SLOTS
+from taskd.core.job.snapshots import SLOTS
 from taskd.cython_api import slot
 from taskd.records.store import NOTE, NOTES
 

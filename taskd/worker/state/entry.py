@@ -31,7 +31,7 @@ class Entry:
     training/draws.py. `every`: steps between two whole records, see training/pace.py.
 
     `structure`: of the tensors, see structure.py; `orders`: per DDP, see communication/buckets.py.
-    `mark`, `replica_set`: of the replicated tensors, see replicas.py, core/replica_sets.py.
+    `mark`, `replica_set`: of the replicated tensors, see replicas.py, core/job/replica_sets.py.
     `nested`: records of the ranks that this one stands in for, see records/nested.py. `parts`: see
     part.py."""
 

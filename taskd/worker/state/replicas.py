@@ -1,11 +1,11 @@
 """Finds which ranks have the same state, and checks whether they still do.
 
 State that differs once the first communicators exist is kept per rank or, if each rank still has a
-replica (HSDP, data parallel with tensor parallel), per replica set (core/replica_sets.py). State
-may begin to differ later: under LocalSGD, in a part of the model whose gradients are not reduced,
-in optimizer state that the first update makes. So the ranks compare again after a few early
-updates, and each record has a mark of the replicated state that is checked after a restore: no rank
-trains on a replica's state that differs from its own.
+replica (HSDP, data parallel with tensor parallel), per replica set (core/job/replica_sets.py).
+State may begin to differ later: under LocalSGD, in a part of the model whose gradients are not
+reduced, in optimizer state that the first update makes. So the ranks compare again after a few
+early updates, and each record has a mark of the replicated state that is checked after a restore:
+no rank trains on a replica's state that differs from its own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from taskd.core import replica_sets
 from taskd.core.abbreviate import abbreviate
-from taskd.core.replica_sets import Holding
+from taskd.core.job import replica_sets
+from taskd.core.job.replica_sets import Holding
 from taskd.cython_api import attempt, damage, memory
 from taskd.worker.state.gathering import gather
 from taskd.worker.state.memory import checksums

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from taskd import raised
-from taskd.core.snapshots import FINAL, PASS_END
+from taskd.core.job.snapshots import FINAL, PASS_END
 from taskd.worker.state import loading, places, plain
 from taskd.worker.state.batches import Batches
 from taskd.worker.state.content import fingerprint

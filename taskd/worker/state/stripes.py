@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from taskd.core.snapshots import STRIPES, Snapshots
+from taskd.core.job.snapshots import STRIPES, Snapshots
 from taskd.cython_api import attempt, damage
 from taskd.cython_api import slot as slots
 from taskd.records import room

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from taskd.core.snapshots import PROVISIONAL
+from taskd.core.job.snapshots import PROVISIONAL
 from taskd.worker.repair.outcomes import Resumed
 from taskd.worker.set_up import functions as set_up
 from taskd.worker.state import content, plain, replicas

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from taskd import settings
-from taskd.core.snapshots import PASS_END, PAUSED
+from taskd.core.job.snapshots import PASS_END, PAUSED
 from taskd.cython_api import damage, slot
 from taskd.messages import from_rank
 from taskd.messages.values import Position

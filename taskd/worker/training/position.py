@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from taskd.core.snapshots import FINAL
+from taskd.core.job.snapshots import FINAL
 from taskd.cython_api import damage
 from taskd.messages.values import Position, Spans
 from taskd.worker.repair.damage import survey

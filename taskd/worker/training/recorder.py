@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from taskd import settings
-from taskd.core.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
+from taskd.core.job.snapshots import FINAL, PASS_END, PAUSED, PROVISIONAL, drifting
 from taskd.cython_api import damage
 from taskd.cython_api.part import same
 from taskd.records import room

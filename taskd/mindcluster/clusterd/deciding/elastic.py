@@ -1,5 +1,5 @@
 """ClusterD's elastic training: `downgrade` shrinks the job (core/incident/elastic.py), `upgrade`
-has it grow (core/growth.py).
+has it grow (core/nodes/growth.py).
 
 After `downgrade` ClusterD waits for two reports: first which ranks leave, upon which it has the
 pods of these nodes end that are not faulty themselves (`faultNodesExit`), then the result. Then it
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident.ladder import ELASTIC
+from taskd.core.job.ladder import ELASTIC
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.nodes import Nodes
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, ISOLATED, OK, Reports

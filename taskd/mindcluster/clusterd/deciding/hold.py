@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from taskd.core.finishing import Finishing
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
+from taskd.core.lifecycle.finishing import Finishing
 
 SECONDS = 600.0  # that it lasts if ClusterD does not say, as documented
 HOLDER = "ClusterD"  # the ranks are paused for

@@ -7,8 +7,8 @@ move can fail is answered.
 from __future__ import annotations
 
 from taskd.core import events as e
-from taskd.core.state import JobState
-from taskd.core.switch import Switch
+from taskd.core.job.state import JobState
+from taskd.core.nodes.switch import Switch
 from taskd.messages import from_operator
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, OK, Owed, Reports
 

@@ -9,7 +9,7 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
-from taskd.core.state import JobState
+from taskd.core.job.state import JobState
 from taskd.messages.from_rank import OTHER
 
 # codes of reports. With ISOLATED the result is still to come. After NEXT ClusterD names another

@@ -10,8 +10,8 @@ from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice, Advisor
-from taskd.core.incident.ladder import ENDING
 from taskd.core.incident.phases import Phase
+from taskd.core.job.ladder import ENDING
 from taskd.messages import from_agent
 from taskd.messages.from_rank import OTHER
 from taskd.messages.values import Results

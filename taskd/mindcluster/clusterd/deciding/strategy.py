@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taskd.core.advice import Advice
-from taskd.core.incident.ladder import ELASTIC, ENDING
 from taskd.core.incident.phases import Phase
+from taskd.core.job.ladder import ELASTIC, ENDING
 from taskd.mindcluster.clusterd.deciding.elastic import SHRINK, ElasticTraining
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, NEXT, OK, Reports
 

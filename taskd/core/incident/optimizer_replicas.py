@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.repair import Member, Refusal
+from taskd.core.incident.repair import Member, Refusal
 from taskd.messages.values import Load, Plan, Position, RankSet, ReplicaGroup, ReplicaGroups
 
 NO_STEP = "no rank has finished an update of its optimizer"

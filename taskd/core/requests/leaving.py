@@ -1,7 +1,7 @@
 """Saves the job's state on request: because it has to leave its machines, or while it trains on.
 
 All ranks pause before the same step, so that none of their work is lost. Where the job trains on,
-core/saving.py saves the state then; a job that leaves does so by an incident of its own, under the
+saving.py saves the state then; a job that leaves does so by an incident of its own, under the
 strategy `dump`. It does not wait for a repair: what every rank has recorded is saved at once. Nor
 does it wait for a rank that is still in its step when time runs short: the start of that step is
 saved.
@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.finishing import Finishing
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
-from taskd.core.pause import SAVING, Pause
-from taskd.core.saving import Report, Saving
-from taskd.core.state import JobState, Part
-from taskd.core.switch import Switch
+from taskd.core.job.pause import SAVING, Pause
+from taskd.core.job.state import JobState, Part
+from taskd.core.lifecycle.finishing import Finishing
+from taskd.core.nodes.switch import Switch
+from taskd.core.requests.saving import Report, Saving
 from taskd.messages import from_agent, from_operator, from_rank
 
 # seconds kept in hand: ranks need 2 to be interrupted, launchers and manager 1 to end

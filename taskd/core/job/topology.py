@@ -41,7 +41,7 @@ class Topology:
     standbys: dict[str, int] = field(default_factory=dict)
     # of these, those ordered to prepare for a node -> that node
     reserved: dict[str, int] = field(default_factory=dict)
-    # ranks that are not part of the job for now, see core/elastic.py
+    # ranks that are not part of the job for now, see core/job/elastic.py
     away: frozenset[int] = frozenset()
     # agents that were told to take records of a node, by that node
     taking: dict[int, set[str]] = field(default_factory=dict)

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
-from taskd.core.claims import Claims
-from taskd.core.forming import Forming
 from taskd.core.incident.machine import Recovery
-from taskd.core.pause import Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
+from taskd.core.lifecycle.forming import Forming
+from taskd.core.nodes.claims import Claims
 from taskd.messages import from_agent
 from taskd.messages.values import KEEPERS
 

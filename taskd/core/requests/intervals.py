@@ -7,8 +7,8 @@ so the dump is that of a boundary soon after.
 from __future__ import annotations
 
 from taskd.core.events import StepsWaited
-from taskd.core.leaving import Leaving
-from taskd.core.state import JobState, Part
+from taskd.core.job.state import JobState, Part
+from taskd.core.requests.leaving import Leaving
 
 
 class Intervals(Part):

@@ -7,7 +7,7 @@ A rank that has run ahead goes back; no rank goes forward alone, because the ran
 dead rank would have drawn are unknown.
 
 The replicated state at the start of that step is found, for each rank, in this order; replicas are
-the ranks of its replica set (replica_sets.py):
+the ranks of its replica set (job/replica_sets.py):
 1. its own memory, if no attempt has changed it;
 2. the stripes on its node: each of the L replicas of a node keeps 1/L of the state at the start of
 the step, in shared memory that outlives it, so L complete stripes are a whole copy;

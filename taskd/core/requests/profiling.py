@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.state import JobState, Part
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_agent, from_operator, from_rank, to_rank
 from taskd.messages.to_rank import RANGES
 

@@ -20,7 +20,8 @@ SUB_HEALTHY = {
     MOVE: "it moves to a standby",
 }
 ELASTIC = "elastic-training"
-# never configured: a sub-healthy node moves (switch.py), nodes that were away come back (growth.py)
+# never configured: a sub-healthy node moves (nodes/switch.py), nodes that were away come back
+# (nodes/growth.py)
 HOT_SWITCH, GROW = MOVES = "hot-switch", "grow"
 DEFAULT = ("retry", "recover-in-place", "exit")
 KEEPING = frozenset({"dump", ELASTIC})  # those that start no process

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.progress_probe import IDLE, Answers
+from taskd.core.hang.progress_probe import IDLE, Answers
 from taskd.messages.from_agent import ProgressReport
 
 # how much longer the limit is where ranks use processors

@@ -7,7 +7,7 @@ their stand-ins have carried on, and the replicated state from replicas. No step
 fault before they have it leaves the job as it was, and growth begins anew. An advisor may hold
 growth: standbys are prepared meanwhile, and the ranks train on until it says when.
 
-Nodes come back together whose ranks make whole lanes (core/elastic.py), the lowest first.
+Nodes come back together whose ranks make whole lanes (core/job/elastic.py), the lowest first.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.elastic import Lanes
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.state import Leg, Moving
-from taskd.core.pause import Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job.elastic import Lanes
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_agent, to_agent
 
 # growth that has failed this often in a row is not tried again until another standby comes

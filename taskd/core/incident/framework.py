@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taskd.core.incident.machine import Recovery
-from taskd.core.state import JobState, Part
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_rank
 
 LAST = {"dump": ("dump", "exit"), "exit": ("exit",)}  # what a program may request

@@ -19,11 +19,11 @@ from functools import partial
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.demand import Demand
-from taskd.core.faults import Faults
-from taskd.core.finishing import Finishing
+from taskd.core.incident.faults import Faults
 from taskd.core.incident.machine import Recovery
-from taskd.core.pause import TASK, Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job.pause import TASK, Pause
+from taskd.core.job.state import JobState, Part
+from taskd.core.lifecycle.finishing import Finishing
 from taskd.messages import from_operator, from_rank, to_rank
 from taskd.messages.from_rank import FAULTY, NOT_DONE, TOO_LONG, VOLTAGE, WELL
 from taskd.messages.to_rank import TESTS

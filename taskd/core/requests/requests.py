@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from taskd.core.finishing import Finishing
 from taskd.core.incident.machine import Recovery
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
+from taskd.core.lifecycle.finishing import Finishing
 from taskd.messages import from_operator
 
 

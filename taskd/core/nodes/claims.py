@@ -10,8 +10,8 @@ admitted once that one has registered as a standby, or has not registered in tim
 
 from __future__ import annotations
 
-from taskd.core.incident.ladder import STRATEGIES
-from taskd.core.state import JobState, Part
+from taskd.core.job.ladder import STRATEGIES
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_agent
 
 

@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.claims import Claims
 from taskd.core.election.election import STANDBY
-from taskd.core.forming import Forming
 from taskd.core.incident.machine import Recovery
-from taskd.core.pause import Pause
-from taskd.core.pods import Pods
-from taskd.core.state import JobState, RankState
-from taskd.core.succession import Succession
-from taskd.core.topology import Node
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, RankState
+from taskd.core.job.topology import Node
+from taskd.core.lifecycle.forming import Forming
+from taskd.core.nodes.claims import Claims
+from taskd.core.nodes.pods import Pods
+from taskd.core.nodes.succession import Succession
 from taskd.messages import from_agent, from_rank, to_agent
 from taskd.messages.values import KEEPERS, Position
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taskd.core import commands as c
-from taskd.core.elastic import Lanes
 from taskd.core.election.election import Election
 from taskd.core.election.roster import is_majority
 from taskd.core.events import Event
-from taskd.core.incident import ladder
+from taskd.core.job import ladder
+from taskd.core.job.elastic import Lanes
+from taskd.core.job.topology import Topology
 from taskd.core.pending import PendingSet
 from taskd.core.settings import Settings
-from taskd.core.topology import Topology
 from taskd.messages import from_agent, to_agent, to_operator, to_rank
 from taskd.messages.values import Address, Load, Position, ReplicaGroups
 
@@ -72,7 +72,7 @@ class JobState:
         self.settings, self.election = settings, election
         self.topology = Topology(settings.nodes * settings.ranks_per_node)
         self.ranks = {r: RankState() for r in range(self.topology.world_size)}
-        # those that are not among `ranks`, since others stand in for them (core/elastic.py)
+        # those that are not among `ranks`, since others stand in for them (core/job/elastic.py)
         self.away: dict[int, RankState] = {}
         self.stand_ins: dict[int, int] = {}  # of each, since the ranks have last resumed
         self.lanes: Lanes | None = None  # as found when ranks left; None: not known
@@ -96,7 +96,7 @@ class JobState:
         self.restart_fault: to_agent.RestartFault = "script"  # see to_agent.RestartAll
         self.exhausted = ""  # why a protected job has to wait for the pods of lost nodes
         self.fenced: set[str] = set()  # agents that are no longer part of the job
-        self.fences: list[to_agent.Fence] = []  # orders to them that wait, see fencing.py
+        self.fences: list[to_agent.Fence] = []  # orders to them that wait, see nodes/fencing.py
         self.out: list[c.Command] = []
         self.at = 0.0  # when the event under way happened, at most now: see clocks
         self._unfinished, self._going_on = PendingSet(), PendingSet()
@@ -227,7 +227,8 @@ class JobState:
     def fence(
         self, agent: str, node: int, why: str, moved: bool = False, may_wait: bool = False
     ) -> None:
-        """Exclude the agent, which has or had `node`, from the job. `may_wait`: see fencing.py."""
+        """Exclude the agent, which has or had `node`, from the job. `may_wait`: see
+        nodes/fencing.py."""
         election, order = self.election, to_agent.Fence(agent, node, why, moved)
         waits = may_wait and not election.candidate.settled and election.votes_here(agent)
         self.fenced.add(agent)

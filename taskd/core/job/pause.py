@@ -10,8 +10,8 @@ moves behind it; ranks that have already stopped continue to the new one.
 from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
+from taskd.core.job.state import JobState, Part
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 # who may want a pause; an advisor says its name

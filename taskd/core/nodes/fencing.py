@@ -8,7 +8,7 @@ once the change before it is settled, and before a standby is told to take a nod
 
 from __future__ import annotations
 
-from taskd.core.state import JobState, Part
+from taskd.core.job.state import JobState, Part
 
 PATIENCE = 2.0  # seconds: a change takes two round trips, or cannot be made
 

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.demand import Demand
-from taskd.core.incident.ladder import SUB_HEALTHY
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
-from taskd.core.pause import Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job.ladder import SUB_HEALTHY
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_rank, to_operator
 from taskd.messages.from_rank import FAULTS
 

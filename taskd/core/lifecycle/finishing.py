@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.faults import Faults
 from taskd.core.incident.end import over
+from taskd.core.incident.faults import Faults
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
-from taskd.core.pause import Pause
-from taskd.core.state import JobState
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 
 

@@ -8,12 +8,11 @@ for a copy, and where a framework saves its own checkpoint, ranks stay paused un
 
 from __future__ import annotations
 
-from taskd.core import repair
 from taskd.core.abbreviate import abbreviate
-from taskd.core.incident import checkpoint, dump
+from taskd.core.incident import checkpoint, dump, repair
 from taskd.core.incident.checkpoint import Checkpoint
 from taskd.core.incident.dump import Dump
-from taskd.core.state import JobState
+from taskd.core.job.state import JobState
 from taskd.messages import from_agent, from_rank, to_rank
 from taskd.messages.values import Position
 

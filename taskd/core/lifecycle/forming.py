@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.machine import Recovery
+from taskd.core.job.state import JobState, Part
 from taskd.core.pending import PendingSet
-from taskd.core.state import JobState, Part
 from taskd.messages import from_rank, to_rank
 
 

@@ -2,10 +2,10 @@
 `pod-rescheduling: on`.
 
 This is for ranks that are not repaired one by one: those of a script that is not protected, and
-protected ones at the end of the ladder (restarts.py); and, whatever that label says, for the nodes
-whose pods an advisor has ended. The launcher of the new pod waits as a
-standby (torchrun), or registers for its node (msrun). The other pods stay, and their launchers keep
-the ranks that are left until all restart.
+protected ones at the end of the ladder (lifecycle/restarts.py); and, whatever that label says, for
+the nodes whose pods an advisor has ended. The launcher of the new pod waits as a standby
+(torchrun), or registers for its node (msrun). The other pods stay, and their launchers keep the
+ranks that are left until all restart.
 
     all nodes have agents --(lost, given up, or unknown to a new manager)--> waiting
     waiting --(every lost node has an agent)--> all ranks are restarted
@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from taskd.core.abbreviate import abbreviate
 from taskd.core.incident.takeover import Takeover
-from taskd.core.state import JobState, Part
-from taskd.core.topology import Node
+from taskd.core.job.state import JobState, Part
+from taskd.core.job.topology import Node
 from taskd.messages import from_agent
 
 

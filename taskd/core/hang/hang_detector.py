@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from taskd.core import progress_probe, standstill
 from taskd.core.abbreviate import abbreviate
-from taskd.core.faults import TOGETHER, Faults
+from taskd.core.hang import progress_probe, standstill
+from taskd.core.hang.standstill import Standstill
+from taskd.core.incident.faults import TOGETHER, Faults
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.phases import Phase
+from taskd.core.job.state import JobState, Part
 from taskd.core.pending import PendingSet
-from taskd.core.standstill import Standstill
-from taskd.core.state import JobState, Part
 from taskd.messages import from_agent, to_rank
 from taskd.messages.values import RankSet
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from taskd.core.abbreviate import abbreviate
-from taskd.core.state import JobState, Part
+from taskd.core.job.state import JobState, Part
 from taskd.messages import from_agent, from_rank, to_agent, to_rank
 
 

@@ -14,12 +14,12 @@ from enum import Enum
 
 from taskd.core import commands as c
 from taskd.core import events as e
-from taskd.core.growth import Growth
-from taskd.core.incident.ladder import END, MOVE, SAVE, SUB_HEALTHY
 from taskd.core.incident.machine import Recovery
 from taskd.core.incident.state import Leg, Moving
-from taskd.core.pause import Pause
-from taskd.core.state import JobState, Part
+from taskd.core.job.ladder import END, MOVE, SAVE, SUB_HEALTHY
+from taskd.core.job.pause import Pause
+from taskd.core.job.state import JobState, Part
+from taskd.core.nodes.growth import Growth
 from taskd.messages import from_agent, from_operator, to_agent, to_operator
 from taskd.messages.values import Preparation
 
