@@ -1,6 +1,4 @@
-"""Writes docs/api.md from the docstrings; with --check, fails if the file is out of date.
-
-    python scripts/api_docs.py [--check]
+"""Prints the site's page of functions, from their docstrings.
 
 Reads signatures and docstrings from the source without importing it.
 A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and Example. TEXTS
@@ -11,13 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
-import generated
-
-TARGET = generated.ROOT / "docs" / "api.md"
+ROOT = Path(__file__).resolve().parents[1]
 
 Definition = ast.FunctionDef | ast.ClassDef
 MADE_BY_TASKD = ("Job", "Attempt")  # users do not call their constructors
@@ -213,7 +209,7 @@ def render() -> str:
 
 def _module(path: str) -> ast.Module:
     """The module, with what its classes inherit from classes of other modules of taskd."""
-    module = ast.parse((generated.ROOT / path).read_text(encoding="utf-8"))
+    module = ast.parse((ROOT / path).read_text(encoding="utf-8"))
     bases = dict(_exported(module))
     for node in module.body:
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
@@ -227,7 +223,7 @@ def _exported(package: ast.Module) -> list[tuple[str, Definition]]:
     found: list[tuple[str, Definition]] = []
     for node in package.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("taskd."):
-            path = generated.ROOT / (str(node.module).replace(".", "/") + ".py")
+            path = ROOT / (str(node.module).replace(".", "/") + ".py")
             if not path.is_file():  # a package
                 continue
             module, names = (
@@ -368,4 +364,4 @@ def _docstring(node: ast.Module | Definition) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.main(sys.argv[1:], __doc__, TARGET, render()))
+    print(render(), end="")

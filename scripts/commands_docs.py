@@ -1,21 +1,12 @@
-"""Writes docs/commands.md from the help of the commands; with --check, fails if the file is out of
-date.
-
-    python scripts/commands_docs.py [--check]
-"""
+"""Prints the site's page of commands, from their help."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 
 import click
-import generated
 
-TARGET = generated.ROOT / "docs" / "commands.md"
-sys.path.insert(0, str(generated.ROOT))  # this tree's taskd, installed or not
-
-from taskd.cli import main  # noqa: E402
+from taskd.cli import main
 
 HEAD = """# Commands
 
@@ -40,4 +31,4 @@ def _parts(command: click.Command, name: str, heading: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.main(sys.argv[1:], __doc__, TARGET, render()))
+    print(render(), end="")

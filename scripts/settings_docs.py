@@ -1,20 +1,10 @@
-"""Writes docs/settings.md from the tables in taskd/settings; with --check, fails if the file is out
-of date.
-
-    python scripts/settings_docs.py [--check]
-"""
+"""Prints the site's page of settings, from the tables in taskd/settings."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
-import generated
-
-TARGET = generated.ROOT / "docs" / "settings.md"
-sys.path.insert(0, str(generated.ROOT))  # this tree's taskd, installed or not
-
-from taskd import settings  # noqa: E402
+from taskd import settings
 
 HEAD = """# Settings
 
@@ -125,4 +115,4 @@ def _table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.main(sys.argv[1:], __doc__, TARGET, render()))
+    print(render(), end="")

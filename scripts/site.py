@@ -1,5 +1,6 @@
-"""A mkdocs hook: adds pages from outside docs/ to the site and adjusts their links; adds the two
-scripts that the pages would load from elsewhere, and refuses a page that loads anything from there.
+"""A mkdocs hook: adds pages from outside docs/ to the site and adjusts their links, and those that
+`make site` has made of docstrings, help and the table of settings; adds the two scripts that the
+pages would load from elsewhere, and refuses a page that loads anything from there.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FILES = (
     "examples/mindspore/train.py",
     "scripts/train_start.sh",
 )
+MADE = ROOT / ".venv" / "site" / "pages"
 # what `make site` has fetched, and its place in the site
 FETCHED = ROOT / ".venv" / "site" / "scripts"
 SCRIPTS = {
@@ -51,6 +53,8 @@ def on_files(files: Files, config: Any) -> Files:
         text = re.sub(r"\]\(docs/", "](", (ROOT / source).read_text())
         text = text.replace("](README.md", "](index.md")
         files.append(File.generated(config, page, content=text))
+    for made in sorted(MADE.glob("*.md")):
+        files.append(File.generated(config, made.name, content=made.read_text()))
     for source in FILES:
         files.append(File.generated(config, source, content=(ROOT / source).read_text()))
     for source, place in SCRIPTS.items():
@@ -61,6 +65,7 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Keep links out of docs/ inside the site: drop one `../` at the page's depth."""
     up = "../" * page.file.src_uri.count("/")
+    markdown = markdown.replace(f"]({up}../README.md", f"]({up}index.md")
     return markdown.replace(f"]({up}../", f"]({up}")
 
 

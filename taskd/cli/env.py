@@ -58,7 +58,7 @@ def command(
     parameters of a job, or check this environment.
 
     eval "$(taskd env --framework pytorch --strategy retry,recover-in-place)" sets it in a shell.
-    docs/settings.md has what --list prints. Exit status of --check: 1 if something is refused.
+    Exit status of --check: 1 if something is refused.
     """
     if all_parameters + check + (framework is not None or strategy is not None) != 1:
         raise click.UsageError("give one of: --list; --check; --framework and --strategy")

@@ -73,7 +73,7 @@ class Parameter(Generic[T, D]):
 
 @dataclass(frozen=True)
 class Section:
-    """A heading of docs/settings.md with its parameters."""
+    """A heading of `taskd env --list` with its parameters."""
 
     title: str
     about: str

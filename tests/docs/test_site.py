@@ -27,6 +27,10 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     where = tmp_path_factory.mktemp("site")
+    for page in ("api", "commands", "settings"):
+        command = [sys.executable, f"scripts/{page}_docs.py"]
+        with open(INSTALLED / "pages" / f"{page}.md", "w") as made:
+            subprocess.run(command, cwd=ROOT, stdout=made, check=True)
     command = [INSTALLED / "bin" / "mkdocs", "build", "--site-dir", where]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
