@@ -251,3 +251,17 @@ def test_without_the_label_a_lost_node_ends_the_job():
         manager.step(from_agent.AgentJoined(node, (node,), ("", 0), agent=f"a{node}"), 0.0)
     said = manager.step(e.AgentLost(1, "gone"), 1.0)
     assert to_agent.End(False, "node 1 is lost: gone") in said
+
+
+def test_the_node_of_a_rank_that_is_away_can_be_given_up():
+    """Found by the simulator (elastic-lead 31406309): the manager ended with a KeyError."""
+    job = Coordinator(Settings(nodes=2, ranks_per_node=2, pods=True))
+    for node in range(2):
+        ranks = (2 * node, 2 * node + 1)
+        agent = from_agent.AgentJoined(node, ranks, ("", 0), 0, agent=f"a{node}")
+        job.step(agent, 0.0)
+    job.job.go_away([3])
+    job.job.away[3].unusable = "faulty"
+    job.restarts.causes[3] = "exited with status 1"
+    job.pods.decide(1.0)
+    assert job.job.topology.lost == [1]

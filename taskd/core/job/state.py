@@ -166,6 +166,10 @@ class JobState:
         for rank in self.ranks.values():
             rank.joined, rank.finished, rank.ended = False, None, False
 
+    def rank(self, number: int) -> RankState:
+        """Of a rank of the job, also of one that is away."""
+        return self.away[number] if number in self.away else self.ranks[number]
+
     def go_away(self, ranks: Iterable[int]) -> None:
         """These ranks leave, until they come back."""
         for rank in ranks:

@@ -342,7 +342,7 @@ class Admission:
         job.election.arrive(event.agent, event.node, event.records)
         job.say(c.Admit(event.agent, event.node))
         for rank, left in zip(node.ranks, event.left, strict=True):
-            state = job.ranks[rank]
+            state = job.rank(rank)
             # another machine has other devices
             state.left, state.unusable, state.resetting = left, "", ""
         job.note(f"node {event.node} is taken over by standby {event.agent[:8]}")

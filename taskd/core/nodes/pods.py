@@ -85,7 +85,7 @@ class Pods(Part):
             return
         self._forget(f"all ranks are restarted: {why}")
         for number, node in self._job.topology.nodes.items():
-            unusable = [w for r in node.ranks if (w := self._job.ranks[r].unusable)]
+            unusable = [w for r in node.ranks if (w := self._job.rank(r).unusable)]
             if node.living and unusable:
                 self._nodes.give_up(number, unusable[0])
         if self._job.topology.lost:
@@ -187,7 +187,7 @@ class Pods(Part):
         job, topology = self._job, self._job.topology
         for rank, cause in sorted(self._causes.items()):
             node = topology.node_of(rank)
-            unusable = job.ranks[rank].unusable
+            unusable = job.rank(rank).unusable
             if unusable and node is not None and topology.nodes[node].living:
                 why = f"rank {rank} {cause}, and its device is {unusable}"
                 self._nodes.give_up(node, why)
