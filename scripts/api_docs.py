@@ -1,8 +1,7 @@
 """Prints the site's page of functions, from their docstrings.
 
 Reads signatures and docstrings from the source without importing it.
-A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and Example. TEXTS
-replaces docstrings that are written for contributors.
+A docstring has a text and the sections Args, Keys (of a dict), Returns, Raises and Example.
 """
 
 from __future__ import annotations
@@ -19,99 +18,6 @@ Definition = ast.FunctionDef | ast.ClassDef
 MADE_BY_TASKD = ("Job", "Attempt")  # users do not call their constructors
 SECTION = re.compile(r"^(Args|Keys|Returns|Raises|Example):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 ITEM = re.compile(r"(?P<name>[\w.*]+)(?: \((?P<type>[^)]*)\))?: (?P<text>.*)", re.DOTALL)
-
-TEXTS = {
-    "Job": """The training job as one of its ranks sees it; `taskd.protect` makes it.""",
-    "Job.protected": """Whether faults in this job are repaired. False without taskd's launcher,
-and if the job has something that taskd cannot protect, which the log names.""",
-    "Job.steps": """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
-1. A step whose attempt failed is handed out again, on every rank.
-
-Args:
-    total: The number of steps, counted from 0; at least 0.
-
-Returns:
-    An iterator of `Attempt`; entering one gives the step's number.
-
-Raises:
-    ValueError: `total` is not an int of at least 0.
-    RuntimeError: The loop's body did not use `with attempt`.
-
-Example:
-    import taskd
-    import torch
-
-    job = taskd.protect(model=torch.nn.Linear(1, 1))
-    for attempt in job.steps(3):
-        with attempt as step:
-            print(step)""",
-    "Job.batches": """Iterate over attempts at one pass over `loader`; step numbers continue from
-pass to pass. A batch is kept until every rank has committed its step, and handed out again if that
-is repeated. A replacement continues the loader at the same place, with the same random numbers.
-
-Args:
-    loader: A torch.utils.data.DataLoader, or any other iterable.
-
-Returns:
-    An iterator of `Attempt`; entering one gives (step, batch).
-
-Raises:
-    RuntimeError: The loop's body did not use `with attempt`.
-
-Example:
-    import taskd
-    import torch
-
-    job = taskd.protect(model=torch.nn.Linear(1, 1))
-    for epoch in range(2):
-        for attempt in job.batches(["a", "b", "c"]):
-            with attempt as (step, batch):
-                print(epoch, step, batch)""",
-    "Job.check": """Whether a result, such as the loss, is finite. Call it inside an attempt,
-before the update, on all ranks.
-
-If it is not, the attempt ends here and is repeated once, with this rank's training state taken from
-its replicas: memory or a compute unit may have failed silently. If the repeated result is not
-finite either, the machine is not the cause; that is logged, and `check` returns False on all ranks,
-so that all leave the bad batch out. Once no rank's result is finite, no step is repeated for that.
-While ranks are away (elastic training), and in an unprotected job, it only checks this rank's.
-
-Args:
-    result: A tensor or a number.
-
-Returns:
-    Whether every element is finite, on all ranks in a step that is repeated for that.
-
-Example:
-    import taskd
-    import torch
-
-    job = taskd.protect(model=torch.nn.Linear(1, 1))
-    for attempt in job.steps(3):
-        with attempt as step:
-            loss = torch.ones(()) / (step + 1)
-            assert job.check(loss)""",
-    "Job.long_operation": """A context manager inside which this rank does not count as hung. For
-operations that take much longer than a step and make no progress that taskd can see, such as
-saving a checkpoint. Compilation by torch.compile is recognized without it.
-
-Args:
-    name: What it is, for readers of the script.
-    seconds: The limit, above 0.
-
-Raises:
-    ValueError: `seconds` is not above 0.
-
-Example:
-    import taskd
-    import torch
-
-    job = taskd.protect(model=torch.nn.Linear(1, 1))
-    with job.long_operation("checkpoint", seconds=600):
-        pass""",
-    "UnsupportedState": """`taskd.worker.state.given.UnsupportedState`: an object given to
-`protect` cannot be restored. The text names it and the remedy.""",
-}
 
 
 @dataclass(frozen=True)
@@ -246,7 +152,7 @@ def _find(module: ast.Module, dotted: str) -> Definition:
 
 
 def _entry(node: Definition, name: str, heading: str) -> list[str]:
-    text = TEXTS[name].strip() if name in TEXTS else _docstring(node)
+    text = _docstring(node)
     sections = dict(SECTION.findall(text + "\n"))
     lead = re.sub(r"docs/(\w+)\.md", r"[\1](\1.md)", SECTION.sub("", text + "\n").strip())
     paragraphs = [p if p.startswith("- ") else _wrapped(_joined(p)) for p in lead.split("\n\n")]
@@ -309,16 +215,16 @@ def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def _is_compiled(base: ast.expr) -> bool:
-    """Whether it is a class of cython_api, of which a reader of the page knows nothing."""
-    return ast.unparse(base).startswith("attempt.")
+def _is_internal(base: ast.expr) -> bool:
+    """Whether it is a class of which a reader of the page knows nothing."""
+    return ast.unparse(base).startswith(("attempt.", "Loops"))
 
 
 def _signature(node: Definition, heading: str) -> str:
     if isinstance(node, ast.ClassDef):
         made = any(isinstance(n, ast.FunctionDef) and n.name == "__init__" for n in node.body)
         public = made and node.name not in MADE_BY_TASKD
-        bases = [ast.unparse(base) for base in node.bases if not _is_compiled(base)]
+        bases = [ast.unparse(base) for base in node.bases if not _is_internal(base)]
         inside = _parameters(node) if public else bases
         return f"class {node.name}" + (f"({', '.join(inside)})" if inside else "")
     result = ast.unparse(node.returns) if node.returns else ""

@@ -1,14 +1,9 @@
-"""The user's loop: `for attempt in job.steps(n): with attempt as step:`, or `job.call(function)`,
-protected or not.
-
-`training/loop.py` hands out the attempts of a protected rank, `training/calls.py` makes its calls.
-Without an agent, or after protection has ended, they are handed out here and nothing is recorded.
-"""
+"""The training job as its script sees it, protected or not: `for attempt in job.steps(n): with
+attempt as step:`, or `job.call(function)`. What it does is in `loops.py`."""
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, ParamSpec, TypeVar
@@ -16,51 +11,34 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 import torch.distributed as dist
 
-from taskd.cython_api import slot
-from taskd.messages import to_rank
-from taskd.worker.communication.patience import Patience
-from taskd.worker.repair.session import RepairSession
+from taskd.worker.loops import Loops
 from taskd.worker.training.attempt import Attempt
-from taskd.worker.training.calls import Calls, give
+from taskd.worker.training.calls import give
 from taskd.worker.training.draws import Passes
 from taskd.worker.training.epochs import numbered
 from taskd.worker.training.finite import is_finite
-from taskd.worker.training.loop import Loop
-from taskd.worker.training.unprotected import Unprotected
-
-log = logging.getLogger("taskd.worker")
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class Job:
-    """A training job as one of its ranks sees it; made by `taskd.protect`."""
-
-    def __init__(self, conversation: RepairSession | None) -> None:
-        self._patience = Patience() if conversation is None else conversation.patience
-        self._unprotected = Unprotected()
-        self.loop: Loop | None = None  # of a protected rank
-        self._calls: Calls | None = None
-        self._begun = False  # whether the script has begun a loop
-        if conversation is not None:
-            self.loop = Loop(conversation)
-            self._calls = Calls(self.loop)
-            self._patience.while_compiling()
+class Job(Loops):
+    """The training job as one of its ranks sees it; `taskd.protect` makes it."""
 
     @property
     def protected(self) -> bool:
-        """Whether a fault in this job will be repaired."""
+        """Whether faults in this job are repaired. False without taskd's launcher, and if the job
+        has something that taskd cannot protect, which the log names."""
         return self.loop is not None
 
     @property
     def step(self) -> int:
-        """The number of the next step. A loop over `job.call` begins here: `for step in
-        range(job.step, total)`; a replacement takes part in the repair as it reads this.
+        """The number of the next step, counted from 0 or from what `begin_at` was given.
 
-        In loops over `job.steps` and `job.batches` a replacement and a resumed job run the script's
-        passes from the first one on, and taskd skips those that are done: do not skip them by this
-        number.
+        A loop over `job.call` begins here: `for step in range(job.step, total)`; a replacement
+        takes part in the repair as it reads this. In loops over `job.steps` and `job.batches` a
+        replacement and a resumed job run the script's passes from the first one on, and taskd skips
+        those that are done: do not skip them by this number.
         """
         step = self._calls.place() if self._calls is not None else self._unprotected.step
         return step + (self._unprotected.first or 0)
@@ -105,16 +83,32 @@ class Job:
         if self.loop is not None:
             self.loop.start = step
 
-    @property
-    def position(self) -> int:
-        """The next step, for taskd's own threads."""
-        return self.loop.attempts.step if self.loop is not None else self._unprotected.step
-
-    # -- the loops ---------------------------------------------------------------------------------
+    # -- loops over attempts -----------------------------------------------------------------------
 
     def steps(self, total: int, start: int | None = None) -> Iterator[Attempt]:
-        """Yield attempts at the steps from `self.step` (0 at first) to `total` - 1. An attempt that
-        failed is handed out again. `start`: see `begin_at`."""
+        """Iterate over attempts at the steps from `Job.step` (0 at first) to `total` -
+        1. A step whose attempt failed is handed out again, on every rank.
+
+        Args:
+            total: The number of steps, counted from 0; at least 0.
+            start: The number of the first step, as `begin_at` gives it.
+
+        Returns:
+            An iterator of `Attempt`; entering one gives the step's number.
+
+        Raises:
+            ValueError: `total` is not an int of at least 0.
+            RuntimeError: The loop's body did not use `with attempt`.
+
+        Example:
+            import taskd
+            import torch
+
+            job = taskd.protect(model=torch.nn.Linear(1, 1))
+            for attempt in job.steps(3):
+                with attempt as step:
+                    print(step)
+        """
         if type(total) is not int or total < 0:
             raise ValueError(f"steps({total!r}): the number of steps must be an int of at least 0")
         if start is not None:
@@ -122,11 +116,30 @@ class Job:
         return self._run(None, total)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Attempt]:
-        """Yield attempts at one pass over `loader`; each gives (step, batch), with `step` counting
-        on over passes.
+        """Iterate over attempts at one pass over `loader`; step numbers continue from pass to pass.
 
-        The batch is kept until its step is committed everywhere and handed out again if the attempt
-        is repeated.
+        A batch is kept until every rank has committed its step, and handed out again if that is
+        repeated. A replacement continues the loader at the same place, with the same random
+        numbers.
+
+        Args:
+            loader: A torch.utils.data.DataLoader, or any other iterable.
+
+        Returns:
+            An iterator of `Attempt`; entering one gives (step, batch).
+
+        Raises:
+            RuntimeError: The loop's body did not use `with attempt`.
+
+        Example:
+            import taskd
+            import torch
+
+            job = taskd.protect(model=torch.nn.Linear(1, 1))
+            for epoch in range(2):
+                for attempt in job.batches(["a", "b", "c"]):
+                    with attempt as (step, batch):
+                        print(epoch, step, batch)
         """
         return self._run(loader, None)
 
@@ -164,34 +177,6 @@ class Job:
         over = numbered(items)
         return self.loop.epochs.over(over) if self.loop is not None else iter(over)
 
-    def _run(self, loader: Iterable[Any] | None, total: int | None) -> Iterator[Attempt]:
-        loop, self._begun = self.loop, True
-        if loop is not None and loop.cursor.calls:
-            raise RuntimeError(
-                "job.steps() and job.batches() cannot follow job.call(): a replacement could not"
-                " skip the calls"
-            )
-        if loop is None:
-            rest = iter(loader) if loader is not None else None
-            yield from self._unprotected.attempts(rest, total)
-            return
-        over = yield from loop.run(loader, total)
-        if loop.attempts.alone:
-            self.leave_alone(loop.attempts.alone)
-        if not over:
-            yield from self._unprotected.attempts(loop.rest(), total)
-
-    def leave_alone(self, reason: str) -> None:
-        """End protection; training continues."""
-        level = logging.INFO if reason == to_rank.ENDED else logging.WARNING
-        log.log(level, "training continues without protection: %s", reason)
-        slot.leave_on(0)
-        slot.started(slot.ALL_DONE)  # no other rank waits for this one
-        if self.loop is not None:
-            self.loop.draws.let_go()
-            self._unprotected.announced = self.loop.session.entries.announced
-        self._unprotected.step, self.loop, self._calls = self.position, None, None
-
     # -- loops that call a function ----------------------------------------------------------------
 
     def call(
@@ -201,8 +186,7 @@ class Job:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """Run `function(*args, **kwargs)` as the next step. After a fault it is repaired and run
-        again before this returns.
+        """Run `function(*args, **kwargs)` as the next step, and again after a fault is repaired.
 
         When all ranks go back a step, the call before is run again first, with its own arguments.
         What the script does between two calls runs once; it may change schedulers and draw random
@@ -284,7 +268,7 @@ class Job:
         """Iterate over batches that attempts draw with `next()`. A repeated step gets the same
         ones; a replacement goes on where its predecessor was.
 
-        Call it before the loop, once for each source.
+        Call it before the loop, once for each source, as in the example of `call`.
 
         Args:
             source: A loader, or an iterator that gives the same items in each run of the script; or
@@ -303,19 +287,16 @@ class Job:
         return self.loop.draws.add(source, self.loop.session.state.leave)
 
     def finish(self) -> None:
-        """Wait until every rank has committed its last `job.call`, and repeat it if one fails
-        there. Without it a rank that fails after others have left the loop ends the job."""
+        """Wait until every rank has committed its last `job.call`, and repeat it if one fails.
+
+        Call it behind the loop, on all ranks: see the example of `call`. Without it a rank that
+        fails after others have left the loop ends the job. Other loops do not need it.
+
+        Raises:
+            RuntimeError: A step must be repeated that this process cannot repeat; it is replaced.
+        """
         if self._calls is not None and not self._calls.finish():
             self._alone()
-
-    def _alone(self) -> None:
-        """Run the earlier calls that must be repeated, after protection has ended inside a call."""
-        assert self.loop is not None and self._calls is not None
-        repeated = self._calls.repeated()
-        self.leave_alone(self.loop.attempts.alone)
-        for call in repeated:
-            call()
-            self._unprotected.step += 1
 
     def shares(self, step: int) -> Iterator[int]:
         """Iterate over the ranks whose samples of `step` this process computes: its own and, where
@@ -359,15 +340,26 @@ class Job:
         else:
             yield dist.get_rank() if dist.is_initialized() else 0
 
-    # -- what the script may call ------------------------------------------------------------------
-
     def long_operation(self, name: str, seconds: float = 1800.0) -> AbstractContextManager[None]:
-        """Inside `with job.long_operation("checkpoint"):` this rank does not count as hung for up
-        to `seconds`.
+        """A context manager inside which this rank does not count as hung.
 
-        For an occasional operation that takes much longer than a step and makes no progress that
-        taskd can see. torch.compile is recognized without it. `name` is for the reader. Raises
-        ValueError for `seconds` that are not above 0.
+        For operations that take much longer than a step and make no progress that taskd can see,
+        such as saving a checkpoint. Compilation by torch.compile is recognized without it.
+
+        Args:
+            name: What it is, for readers of the script.
+            seconds: The limit, above 0.
+
+        Raises:
+            ValueError: `seconds` is not above 0.
+
+        Example:
+            import taskd
+            import torch
+
+            job = taskd.protect(model=torch.nn.Linear(1, 1))
+            with job.long_operation("checkpoint", seconds=600):
+                pass
         """
         if not seconds > 0:
             raise ValueError(
@@ -376,25 +368,32 @@ class Job:
         return self._patience.extended(seconds if self.protected else 0.0, name)
 
     def check(self, result: torch.Tensor | float) -> bool:
-        """Return whether `result`, a loss, is finite. All ranks call it before the update.
+        """Whether a result, such as the loss, is finite. Call it inside an attempt, before the
+        update, on all ranks.
 
-        If it is not, the attempt is repeated once with this rank's state restored from its
-        replicas: memory or a computing unit may have failed silently. If the result is still not
-        finite, all ranks get False, so that all leave the update out. Once no rank's is finite, no
-        step is repeated. While ranks are away, or unprotected, only this rank's result is checked.
+        If it is not, the attempt ends here and is repeated once, with this rank's training state
+        taken from its replicas: memory or a compute unit may have failed silently. If the repeated
+        result is not finite either, the machine is not the cause; that is logged, and `check`
+        returns False on all ranks, so that all leave the bad batch out. Once no rank's result is
+        finite, no step is repeated for that. While ranks are away (elastic training), and in an
+        unprotected job, it only checks this rank's.
+
+        Args:
+            result: A tensor or a number.
+
+        Returns:
+            Whether every element is finite, on all ranks in a step that is repeated for that.
+
+        Example:
+            import taskd
+            import torch
+
+            job = taskd.protect(model=torch.nn.Linear(1, 1))
+            for attempt in job.steps(3):
+                with attempt as step:
+                    assert job.check(torch.ones(()) / (step + 1))
         """
         loop = self.loop
         if loop is None or not loop.attempts.open:
             return is_finite(result)
         return loop.finite.check(result, loop.attempts.step)
-
-    # -- queries by other modules ------------------------------------------------------------------
-
-    @property
-    def abandoned(self) -> bool:
-        """Whether the script has left an attempt by an exception or sys.exit()."""
-        return self.loop is not None and self.loop.attempts.abandoned
-
-    def collectives(self) -> int:
-        """The number of collectives begun in this attempt; 0 between attempts."""
-        return self.loop.attempts.collectives() if self.loop is not None else 0

@@ -17,7 +17,8 @@ from taskd.worker.state.wrappers import held, unwrap
 
 
 class UnsupportedState(RuntimeError):
-    """An object given to protect() cannot be carried over; the text names it and the remedy."""
+    """An object given to `taskd.protect` cannot be restored; the text names it and the remedy. It
+    is in `taskd.worker.state.given`."""
 
 
 class WouldDiverge(RuntimeError):
