@@ -23,9 +23,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-from benchmarks.arguments import Arguments  # noqa: E402
-from benchmarks.figures import Figures, publish, summary  # noqa: E402
-from scripts import chromium  # noqa: E402
+from benchmarks.arguments import Arguments
+from benchmarks.figures import Figures, publish, summary
+from scripts import chromium
 
 PER_NODE = 8
 FULL = 60 << 20  # bytes of incidents that tell every rank

@@ -19,7 +19,8 @@ _agent: tuple[str, Any] | None = None  # framework, the launcher's agent
 _operators: dict[str, Callable[..., Any]] = {}
 
 
-def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:  # noqa: B006 (the documented signature; never changed)
+# the documented signature; the dict is never changed
+def init_taskd_agent(config: dict[str, Any] = {}, cls: Any = None) -> bool:
     """Keep the launcher's agent for `start_taskd_agent`.
 
     Args:

@@ -50,7 +50,7 @@ class Device(ABC):
         Users' patterns come first."""
         return name_fault(error, registered(), self.table)
 
-    def abort(self) -> None:  # noqa: B027  (correct if nothing is queued)
+    def abort(self) -> None:  # correct if nothing is queued
         """Free the training thread from any wait on the device. Called from another thread; raises
         nothing."""
 
@@ -73,10 +73,10 @@ class Device(ABC):
         rebuilt."""
         return False
 
-    def restart(self) -> None:  # noqa: B027
+    def restart(self) -> None:
         """Accept work again after `clean`. Raises DeviceLost."""
 
-    def will_overwrite(self, tensors: Iterable[torch.Tensor]) -> None:  # noqa: B027
+    def will_overwrite(self, tensors: Iterable[torch.Tensor]) -> None:
         """Lift the guard on damaged memory: every byte of `tensors` is about to be written after
         `clean` returned "state"."""
 
@@ -108,7 +108,7 @@ class Device(ABC):
         from a thread where `runs_late`. Returns why it cannot, "" if it can."""
         return f"{self.device.type} registers no memory of the host"
 
-    def unregister(self, memory: torch.Tensor) -> None:  # noqa: B027
+    def unregister(self, memory: torch.Tensor) -> None:
         """End what `register` began. `memory` is still mapped."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-import hosts  # noqa: E402
+import hosts
 
 # the others take seconds of both cores, each
 SHORT = (

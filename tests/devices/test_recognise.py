@@ -261,7 +261,7 @@ def wrap(error, ways):
                     # as ExceptionGroup, which Python 3.10 has not
                     group.exceptions = (OSError("disk"), caught)
                     raise group from OSError("unrelated")
-                raise RuntimeError("while handling")  # noqa: B904
+                raise RuntimeError("while handling")
         except BaseException as wrapped:
             error = wrapped
             if way == "group":
@@ -299,7 +299,7 @@ def test_the_root_is_what_counts():
         try:
             raise RuntimeError("UCE ERROR, \n" + PTA)
         except RuntimeError:
-            raise RuntimeError(PAIR + "Connection closed by peer")  # noqa: B904
+            raise RuntimeError(PAIR + "Connection closed by peer")
     except RuntimeError as error:
         assert NPU.recognise(error).name == "UCE"
 

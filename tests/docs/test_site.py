@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-import chromium  # noqa: E402
+import chromium
 
 INSTALLED = ROOT / ".venv" / "site"
 LIMIT = 30.0  # seconds until a script of the page has done its work

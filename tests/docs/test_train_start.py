@@ -18,7 +18,7 @@ import torch.distributed.run
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
 SCRIPT = ROOT / "scripts" / "train_start.sh"
 EXAMPLES = ROOT / "examples"

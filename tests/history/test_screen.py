@@ -43,7 +43,7 @@ def rank(number, state="well", why=""):
     )
 
 
-def lines(model, view=View(), width=80, height=24):  # noqa: B008 (immutable)
+def lines(model, view=View(), width=80, height=24):  # immutable
     found, after = screen(model, view, width, height)
     assert len(found) <= height
     return [text.plain for text in found], after

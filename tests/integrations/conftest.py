@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "recovery")]
-import training  # noqa: E402
+import training
 
 
 @pytest.fixture(scope="session")

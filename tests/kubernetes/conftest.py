@@ -6,7 +6,7 @@ import pytest
 
 from taskd.kubernetes import access
 from tests.kubernetes.api_stand_in import Cluster, kubeconfig
-from tests.manager.conftest import start  # noqa: F401
+from tests.manager.conftest import start
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_parts_are_laid_end_to_end(parts):
     kinds = [bytes, bytearray, memoryview]
     mixed = [kinds[i % 3](part) for i, part in enumerate(parts)]
     whole, seen = b"".join(parts), []
-    look = lambda: seen.append(slot(buffer)[0]) is None  # noqa: E731
+    look = lambda: seen.append(slot(buffer)[0]) is None
     found = attempt.publish(at, at + HEADER, ROOM, 7, 3, mixed, look)
     assert found == checksum(at + HEADER, len(whole))
     assert slot(buffer) == (8, len(whole), found, 3) and seen == [0]

@@ -46,7 +46,7 @@ class Job:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("TASKD_", "MINDX"))}
         more = ["--recover-strategy", strategy] if strategy else []
         arguments = [*LAYOUTS[layout], steps, self.out, *fault]
-        self._log = open(folder / "log", "wb")  # noqa: SIM115
+        self._log = open(folder / "log", "wb")
         run = [
             *("run", "--port", str(self.port), *more),
             *("--log-path", str(folder / "taskd_log"), f"--nproc_per_node={RANKS}"),

@@ -111,7 +111,7 @@ def test_what_only_its_library_calls_is_refused(name):
     with pytest.raises(NotImplementedError, match=f"{name}: mindio_ttp's own library calls this"):
         getattr(ttp_decorator, name)()
     with pytest.raises(AttributeError, match="'another'"):
-        ttp_decorator.another  # noqa: B018
+        ttp_decorator.another
 
 
 @pytest.mark.parametrize("name", ENUMS)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "benchmarks"))
-from ports import free_port  # noqa: E402
+from ports import free_port
 
-from taskd.adaptor.mindio import alias  # noqa: E402
+from taskd.adaptor.mindio import alias
 
 LIMIT = 100.0  # seconds
 MANAGER = """
@@ -65,7 +65,7 @@ class Launch:
             if manager
             else None
         )
-        self._out = open(folder / "launcher.out", "wb")  # noqa: SIM115
+        self._out = open(folder / "launcher.out", "wb")
         self.process = subprocess.Popen(
             command, cwd=folder, env=environment, stdout=self._out, stderr=subprocess.STDOUT
         )

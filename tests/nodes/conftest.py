@@ -15,9 +15,9 @@ sys.path[:0] = [
     str(ROOT / "tests" / "integrations"),
     str(Path(__file__).parent),
 ]
-import cluster  # noqa: E402
-import hosts as lab  # noqa: E402
-import training  # noqa: E402
+import cluster
+import hosts as lab
+import training
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def test_a_limit_that_leaves_no_room_and_is_raised(tmp_path, reference):
         job, 2, "refused.py", "20", faults="1:14:tail:kill,0:3:begin:nap1", TEST_MEMORY=str(root)
     ) as running:
         # of rank 0, whose log is read below: the other one may be first
-        short = lambda: "no room for stripes" in running.result().log("worker-0*")  # noqa: E731
+        short = lambda: "no room for stripes" in running.result().log("worker-0*")
         running.until("there was no room", short)
         memory(root, 1000 * MIB, 100 * MIB)
         result = running.end()

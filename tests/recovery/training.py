@@ -106,7 +106,7 @@ class Running:
     ) -> None:
         """`fork`: what warm.py may fork instead of starting `command`, with its arguments."""
         self.directory, self.env, self._world = directory, env, world
-        self._output = open(directory / "output", "w+")  # noqa: SIM115
+        self._output = open(directory / "output", "w+")
         self._process: subprocess.Popen[bytes] | warm.Process
         if fork and warm.suits(env):
             arguments = command[command.index(FORKED[fork]) + 1 :]

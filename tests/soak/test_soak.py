@@ -12,7 +12,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
-import hosts  # noqa: E402
+import hosts
 
 
 def equal(tmp_path: Path, script: str, seconds: int, *more: str) -> None:

@@ -53,7 +53,7 @@ class Net(nn.Module):
 def counting():
     count, late = 0, None
 
-    def hook(module, inputs, output, default=[0]):  # noqa: B006
+    def hook(module, inputs, output, default=[0]):
         nonlocal count, late
         count += 1
         default[0] += 1
@@ -187,7 +187,7 @@ def test_what_is_left_alone():
 def test_a_space_of_a_function_has_what_it_keeps():
     count, never = 0, 1
 
-    def function(default=[1]):  # noqa: B006
+    def function(default=[1]):
         nonlocal count
         global calls
         calls = count = never

@@ -61,7 +61,7 @@ def test_local_variables_and_what_they_hold(caplog):
         mean, hidden, pair, kept, count = 0.0, torch.zeros(2), (0, torch.zeros(1)), {"n": [0]}, 0
         history, table, seen, found = deque([1]), numpy.zeros(2), {0}, defaultdict(list)
         inner, alias, own = kept["n"], hidden, history
-        read = lambda: count  # noqa: E731
+        read = lambda: count
         for attempt in steps:
             with attempt:
                 mean = mean + 1
@@ -135,7 +135,7 @@ class Thing:
         (lambda: iter(DataLoader(torch.zeros(8), 2)), "a _SingleProcessDataLoaderIter: the script"),
         (lambda: itertools.count(), "a count: the script draws from it"),
         (lambda: (n for n in range(9)), "a generator: the script draws from it"),
-        (lambda: open(__file__), "a TextIOWrapper: the script draws from it"),  # noqa: SIM115
+        (lambda: open(__file__), "a TextIOWrapper: the script draws from it"),
     ],
 )
 def test_what_is_drawn_from_is_named(caplog, made, named):
@@ -346,7 +346,7 @@ def test_what_the_function_of_a_call_reads_and_is_assigned_between_calls_is_name
     def closure():
         for n in range(2):
             batch, scale = n + 1, 2
-            call(lambda x: x * batch, scale)  # noqa: B023
+            call(lambda x: x * batch, scale)
 
     def attribute():
         for n in range(2):
@@ -435,8 +435,8 @@ def test_names_of_a_later_pass_are_those_of_the_first():
                 with attempt:
                     total += 1
                     if total > 100:
-                        rare = rare + 1  # noqa: F821
-            rare = 0  # noqa: F841
+                        rare = rare + 1
+            rare = 0
         return {place.name for place in variables.places}
 
     assert passes() == {"total", "rare"}
@@ -451,8 +451,8 @@ def test_a_variable_without_a_value_before_the_first_step(made, capsys):
             with attempt:
                 step = next(numbers)
                 if step > 0:
-                    print(previous)  # noqa: F821
-                previous = made if step == 0 else None  # noqa: F841
+                    print(previous)
+                previous = made if step == 0 else None
 
     first = LoopVariables([], refuses=False)
     loop(Steps(first), itertools.count())
@@ -479,7 +479,7 @@ def test_one_that_says_too_little_of_itself_is_left_alone(caplog, made):
             with attempt:
                 for _ in parts:
                     loss = made
-                total = loss  # noqa: F841
+                total = loss
             assert "loss" not in variables.state_dict()
 
     variables = LoopVariables([], refuses=True)
@@ -501,7 +501,7 @@ def test_what_had_no_value_at_first_is_the_same_in_later_passes(caplog):
                     window.append(number)
                     for part in parts:
                         out = part
-                    total = out  # noqa: F841
+                    total = out
                 recorded.append({*variables.state_dict()})
         return recorded
 
@@ -526,7 +526,7 @@ def test_a_value_that_holds_itself_is_left_alone():
         for attempt in steps:
             with attempt:
                 if next(numbers) > 0:
-                    print(len(node))  # noqa: F821
+                    print(len(node))
                 node = [1]
                 node.append(node)
             assert "node" not in variables.state_dict()

@@ -58,7 +58,7 @@ class Topology:
         epoch: int,
         agent: str = "",
         records: tuple[str, int] = ("", 0),
-        faults: FaultCount = FaultCount(),  # noqa: B008 (immutable)
+        faults: FaultCount = FaultCount(),  # immutable
     ) -> str | None:
         """Add or renew a node; on refusal return why, and change nothing."""
         if (

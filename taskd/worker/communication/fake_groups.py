@@ -17,7 +17,7 @@ FAKE = "fake"
 def fake(backend: str | None) -> str:
     """What to ask torch for in place of `backend`, for the same devices and no others: a stand-in
     that served the CPU besides would go on to serve it once NCCL serves the GPU."""
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401  (registers it)
+    from torch.testing._internal.distributed import fake_pg  # registers it
 
     asked = c10d.Backend(backend if backend is not None else "undefined")
     return ",".join(f"{d}:{FAKE}" for d in c10d.BackendConfig(asked).get_device_backend_map())

@@ -22,7 +22,7 @@ ema = ModelEmaV3(net, decay=0.9)
 mixup = Mixup(mixup_alpha=0.4, num_classes=4)
 meter = AverageMeter()
 t.apart()
-import numpy as np  # noqa: E402  (Mixup draws from it)
+import numpy as np  # Mixup draws from it
 
 np.random.seed(t.rank)
 job = taskd.protect(model=model, optimizer=optimizer, scheduler=scheduler)

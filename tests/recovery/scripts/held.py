@@ -124,7 +124,7 @@ class Warm(torch.optim.SGD):
 def counting():
     calls, total = 0, torch.zeros(1)
 
-    def hook(module, inputs, output, every=[0]):  # noqa: B006
+    def hook(module, inputs, output, every=[0]):
         nonlocal calls, total
         calls += 1
         every[0] += 2

@@ -45,7 +45,7 @@ dist.monitored_barrier(dist.new_group(backend="gloo"))
 # rank 0's is another in each process
 name = [f"{time.time()}{'-' * (os.getpid() % 7)}"] if rank == 0 else [None]
 dist.broadcast_object_list(name, 0)
-print(name[0], file=open(out / f"name-{rank}", "a"))  # noqa: SIM115
+print(name[0], file=open(out / f"name-{rank}", "a"))
 parts = [None] * 4
 dist.all_gather_object(parts, {"samples": 90 + rank})
 mine = [None]

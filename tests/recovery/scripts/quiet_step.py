@@ -58,7 +58,7 @@ for attempt in job.batches(loader):
         loss.backward()
         optimizer.step()
         scheduler.step()
-    number += 1  # noqa: SIM113
+    number += 1
     if number == FIRST:
         sys.setprofile(count)
     if number == LAST:

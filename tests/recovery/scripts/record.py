@@ -11,7 +11,7 @@ class Record:
     """One file per rank, appended to by each process that holds the rank."""
 
     def __init__(self, out: Path, rank: int) -> None:
-        self._file = open(out / f"rank-{rank}", "a")  # noqa: SIM115
+        self._file = open(out / f"rank-{rank}", "a")
 
     def __enter__(self) -> "Record":
         return self

@@ -56,7 +56,7 @@ if rank == 0 and not done:
             sys.exit("the results are there already")
         results.mkdir()
     elif kind == "lock":
-        file = open(out / "lock", "w")  # noqa: SIM115
+        file = open(out / "lock", "w")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         clean = {k: v for k, v in os.environ.items() if k != "TASKD_SHARED_DIR"}
         holder = subprocess.Popen(

@@ -1,4 +1,3 @@
-# ruff: noqa: E402
 """Writes down what each process of a rank finds at its start. Rank 1 is replaced by the zygote, and
 again after the zygote is gone.
 

@@ -26,7 +26,7 @@ from taskd.adaptor.mindio.controller_ttp.ttp_utils import (
 )
 from taskd.adaptor.mindio.enums import Action, ReportState
 from taskd.adaptor.mindio.framework_ttp import functions
-from taskd.adaptor.mindio.framework_ttp.functions import *  # noqa: F403
+from taskd.adaptor.mindio.framework_ttp.functions import *
 from taskd.adaptor.mindio.processor import Processor
 from taskd.adaptor.mindio.utils.uce_utils import (
     get_l2_hbm_error_time,

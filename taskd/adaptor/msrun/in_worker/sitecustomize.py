@@ -14,7 +14,7 @@ if _rest:
 
 _ours = sys.modules.pop("sitecustomize", None)
 try:
-    import sitecustomize  # noqa: F401
+    import sitecustomize
 except ModuleNotFoundError:
     if _ours is not None:
         sys.modules["sitecustomize"] = _ours
