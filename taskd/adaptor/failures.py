@@ -44,7 +44,7 @@ class Failures:
 
     def keep_error_file(self, context: Any) -> None:
         """Put the traceback that torch's @record has written for the first failed rank where the
-        launcher was told to leave its own (TORCHELASTIC_ERROR_FILE), as torch does."""
+        launcher is to leave its own (TORCHELASTIC_ERROR_FILE), as torch does."""
         failures = self.dead(context).values() if isinstance(context, SubprocessContext) else ()
         first = min(failures, key=lambda failure: failure.timestamp, default=None)
         if first is not None and os.path.exists(first.error_file):

@@ -1,7 +1,7 @@
 """What started this launcher, as far as a scheduler's signals and the exit status pass through it.
 
 A container's first process gets the scheduler's SIGTERM alone, and the kernel drops one that it has
-no handler for: under a shell that runs a script the launcher is told nothing and is killed with the
+no handler for: under a shell that runs a script the launcher gets no signal and is killed with the
 container. And in a script's `taskd run … | tee log` the scheduler is given tee's exit status.
 """
 

@@ -322,7 +322,7 @@ class TaskdElasticAgent(LocalElasticAgent):
         super()._shutdown(*arguments, **more)
 
     def _hurry(self) -> None:
-        """Kill the ranks, which have been told to end. In a signal handler: takes no lock."""
+        """Kill the ranks, which have been asked to end. In a signal handler: takes no lock."""
         for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
             if handler.proc.returncode is None:
                 signal_group(handler.proc, signal.SIGKILL)

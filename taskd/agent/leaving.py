@@ -26,8 +26,8 @@ class Leaving:
 
     @property
     def possible(self) -> bool:
-        """Whether there is a state to save. If the manager is gone just now, the next one is told.
-        From any thread."""
+        """Whether there is a state to save. If the manager is gone just now, the next one gets the
+        report. From any thread."""
         member = self._member
         epoch = member.epoch
         protected = epoch is not None and epoch.protected and not member.preparing

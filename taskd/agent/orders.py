@@ -155,7 +155,7 @@ class Orders:
         member, epoch = self._member, self._member.epoch
         member.profile = order.ranges
         for rank in epoch.ranks.values() if epoch is not None else ():
-            self._monitor.ask(rank, order)  # others are told when they connect
+            self._monitor.ask(rank, order)  # others get it when they connect
 
     def _permitted(self, order: to_agent.Permit) -> None:
         if self._member.records is not None:
@@ -295,7 +295,7 @@ class Orders:
         if rank.over is not None:
             self._deaths.report_end(rank)  # the manager knows it, or should
             return
-        if rank.gone:  # it will be told
+        if rank.gone:  # its death will be reported
             return
         # it has said that this takes long, where a report of its device may call it a hang
         asked = epoch.page.read(rank.local).until_ns / 1e9 - time.monotonic()

@@ -70,7 +70,7 @@ def init_taskd_worker(
 
 def start_taskd_worker() -> bool:
     """Follow the file profilingSwitch in a script that is not protected, and write down what it
-    says. The ranks of a protected script are told by their agent what to write down.
+    says. The ranks of a protected script learn from their agent what to write down.
 
     Returns:
         Whether there is a worker.

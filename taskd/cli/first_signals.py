@@ -1,7 +1,7 @@
 """Signals to `taskd run` until torch's launcher handles them: they end it at once, as there is
 nothing to clean up yet. Used before anything that takes time is imported.
 
-The kernel drops a signal that PID 1 has no handler for, and a container's first process may be told
+The kernel drops a signal that PID 1 has no handler for, and a container's first process may learn
 only once that it has to end. Python runs a handler between two instructions, which a rendezvous may
 take minutes to reach, so that a thread ends the process.
 """

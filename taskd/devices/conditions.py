@@ -1,4 +1,4 @@
-"""What the driver and the settings of a GPU or an NPU allow: said at the start of a job, and by
+"""What the driver and the settings of a GPU or an NPU allow: logged at the start of a job, and by
 `taskd doctor` before one. Nothing here starts a device but `report`."""
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ class Job:
         incident, self.open = self.open, None
         if incident is None or incident.number != record.count("incident"):
             incident = Incident(0, 0.0, self._usual(), self.hosts)
-        elif (earlier := incident.began - began(record)) > 0:  # the ranks have told more since
+        elif (earlier := incident.began - began(record)) > 0:  # the ranks have reported more since
             self.spent.late(earlier, TRAINING)
         incident.tell(record, self.read_round)
         incident.lost, self._gone = self._gone, set()

@@ -24,8 +24,8 @@ def digest(function: Callable[..., Any]) -> str:
 def changed(
     library: str, version: str, known: Mapping[str, str], functions: Mapping[str, Any]
 ) -> str:
-    """Why a release that was not tried is not protected, or "", which is said. `known`: the digests
-    of those that taskd says again, by name; `functions`: those of the release."""
+    """Why a release that was not tried is not protected, or "", which is logged. `known`: the
+    digests of those that taskd says again, by name; `functions`: those of the release."""
     others = [name for name, was in known.items() if digest(functions[name]) != was]
     if others:
         return (

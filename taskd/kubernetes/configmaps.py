@@ -62,7 +62,7 @@ class ConfigMaps(watching.Watching):
         new = {node: data for node, data in found.items() if self._given.get(node) != data}
         self._given |= new
         for node in sorted(absent - self._missed):
-            kept = "what it said stays in force" if node in self._given else "nothing is known"
+            kept = "its last content stays in force" if node in self._given else "nothing is known"
             log.warning("there is no ConfigMap %s%s with %s; %s", PREFIX, node, LABEL, kept)
         self._missed = set(absent)
         return new

@@ -37,7 +37,7 @@ def heartbeat(nodes: int) -> float:
 
 def silent(nodes: int) -> float:
     """Seconds without any message after which an agent counts as gone though its connection
-    stands: three heartbeats are missing."""
+    is open: three heartbeats are missing."""
     return 3 * heartbeat(nodes) + 1.0
 
 

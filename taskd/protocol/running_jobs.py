@@ -43,7 +43,7 @@ class Job:
 
 def leave(job_id: str, host: str, port: int) -> int:
     """Leave the record of this process's job; returns a descriptor that keeps it as long as it is
-    open, in this process alone. -1 where no record can be kept: then commands have to be told the
+    open, in this process alone. -1 where no record can be kept: then commands have to be given the
     port."""
     found()  # removes those of launchers that are gone
     job = Job(job_id, host, port, os.getpid(), _folder(), _network())

@@ -82,7 +82,7 @@ def reserve(fd: int, directory: Path, size: int) -> None:
 
 
 class Claims:
-    """What processes of the node are about to take, so that two are not told of the same memory: a
+    """What processes of the node are about to take, so that no two count on the same memory: a
     file in the node's shared directory, with lines of a process and its bytes."""
 
     def __init__(self, directory: Path) -> None:

@@ -138,5 +138,6 @@ def undecided(environ: Mapping[str, str]) -> bool:
 
 
 def ladder_of_run(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The strategies of a job started by `taskd run`, which repairs unless it is told not to."""
+    """The strategies of a job started by `taskd run`, which repairs unless its settings exclude
+    that."""
     return ladder.DEFAULT if undecided(environ) else ladder_from(environ)

@@ -143,7 +143,7 @@ def hang_limit(environ: Mapping[str, str]) -> float | None:
 
 
 def standstill(environ: Mapping[str, str]) -> float | None:
-    """Seconds without progress of any rank after which the job stands still; None: off."""
+    """Seconds without progress of any rank after which the job counts as stuck; None: off."""
     return limits.TASKD_STANDSTILL.read(environ)
 
 

@@ -149,7 +149,7 @@ class Job(Loops):
 
         With `range` instead, they run what the script does between two passes again, for each one
         that is over, without its steps: `print(loss)` raises there, and `torch.save` writes other
-        weights over an earlier epoch's file. What stands before the loop runs in every process.
+        weights over an earlier epoch's file. What comes before the loop runs in every process.
 
         Args:
             items: The number of epochs, or what is iterated over, the same in every process:

@@ -125,7 +125,7 @@ def test_a_caller_that_says_nothing_holds_nobody_up(agent, process, monkeypatch,
     monkeypatch.setattr(rank_connections, "SILENT", 0.0)
     agent.connections.expire()
     assert not agent.connections.callers and silent.recv(1) == b""
-    assert "has not said which rank it is" in caplog.text
+    assert "has not named its rank" in caplog.text
     more = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(70)]
     for caller in more:
         caller.connect("\0" + agent.connections.name)

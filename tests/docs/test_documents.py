@@ -172,3 +172,18 @@ def test_api_names_what_scripts_are_told_to_call(made):
     called = {n for d in DOCUMENTS for n in re.findall(r"\bjob\.([a-z_]+)\b", d.read_text())}
     assert {"steps", "shares"} <= called
     assert not [name for name in called if f"### Job.{name}\n" not in made["api"]]
+
+
+# each stood for several terms: reported, logged, sent, shown; membership; entry
+VAGUE = re.compile(r"(?<![`\w.-])(told|said|standing|doors?)(?![`\w.-])")
+
+
+def test_docstrings_and_messages_use_terms():
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {word}"
+        for path in (ROOT / "taskd").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for word in VAGUE.findall(node.value)
+    ]
+    assert not found, found

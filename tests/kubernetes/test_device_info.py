@@ -121,7 +121,7 @@ def test_a_configmap_that_is_absent_comes_and_goes(cluster, manage, caplog):
     cluster.config_map(NAME, configmap(separated="Ascend910-4"))
     manager.wait(lambda: ranks[0].unusable)
     cluster.delete("", "configmaps", NAME)
-    manager.wait(lambda: "what it said stays in force" in caplog.text)
+    manager.wait(lambda: "its last content stays in force" in caplog.text)
     assert ranks[0].unusable
 
 

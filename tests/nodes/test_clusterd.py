@@ -65,7 +65,7 @@ def test_a_pod_is_replaced_then_the_node_of_the_manager_dies(hosts, tmp_path, re
         incident = job.repaired()
         assert incident["ranks"] == [0, 1], incident
         job.until(
-            "the next manager had told ClusterD and been answered",
+            "the next manager had reported to ClusterD and been answered",
             lambda: len(told("ReportRecoverStatus")) == 2,
         )
         job.until("ClusterD had begun anew", begun)

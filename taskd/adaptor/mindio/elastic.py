@@ -1,8 +1,8 @@
 """Elastic training with a framework that copies its own state: ranks leave, and come back.
 
-The framework does it all in four handlers: told which ranks are left, it forms its groups anew and
-spreads the micro-batches over them; told that they are back, it takes the full groups, gives the
-newcomers their state and rolls its loop back. It is told only once that ranks leave, until all are
+The framework does it all in four handlers: given the ranks that are left, it forms its groups anew
+and spreads the micro-batches over them; once they are back, it takes the full groups, gives the
+newcomers their state and rolls its loop back. It hears only once that ranks leave, until all are
 back: MindSpeed-LLM takes the micro-batches that it finds for those of the full job.
 """
 

@@ -33,7 +33,7 @@ _OUTCOMES = {
 CODE = 15  # characters of an error code, documented
 # of the device's fault, in torch_npu's texts
 _DEVICE = re.compile(rf"device error type[\s:=]*(?:0x)?([0-9a-fA-F]{{1,{CODE}}})\b")
-TEXT = 1000  # of an exception that is told to all ranks
+TEXT = 1000  # of an exception that is sent to all ranks
 
 _registered: dict[str, tuple[ReportState, Handle]] = {}
 

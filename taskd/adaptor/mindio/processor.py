@@ -55,7 +55,7 @@ class Processor(Rank):
         belonging.dies_with_launcher()
         super().__init__(rank, world_size)
         self._released = -1
-        self._elastic = settings.elastic(os.environ)  # until it is said why that is not possible
+        self._elastic = settings.elastic(os.environ)  # until the log has why that is not possible
         self._pausing = Pausing(self)
 
     # -- beginning and end -------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Rank:
         self.data_parallel: tuple[int, ...] = ()  # this rank's group, ascending
         self.zit = False  # the framework can train elastically, by its own account
         self.settled = 0  # updates after which the loop had done all else: see tft_pause_train
-        self.shrunk = False  # it was told to go on without ranks, and they are not all back
+        self.shrunk = False  # it goes on without ranks that are not all back
         self.first_update_reported = True  # the first update after a repair is reported
         self.generation = 0
         self.action: Action | None = None  # what the training thread does next, once it is known

@@ -210,7 +210,7 @@ def _left(epoch: Epoch, rank: Rank) -> Position | None:
         return store.left_behind(epoch.directory, rank.local, rank.number)
     except OSError:  # its directory, or the key in it, is gone
         return None
-    except Exception as error:  # a death is told whatever its records are
+    except Exception as error:  # a death is reported whatever its records are
         raised.heed(error)
         log.exception("rank %d: its records cannot be read", rank.number)
         return None

@@ -73,7 +73,7 @@ class Rank:
 
     @property
     def gone(self) -> bool:
-        """Whether its process has ended, though that may not have been told yet."""
+        """Whether its process has ended, though that may not have been reported yet."""
         return self.over is not None or self.reading == self.incarnation
 
     @property

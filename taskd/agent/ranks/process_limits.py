@@ -56,7 +56,7 @@ class OutOfMemory:
 
     def took_one(self) -> str:
         """Why a process is likely to have been killed, if the kernel has killed one that has not
-        been told yet; else "". The kernel counts before the process has ended."""
+        been reported yet; else "". The kernel counts before the process has ended."""
         killed, where = self._count()
         if killed <= self._told:
             return ""

@@ -27,11 +27,11 @@ log = logging.getLogger("taskd.agent")
 
 AGAIN = 1.0  # seconds until a rank that waits is let in, where no descriptor was left
 SILENT = 2.0  # seconds until a caller that says nothing is refused; a rank sends its hello at once
-WAITING = 64  # callers that have said nothing yet; the next one takes the place of the first
+WAITING = 64  # callers that have sent nothing yet; the next one takes the place of the first
 GENERATIONS = 64  # most processes between a rank's and one that it has started
 
 
-NO_HELLO = "it has not said which rank it is"
+NO_HELLO = "it has not named its rank"
 
 
 class Stranger(codec.BadMessage):
@@ -103,11 +103,11 @@ class RankConnections:
 
     @property
     def callers(self) -> list[int]:
-        """The descriptors of those that have not said yet who they are."""
+        """The descriptors of those that have not named themselves yet."""
         return list(self._silent)
 
     def greet(self, fd: int) -> None:
-        """Let a caller in that has said who it is."""
+        """Let a caller in that has named itself."""
         connection, pid, _ = self._silent[fd]
         if (data := received(connection)) is None:
             return

@@ -32,7 +32,7 @@ class Evenness:
     def heard(
         self, node: int, said: NodeProgress, ranks: Mapping[int, Process]
     ) -> RankRaised | None:
-        """A heartbeat. A difference is told of the rank that has begun fewer collectives, which
+        """A heartbeat. A difference is reported of the rank that has begun fewer collectives, which
         would go on with other numbers. `ranks`: those of the job that are not away."""
         at = said.counted
         if not said.counts or self._said.get(node) == at:

@@ -42,7 +42,7 @@ WAITED_FOR = {
 }
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
-ALONE = 10.0  # seconds that a replacement may idle before it is told where
+ALONE = 10.0  # seconds that a replacement may idle before it learns where
 
 
 class HangDetector(Part):
@@ -233,7 +233,7 @@ class HangDetector(Part):
             self._ask(now, places=self._alone)
 
     def _placed(self, now: float) -> None:
-        """Agents have told where ranks are, or their time is up."""
+        """Agents have reported where ranks are, or their time is up."""
         self._due, self._placing = None, False
         alone, self._alone = self._alone, {}
         for rank, seconds in alone.items():
@@ -247,7 +247,7 @@ class HangDetector(Part):
 
     def _stands(self, now: float) -> None:
         """No rank makes progress, and where they are is known; if a rank has moved since, or no
-        agent has told, agents report again."""
+        agent has reported, agents report again."""
         if not all(self._is_there(r, was) for r, was in self._judged.items()):
             return
         seconds = self._standstill.seconds(now)

@@ -1,4 +1,4 @@
-"""Judges whether a job stands still: no rank makes progress, and none is behind the others.
+"""Judges whether a job is stuck: no rank makes progress, and none is behind the others.
 
 A file system that does not answer, a deadlock in code that all ranks run, or a compilation without
 an end leaves all ranks in the same step, so no progress probe finds one that the others wait for. A
@@ -23,7 +23,7 @@ _LINE = re.compile(r":\d+(?= \()")
 
 
 class Standstill:
-    """One job's. `limit`: seconds; None: it never counts as standing still."""
+    """One job's. `limit`: seconds; None: it never counts as stuck."""
 
     def __init__(self, limit: float | None) -> None:
         self._limit = limit
@@ -39,7 +39,7 @@ class Standstill:
         return now - self._since
 
     def found(self, answers: Answers, now: float, least: float | None = None) -> bool:
-        """Whether the job stands still, by these answers of all ranks to a progress probe. `least`:
+        """Whether the job is stuck, by these answers of all ranks to a progress probe. `least`:
         seconds that the ranks may take at least, in place of their own limits."""
         before, self._answers = self._answers, dict(answers)
         same = before.keys() == answers.keys() and all(

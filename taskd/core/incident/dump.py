@@ -38,7 +38,7 @@ class Dump:
     copied: bool = False
     asked: bool = False  # agents, for the records
     waiting: set[int] = field(default_factory=set)  # nodes whose records are not saved yet
-    saving: bool = False  # the saver has been told to
+    saving: bool = False  # the saver has its order
     saved: bool = False  # by the saver
     sealing: bool = False
     files: list[File] = field(default_factory=list)

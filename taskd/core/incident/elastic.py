@@ -9,7 +9,7 @@ that it stands in for in place with its own.
 What a rank that is away would have recorded is nested in its stand-in's record from then on. If
 that one goes away too, its record has both.
 
-A framework that copies its own state (taskd/adaptor/mindio) has no such records: told who is left,
+A framework that copies its own state (taskd/adaptor/mindio) has no such records: given who is left,
 it forms its groups anew and spreads the micro-batches itself. It does so once until all ranks are
 back, and a fault meanwhile is not repaired (Damage.shrunk).
 """
@@ -154,7 +154,7 @@ class Elastic:
         return set(by_node)
 
     def took(self, incident: Incident, event: from_agent.RecordsTaken) -> None:
-        """A node has the records that it was told to take, or cannot have them."""
+        """A node has the records that it was to take, or cannot have them."""
         incident.round.taking.discard(event.node)
         if event.why:
             what = f"the records of ranks [{abbreviate(event.away)}], which leave"

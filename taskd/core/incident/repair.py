@@ -19,9 +19,9 @@ from a replica that is not doubted, if there is any, and then the stripes that i
 are not used.
 
 A *provisional* entry (recorded at the previous commit) counts, for dead and living ranks alike, if
-a rank has said in this incident that it had begun that step and found that user code between the
-steps had changed nothing, whatever has become of it since, or if the record of a dead rank says so:
-the ranks run the same program, and none of them runs that code again.
+a rank has reported in this incident that it had begun that step and found that user code between
+the steps had changed nothing, whatever has become of it since, or if the record of a dead rank says
+so: the ranks run the same program, and none of them runs that code again.
 
 The entry that a dead rank has made at a pass's end is different: its replacement does run the code
 behind the pass again, which must not find its effect in the state already. It counts if a living
@@ -56,7 +56,7 @@ class Member:
 
 @dataclass
 class Witnesses:
-    """What ranks have said of the starts of steps."""
+    """What ranks have reported of the starts of steps."""
 
     begun: set[int] = field(default_factory=set)  # steps with a final entry
     drifted: set[int] = field(default_factory=set)  # see Position, as for the next one
@@ -82,7 +82,7 @@ def plan(
 ) -> Plan | Refusal:
     """Plan for all ranks of a job; `members` has each rank once, in any order. `resumed`: the step
     of the previous plan, whose provisional entries were vouched for then. `dead`: what ranks have
-    said in this incident that may be dead by now."""
+    reported in this incident that may be dead by now."""
     ranks = {m.rank: m for m in sorted(members, key=lambda m: m.rank)}
     if not ranks:
         return Refusal("the job has no ranks")

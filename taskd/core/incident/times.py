@@ -18,7 +18,7 @@ INTERRUPTED, READY, REBUILT, RESTORED, COMMITTED = EVENTS = (
     "restored",
     "committed",
 )
-MOST = 10_000  # ranks of a job whose moments are all told; of a larger one, the last ones
+MOST = 10_000  # ranks of a job whose moments are all kept; of a larger one, the last ones
 LAST = 10
 NEWEST = 8  # rounds
 

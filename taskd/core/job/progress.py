@@ -26,7 +26,7 @@ WAITS = 5.0  # seconds over which it is measured how long ranks have waited
 
 @dataclass(frozen=True)
 class Heard:
-    """A node's last heartbeat: when it came, the node's ranks, and what it said."""
+    """A node's last heartbeat: when it came, the node's ranks, and its content."""
 
     at: float
     ranks: tuple[int, ...]

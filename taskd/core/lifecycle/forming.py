@@ -125,9 +125,9 @@ class Forming(Part):
 
     def refused(self, event: from_rank.NotProtected) -> str:
         """A rank's loop holds what cannot be restored. Returns why the job trains on without
-        protection, as its ranks are now told; "" if it does not."""
+        protection, as its ranks learn now; "" if it does not."""
         job, text = self._job, f"rank {event.rank}: {event.reason}"
-        if not job.protected:  # another rank has said it
+        if not job.protected:  # another rank has reported it
             return ""
         if job.away:
             job.give_up(f"{text}. Ranks that stand in for others cannot train unprotected")

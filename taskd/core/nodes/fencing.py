@@ -2,8 +2,8 @@
 
 A roster without an agent counts once a majority of its members have it. Where two of three agents
 are fenced at the same moment, the second is gone before it has the roster without the first: no
-majority is left, and no standby can take a node over. So an agent whose node is given up is told so
-once the change before it is settled, and before a standby is told to take a node over.
+majority is left, and no standby can take a node over. So an agent whose node is given up gets the
+order once the change before it is settled, and before a standby may take a node over.
 """
 
 from __future__ import annotations

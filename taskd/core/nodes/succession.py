@@ -56,7 +56,7 @@ class Succession(Part):
         ):
             known -= ranks  # in place: all ranks may wait
             known |= set(told) - dead  # one that is away had perhaps been replaced before
-        if event.generation and event.handlers:  # not each agent has a process that has said so
+        if event.generation and event.handlers:  # not each agent has a process that has reported so
             self._job.handlers = True
         if event.resumed > self._resumed:
             self._resumed, self._stand_ins = event.resumed, dict(event.stand_ins)

@@ -149,7 +149,7 @@ class Leaving(Part):
             limit = self._job.settings.dump
             self._over(False, f"not saved: it was not written within {limit:.0f} s", now)
         elif self.saving.under_way:
-            self._over(False, "not saved: not all ranks have said what they hold", now)
+            self._over(False, "not saved: not all ranks have reported what they hold", now)
         elif self._ends:
             self._leave("some ranks have not paused in time", now)
         elif self._recovery.incident is None:

@@ -25,14 +25,14 @@ SURE = 2  # reports in a row, one every few seconds, before it is named, and bef
 MOST_NAMED = 10  # in one line
 FRESH = 1.0  # seconds for which a median is used
 OLD = 30.0  # seconds after which a rank's report does not count any more
-CHANGED = 1.5  # times by which a slow rank's share of a step changes before that is said
+CHANGED = 1.5  # times by which a slow rank's share of a step changes before that is reported
 
 
 @dataclass
 class _Rank:
     """`since`: the first step in which it was slow, and `began`: when it began that. `sure`:
     reports in a row that say otherwise than `slow` does. `said`: the share of a step that the
-    others wait for it, as told last."""
+    others wait for it, as last reported."""
 
     at: float
     taken: float

@@ -38,7 +38,7 @@ class Saving:
 
     @property
     def begun(self) -> bool:
-        """Whether all ranks have said what they hold."""
+        """Whether all ranks have reported what they hold."""
         return self._dump is not None
 
     @property

@@ -139,7 +139,7 @@ def _steps(account: Account) -> dict[str, Any] | None:
 
 
 def _incidents(account: Account, told: Sequence[dict[str, Any]]) -> Iterable[dict[str, Any]]:
-    """The newest tracebacks are told, as many as are not too much for a page."""
+    """The newest tracebacks are shown, as many as are not too much for a page."""
     left, shown = TRACEBACKS, list[dict[str, Any]]()
     job = account.job
     for at in range(len(told) - 1, -1, -1):

@@ -31,7 +31,7 @@ PAST = 3  # incidents below the ranks
 @dataclass(frozen=True)
 class View:
     """What the reader has chosen. `every`: all ranks of a large job, not just those that are not
-    well. `words`: of which each must be in what is said of a rank. `typing`: these are being
+    well. `words`: of which each must be in the text about a rank. `typing`: these are being
     entered. `page`: pages are as long as the screen allows."""
 
     every: bool = False

@@ -5,11 +5,10 @@
     protect(trainer)
     trainer.train()
 
-Trainer has no function for one update step: `_run_epoch` does all of an epoch. So it is said here
-again with the trainer's own parts, an update step with its logging, evaluation and checkpoint as
-one `job.call`, which is repeated after a fault with the same batches. What the trainer keeps beside
-model and optimizer is recorded with each step (state.py). The end of training is a
-call too.
+Trainer has no function for one update step: `_run_epoch` does all of an epoch. So it is written
+here again with the trainer's own parts, an update step with its logging, evaluation and checkpoint
+as one `job.call`, which is repeated after a fault with the same batches. What the trainer keeps
+beside model and optimizer is recorded with each step (state.py). The end of training is a call too.
 
 Callbacks that only show progress or report to a service, and those with the attribute
 `after_commit = True`, hear of a step once it is committed; all others are called within the step,

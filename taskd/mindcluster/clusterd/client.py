@@ -7,11 +7,11 @@ oldest.
 
 ClusterD starts over with each stream of signals, and ends the stream whenever it does so: with each
 fault that it has handled, and when it notices late that an earlier stream has ended. A stream that
-has ended is opened again at once, unless it was open for a moment only and said nothing. A report
-belongs to the stream that the manager knew when it made the report, and is dropped if that stream
-has ended: ClusterD would misread it as an answer to something else. Only a report that cannot have
-arrived is sent again, and that of a fault until it is known to have arrived. Needs grpcio and
-protobuf.
+has ended is opened again at once, unless it was open for a moment only and carried nothing. A
+report belongs to the stream that the manager knew when it made the report, and is dropped if that
+stream has ended: ClusterD would misread it as an answer to something else. Only a report that
+cannot have arrived is sent again, and that of a fault until it is known to have arrived. Needs
+grpcio and protobuf.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Client:
         # earlier report before the subscription, and forgets it with that
         self._spoken = 0
         self._known = 0  # the number of the last one that the manager knows of
-        self._on = False  # whether the manager is told that there is a stream
+        self._on = False  # whether the manager knows that there is a stream
         self._heard = False  # whether the last stream has had a signal
         self._over = threading.Event()
         self._channel: Any = None
@@ -337,7 +337,7 @@ class Client:
             else:
                 level = logging.INFO if status.code == 0 else logging.WARNING
                 answer = f"{status.code} {status.info[:300]}".strip()
-                log.log(level, "told ClusterD: %s; it answers %s", _words(report), answer)
+                log.log(level, "reported to ClusterD: %s; it answers %s", _words(report), answer)
                 return True
         return False
 

@@ -204,7 +204,7 @@ def _is_key(key: Any) -> bool:
 
 
 def _token(value: Any) -> str:
-    """A text that changes if the value does; nothing for what is looked into or cannot be told."""
+    """A text that changes if the value does; "" for what is looked into or cannot be compared."""
     kind = type(value)
     if kind in (str, bytes):
         return f"{len(value)} {hash(value)}"

@@ -85,7 +85,7 @@ class Away:
         return {n: self.own[n].now(value) if n in self.own else value for n, value in ours.items()}
 
     def _tell(self, name: str, text: str) -> None:
-        """Log it, once for each name. `text`: what is said of it."""
+        """Log it, once for each name. `text`: the sentence about it."""
         if name not in self._told:
             self._told.add(name)
             log.warning("rank %d is away: %s%s", self.rank, name, text)

@@ -4,7 +4,7 @@ A rank that is away would run the same program. What is equal on both ranks when
 step have been computed stays common: a scheduler that the script steps afterwards, for both. What
 differs is the rank's own, and changes while its share is computed. Where the script changes ours
 outside the shares (a sum that is set to zero for the next pass), the rank would change its own:
-ours is taken, and that is said, since it may have become another one.
+ours is taken, with a warning, since it may have become another one.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _pieces(ours: list[bytes], theirs: list[bytes]) -> dict[int, bytes]:
 
 class Tree:
     """A part's value as dicts down to where it differs. `label`: see Part; `numbered`: it has lists
-    whose items are told apart by number: an optimizer's groups."""
+    whose items are distinguished by number: an optimizer's groups."""
 
     def __init__(self, label: str = "", numbered: bool = False) -> None:
         self._label, self._numbered = label, numbered

@@ -56,7 +56,7 @@ class Copies:
             self._unsent.clear()
         except OSError as error:
             # no file can be opened: the notes stay, and the rank does not wait for these copies
-            log.warning("the agent is not told of record %d: %s", self._number, error)
+            log.warning("the agent does not hear of record %d: %s", self._number, error)
 
     def _write(self, note: Note) -> None:
         kind, number, step = note

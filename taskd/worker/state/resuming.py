@@ -119,7 +119,7 @@ class Resuming:
     ) -> tuple[Iterator[Any], bool]:
         """Return an iterator at the recorded place, and whether it gives the batches that the
         previous process got. `way`: see loading.begin. `attributes`: also of the script's own
-        samplers and data sets; `own`: what the loader said of itself as the pass began."""
+        samplers and data sets; `own`: the loader's state_dict() as the pass began."""
         random = self.carrier.random
         random.restore(entry.pass_random)
         objects = self.carrier.variables.objects()

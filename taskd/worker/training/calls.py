@@ -46,7 +46,7 @@ def run(function: Callable[..., Any], args: Any, keywords: Any) -> Any:
 
 
 def give(result: Any) -> Any:
-    """Return the result, or raise the StopIteration that it stands for."""
+    """Return the result, or raise the StopIteration that it represents."""
     if isinstance(result, Stopped):
         raise result.error
     return result

@@ -24,7 +24,7 @@ def is_finite(result: torch.Tensor | float) -> bool:
 
 class FiniteCheck:
     """Has a step repeated once with the replicas' state; if a result is not finite again, the
-    machine is not the cause, and all ranks are told the same: that step's batch is bad. Once the
+    machine is not the cause, and all ranks get the same answer: that step's batch is bad. Once the
     results of all of them are not finite, the model is, and no step is repeated for that."""
 
     def __init__(self, session: RepairSession, suspicion: Suspicion) -> None:

@@ -23,7 +23,7 @@ later orders about the same fault are answered, but not carried out.
 
 Read `signals.py` first (signals and their effects), then `reports.py` (the reports that ClusterD
 waits for, and what it knows), `strategy.py` (the strategy that it has named), `ends.py` (orders to
-end that are not carried out), `telling.py` (the faults that it is told of), `nodes.py` (nodes that
+end that are not carried out), `telling.py` (the faults reported to it), `nodes.py` (nodes that
 it takes out of service), `elastic.py` (a job that it shrinks and has grow), `hold.py` (its pause),
 `hot_switch.py` (nodes that it has moved).
 """

@@ -39,7 +39,7 @@ class ElasticTraining:
     def __init__(self, parts: Coordinator, reports: Reports, nodes: Nodes) -> None:
         self._job, self._recovery, self._growth = parts.job, parts.recovery, parts.growth
         self._reports, self._nodes = reports, nodes
-        self._isolated = False  # ClusterD has been told which ranks leave
+        self._isolated = False  # ClusterD knows which ranks leave
         self._instead = False  # the job has shrunk where `recover` was ordered
         self._until: float | None = None  # by when that is reported
         self._due: float | None = None  # by when `upgrade` is reported; None: it is not ordered
@@ -122,7 +122,7 @@ class ElasticTraining:
 
     def _leaving(self) -> list[int]:
         """The ranks that are away of nodes that no other rank needs: ClusterD ends the pods of all
-        that it is told of. It does not expect node 0 to end while the job goes on."""
+        reported to it. It does not expect node 0 to end while the job goes on."""
         topology = self._job.topology
         gone = [n for i, n in topology.nodes.items() if i and topology.gone(n)]
         return sorted(r for node in gone for r in node.ranks)

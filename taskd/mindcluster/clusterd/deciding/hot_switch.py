@@ -20,7 +20,7 @@ class HotSwitch:
         self._job, self._switch, self._reports = job, switch, reports
         self._moving: tuple[int, str] | None = None  # the node, and its agent before the move
         self._ordered = False  # ClusterD waits for the result
-        self._over = False  # it has been told the result
+        self._over = False  # it has the result
 
     def forget(self) -> None:
         self._moving, self._ordered, self._over = None, False, False

@@ -2,10 +2,10 @@
 `fault_nodes_exit` and `exit` with nodes end their pods.
 
 ClusterD sends `preExitProcess` once for each hardware fault that a repetition of the step cannot
-repair, under an id of its own and in any state, and begins nothing by that: it waits to be told
-that the processes are gone. It drops what it is told between the strategy that it has named and the
-end of that repair. So what it has condemned is reported with each stream of signals until it has
-ended its pod or named a strategy for it.
+repair, under an id of its own and in any state, and begins nothing by that: it waits for the
+report that the processes are gone. It drops what is reported between the strategy that it has named
+and the end of that repair. So what it has condemned is reported with each stream of signals until
+it has ended its pod or named a strategy for it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Nodes:
         self._job, self._topology = parts.job, parts.job.topology
         self._recovery, self._pods = parts.recovery, parts.pods
         self._advice, self._reports = advice, reports
-        self._settled: set[int] = set()  # nodes given up, or told to stay, under this uuid
+        self._settled: set[int] = set()  # nodes given up, or kept, under this uuid
         self._later: set[int] = set()  # nodes that leave once enough others are there
         # names nodes that are to leave once the strategy is known
         self._leaving: e.AdvisorSignal | None = None
         self._certain: set[int] = set()  # nodes of which it has named ranks that it had condemned
         # rank on faulty hardware, of which ClusterD has not said what becomes -> its node's agent
         self._condemned: dict[int, str] = {}
-        self._heard: set[str] = set()  # agents that have said what an earlier manager knew
+        self._heard: set[str] = set()  # agents that have reported what an earlier manager knew
         # of these, the ranks whose process has yet to be ended, and why
         self._to_end: dict[int, str] = {}
 
@@ -85,7 +85,7 @@ class Nodes:
 
     def recall(self, event: from_agent.AgentJoined) -> None:
         """An agent says what an earlier manager knew; later it may not have heard yet what this one
-        has said."""
+        has sent."""
         if event.agent not in self._heard:
             self._heard.add(event.agent)
             self._condemned |= dict.fromkeys(event.condemned, event.agent)

@@ -48,7 +48,7 @@ class Reports:
         # nodes that had another agent when ClusterD began anew, in this incident
         self.spared: set[int] = set()
         self._handling = False  # ClusterD handles a fault
-        self.restarted = False  # all ranks, since ClusterD was last told of a fault
+        self.restarted = False  # all ranks, since the last report of a fault
         self._reported: dict[int, int] = {}  # faults, by rank, since ClusterD has begun anew
         self._repaired: dict[int, float] = {}  # ranks whose fault is repaired, and when
         # ranks that ClusterD names under the present uuid, with the worst type of their faults
@@ -92,8 +92,8 @@ class Reports:
             self._reported = {r: kind for r, kind in self._reported.items() if r in faults}
 
     def repaired(self, ranks: Iterable[int], now: float) -> None:
-        """The faults of these ranks are repaired. ClusterD names them once more: it keeps what it
-        was told for ten seconds, beyond the end of its handling."""
+        """The faults of these ranks are repaired. ClusterD names them once more: it keeps a
+        report for ten seconds, beyond the end of its handling."""
         self._repaired.update(dict.fromkeys(ranks, now))
 
     def knows(self, event: e.AdvisorSignal) -> bool:

@@ -1,6 +1,6 @@
-"""Which faults ClusterD is told of: that processes on hardware that it has condemned are gone; each
-fault, if it decides; otherwise one that needs a node, but not while it waits for pods to have a
-shrunk job grow: it would end that job, which can train on with fewer still.
+"""Which faults are reported to ClusterD: that processes on hardware that it has condemned are gone;
+each fault, if it decides; otherwise one that needs a node, but not while it waits for pods to have
+a shrunk job grow: it would end that job, which can train on with fewer still.
 
 A manager that most agents do not reach tells nothing: they may train under one of their own, and
 ClusterD would end their pods."""
@@ -31,7 +31,7 @@ class Telling:
         self._incident: Incident | None = None  # when it was last looked at
 
     def forget(self) -> None:
-        """ClusterD begins anew, and is told again of what is not repaired."""
+        """ClusterD begins anew, and gets what is not repaired once more."""
         self._looked, self._begun = None, 0
 
     def expire(self, now: float) -> None:
@@ -82,7 +82,7 @@ class Telling:
 
     def _spared(self, rank: int) -> bool:
         """Whether the rank is starting on a node that had been replaced when ClusterD began anew:
-        told of it, it would have the new pod replaced."""
+        a report would have the new pod replaced."""
         node, state = self._job.topology.node_of(rank), self._job.ranks.get(rank)
         return node in self._reports.spared and state is not None and state.alive
 
