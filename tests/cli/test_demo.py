@@ -149,11 +149,7 @@ def test_too_many_kills_for_the_steps() -> None:
     assert result.exit_code == 2 and "--kills 5" in result.output
 
 
-@pytest.mark.parametrize(
-    "trainer",
-    [None, *(pytest.param(t, marks=pytest.mark.long) for t in ("lightning", "transformers"))],
-)
-def test_the_demo(tmp_path: Path, trainer: str | None) -> None:
+def test_the_demo(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [
@@ -169,7 +165,6 @@ def test_the_demo(tmp_path: Path, trainer: str | None) -> None:
         "2",
         "--report",
         str(tmp_path / "reports" / "demo.html"),
-        *(("--trainer", trainer) if trainer else ()),
     ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,9 +1,8 @@
 """`taskd demo`: trains a small GPT twice, once undisturbed and once with kill -9 of a rank, and
 compares every number.
 
-`train.py` is the training script and an example of one; with_lightning.py and with_transformers.py
-leave the loop to a trainer. Only these three import torch. `records.py` has the ranks' records and
-their comparison, `run.py` starts and watches the jobs.
+`train.py` is the training script and an example of one; it alone imports torch. `records.py` has
+the ranks' records and their comparison, `run.py` starts and watches the jobs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 REPORT = Path("taskd_log", "demo-report.html")
 RANKS = 4
 STEPS = 120
-NEEDED = {"lightning": ("lightning",), "transformers": ("transformers", "accelerate")}
 
 
 @click.command()
@@ -36,11 +34,6 @@ NEEDED = {"lightning": ("lightning",), "transformers": ("transformers", "acceler
 )
 @click.option(
     "--kills", type=click.IntRange(1, 10), default=1, show_default=True, help="How many times."
-)
-@click.option(
-    "--trainer",
-    type=click.Choice(tuple(NEEDED)),
-    help="Who runs the loop, with one line of taskd. Default: a loop of the script's own.",
 )
 @click.option(
     "--seed",
@@ -63,7 +56,6 @@ NEEDED = {"lightning": ("lightning",), "transformers": ("transformers", "acceler
 def command(
     rank: int | None,
     kills: int,
-    trainer: str | None,
     seed: int | None,
     keep: bool,
     report: Path,
@@ -75,9 +67,8 @@ def command(
     Takes about a minute. Exit code 0: the rank was replaced while the others stayed, no step was
     lost, and every loss and every parameter is equal to the undisturbed run's, bit for bit.
     """
-    for needed in ("torch", *NEEDED.get(trainer or "", ())):
-        if importlib.util.find_spec(needed) is None:
-            raise click.UsageError(f"taskd demo needs {needed}: pip install {needed}")
+    if importlib.util.find_spec("torch") is None:
+        raise click.UsageError("taskd demo needs torch: pip install torch")
     if kills * 5 > steps:
         raise click.UsageError(
             f"--kills {kills} is too many for {steps} steps: allowed is one per 5 steps"
@@ -88,7 +79,7 @@ def command(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     equal = False
     try:
-        equal = _play(work, rank, kills, trainer, seed, steps)
+        equal = _play(work, rank, kills, seed, steps)
         _report(work / "disturbed" / "log", report)
     except KeyboardInterrupt:
         click.echo("interrupted")
@@ -101,26 +92,22 @@ def command(
     sys.exit(int(not equal))
 
 
-def _play(
-    work: Path, rank: int | None, kills: int, trainer: str | None, seed: int, steps: int
-) -> bool:
+def _play(work: Path, rank: int | None, kills: int, seed: int, steps: int) -> bool:
     """Do both runs and print their progress; return whether they are equal and the repairs as
     required."""
     from taskd.cli.demo import records
     from taskd.cli.demo.run import Broken, Run
 
     begun, dice = time.monotonic(), random.Random(seed)
-    script = f"with_{trainer}" if trainer else "train"
-    by = f" trained by {trainer}" if trainer else ""
     click.echo(
-        f"A small GPT{by} is trained twice, by {RANKS} processes (ranks) on this machine, for"
+        f"A small GPT is trained twice, by {RANKS} processes (ranks) on this machine, for"
         f" {steps} steps each. Seed {seed}.\n"
         "1. Undisturbed, under torchrun without taskd: what the other run has to equal. The"
         " processes start: some seconds."
     )
     name = "undisturbed"
     try:
-        with Run(work / name, script, RANKS, steps, None) as run:
+        with Run(work / name, RANKS, steps, None) as run:
             _follow(run, name, [], dice)
             reference = run.read()
         name = "disturbed"
@@ -130,7 +117,7 @@ def _play(
             " starts another one in its place, gives it the state, and repeats the step; the"
             " others stay."
         )
-        with Run(work / name, script, RANKS, steps, kills) as run:
+        with Run(work / name, RANKS, steps, kills) as run:
             wrong = _follow(run, name, _plan(kills, steps, rank, dice), dice)
             found = run.read()
     except Broken as error:

@@ -36,12 +36,10 @@ class Broken(RuntimeError):
 
 
 class Run:
-    """One run of `script`, a module beside this one, with `ranks` ranks. A context manager that
-    ends what still runs. `kills`: how many faults it is to survive, None without taskd."""
+    """One run of train.py with `ranks` ranks. A context manager that ends what still runs. `kills`:
+    how many faults it is to survive, None without taskd."""
 
-    def __init__(
-        self, directory: Path, script: str, ranks: int, steps: int, kills: int | None
-    ) -> None:
+    def __init__(self, directory: Path, ranks: int, steps: int, kills: int | None) -> None:
         directory.mkdir()
         self.directory, self.ranks, self.steps = directory, ranks, steps
         self.output = directory / "output.txt"
@@ -76,7 +74,7 @@ class Run:
         ]
         command += [
             "-m",
-            f"taskd.cli.demo.{script}",
+            "taskd.cli.demo.train",
             "--out",
             str(directory),
             "--steps",

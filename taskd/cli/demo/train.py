@@ -85,20 +85,6 @@ def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     return digest.hexdigest()
 
 
-class Text(torch.utils.data.Dataset[torch.Tensor]):
-    """Pieces of the text, each with the bytes to predict: for the trainers."""
-
-    def __init__(self, size: int) -> None:
-        self._text, self._size = corpus(), size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        at = index * 7919 % (len(self._text) - CONTEXT - 1)  # a prime: far apart
-        return self._text[at : at + CONTEXT + 1].long()
-
-
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", required=True, help="directory of the records")
