@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core.abbreviate import abbreviate
+from taskd.core.coordinator import Coordinator
+from taskd.core.job.topology import Node, Topology
 from taskd.core.rank_states import RankStates
 from taskd.messages.to_operator import (
     AWAY,
@@ -16,10 +16,6 @@ from taskd.messages.to_operator import (
     incident_seen,
 )
 from taskd.messages.values import Spans
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
-    from taskd.core.job.topology import Node, Topology
 
 NODES = 40  # listed one by one
 # "silent": by the journal alone, there is no manager, and how the job ended is not known

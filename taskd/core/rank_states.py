@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from taskd.core.coordinator import Coordinator
 from taskd.core.job.progress import Heard, Progress, Seen, phase_name
 from taskd.messages.node_progress import GONE, STOPPED
 from taskd.messages.to_operator import LISTED, PAGE, RankSeen
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 RECENT = 60.0  # seconds for which a rank that was replaced is marked
 WORDS = 1000  # characters of a reason

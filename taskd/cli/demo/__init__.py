@@ -15,13 +15,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from taskd.cli.demo import records
-    from taskd.cli.demo.run import Run
+from taskd.cli.demo import records
+from taskd.cli.demo.run import Broken, Run
 
 REPORT = Path("taskd_log", "demo-report.html")
 RANKS = 4
@@ -95,9 +93,6 @@ def command(
 def _play(work: Path, rank: int | None, kills: int, seed: int, steps: int) -> bool:
     """Do both runs and print their progress; return whether they are equal and the repairs as
     required."""
-    from taskd.cli.demo import records
-    from taskd.cli.demo.run import Broken, Run
-
     begun, dice = time.monotonic(), random.Random(seed)
     click.echo(
         f"A small GPT is trained twice, by {RANKS} processes (ranks) on this machine, for"
@@ -154,8 +149,6 @@ def _plan(kills: int, steps: int, rank: int | None, dice: random.Random) -> list
 def _follow(run: Run, name: str, plan: list[tuple[int, int]], dice: random.Random) -> list[str]:
     """Print the run's progress until it ends; send the planned kills on the way, each when the last
     repair is over. Returns what was wrong with them."""
-    from taskd.cli.demo import records
-
     wrong: list[str] = []
     waiting, reached = list(plan), 0
     kill: records.Kill | None = None

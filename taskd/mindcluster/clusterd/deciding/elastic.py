@@ -17,17 +17,14 @@ does not follow.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
+from taskd.core.coordinator import Coordinator
 from taskd.core.job.ladder import ELASTIC
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.nodes import Nodes
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, ISOLATED, OK, Reports
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 SHRINK, GROW = "downgrade", "upgrade"  # ClusterD's words
 PARAMETERS = {SHRINK: {"scale-in-strategy": "DP"}, GROW: {"scale-out-strategy": "DP"}}

@@ -4,17 +4,13 @@ or cannot handle. What is known here decides then."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core import events as e
 from taskd.core.advice import Advice
+from taskd.core.coordinator import Coordinator
 from taskd.core.incident.phases import Phase
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.nodes import Nodes
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, OK, Owed, Reports
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 
 class Ends:

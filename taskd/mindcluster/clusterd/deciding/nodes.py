@@ -11,18 +11,15 @@ it has ended its pod or named a strategy for it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice
+from taskd.core.coordinator import Coordinator
 from taskd.core.incident.phases import Phase
 from taskd.messages import from_agent, to_agent
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.reports import RESTARTED, Reports
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 
 class Nodes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from taskd.core import commands as c
 from taskd.core import events as e
 from taskd.core.abbreviate import abbreviate
 from taskd.core.advice import Advice, Advisor
+from taskd.core.coordinator import Coordinator
 from taskd.core.incident.phases import Phase
 from taskd.core.job.ladder import ENDING
 from taskd.messages import from_agent
@@ -32,9 +32,6 @@ from taskd.mindcluster.clusterd.deciding.reports import (
 )
 from taskd.mindcluster.clusterd.deciding.strategy import IN_PLACE, OURS, Strategy
 from taskd.mindcluster.clusterd.deciding.telling import Telling
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 REMEMBERED = 64  # signals; ClusterD repeats one at most three times
 RENAMING = ("pauseStartAgent", "continueStartAgent")  # what is under way has this id from now on

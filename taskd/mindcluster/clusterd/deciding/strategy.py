@@ -3,16 +3,12 @@ it names, and the report of the result."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core.advice import Advice
+from taskd.core.coordinator import Coordinator
 from taskd.core.incident.phases import Phase
 from taskd.core.job.ladder import ELASTIC, ENDING
 from taskd.mindcluster.clusterd.deciding.elastic import SHRINK, ElasticTraining
 from taskd.mindcluster.clusterd.deciding.reports import FAILED, NEXT, OK, Reports
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 IN_PLACE = "recover-in-place"  # to ClusterD an extra parameter to `recover`
 OURS = {"retry": "retry", "recover": "recover", SHRINK: ELASTIC, "dump": "dump", "exit": "exit"}

@@ -7,17 +7,13 @@ ClusterD would end their pods."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from taskd.core.advice import Advice
+from taskd.core.coordinator import Coordinator
 from taskd.core.incident.phases import Phase
 from taskd.core.incident.state import Incident
 from taskd.messages.from_rank import OTHER
 from taskd.mindcluster.clusterd.deciding.nodes import Nodes
 from taskd.mindcluster.clusterd.deciding.reports import Reports
-
-if TYPE_CHECKING:
-    from taskd.core.coordinator import Coordinator
 
 
 class Telling:
