@@ -27,7 +27,7 @@ NEXT, AGAIN = 15.0, 0.5  # seconds
 # seconds between two looks for the manager while others are waited for: of 1,000 launchers, 200
 # connections a second; a machine that is there answers or refuses in a round trip
 LOOK, ANSWERS = 5.0, 1.0
-MEETS = 8.0  # seconds without the other launchers before the log names who is missing
+MEETS = 8.0  # seconds without the other launchers before the log says that nobody answers
 
 # this process has started the job's manager: the job is just beginning, and the node is ours
 has_manager = False

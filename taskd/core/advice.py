@@ -76,7 +76,7 @@ class Advice:
             moves = incident.moving is not None
             self._recovery.evict(evicted, now)
             # that has undone the move only; and what the advisor has said once is not found again
-            still = {r: why for r, why in evicted.items() if self._job.ranks[r].alive}
+            still = {r: why for r, why in evicted.items() if self._job.rank(r).alive}
             if moves and still and not self._job.closing:
                 self._recovery.evict(still, now)
         else:

@@ -1,6 +1,6 @@
 """The agents of a job as the manager knows them: name, connection and last message of each.
 
-`core.admission` decides who is admitted; this module carries it out.
+`core.nodes.admission` decides who is admitted; this module carries it out.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ class Job(Loops):
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> Result:
-        """Run `function(*args, **kwargs)` as the next step, and again after a fault is repaired.
+        """Run `function(*args, **kwargs)` as the next step. Faults are repaired before it returns.
 
         When all ranks go back a step, the call before is run again first, with its own arguments.
         What the script does between two calls runs once; it may change schedulers and draw random
@@ -287,7 +287,7 @@ class Job(Loops):
         return self.loop.draws.add(source, self.loop.session.state.leave)
 
     def finish(self) -> None:
-        """Wait until every rank has committed its last `job.call`, and repeat it if one fails.
+        """Wait until every rank has committed its last `job.call`; repeat it if one fails there.
 
         Call it behind the loop, on all ranks: see the example of `call`. Without it a rank that
         fails after others have left the loop ends the job. Other loops do not need it.

@@ -27,6 +27,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     where = tmp_path_factory.mktemp("site")
+    (INSTALLED / "pages").mkdir(exist_ok=True)
     for page in ("api", "commands", "settings"):
         command = [sys.executable, f"scripts/{page}_docs.py"]
         with open(INSTALLED / "pages" / f"{page}.md", "w") as made:

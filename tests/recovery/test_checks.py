@@ -35,8 +35,8 @@ def test_checks_and_errors_of_a_device(tmp_path, reference):
         r"rank (\d): the result of step (\d+) is not finite again", result.log("worker-*.log")
     )
     bad = [(str(r), str(step)) for step in (18, 19, 23) for r in INFINITE[step]]
-    # a rank that stops in step 19 before another has committed 18 sends all back to it, who say so
-    # of it again
+    # a rank that stops in a step before another has committed the one before it sends all ranks
+    # back, and they log that one again
     assert {*again} == {*bad, *((str(r), "20") for r in range(3))}
     # once all results are bad, no step is repeated for that
     assert not any("step 21" in fault for fault in told), told

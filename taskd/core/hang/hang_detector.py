@@ -42,7 +42,7 @@ WAITED_FOR = {
 }
 # of one CPU: what a waiting process uses for threads that poll now and then
 STILL = 0.01
-ALONE = 10.0  # seconds that a replacement may idle before it learns where
+ALONE = 10.0  # seconds that a replacement may idle before the log says where
 
 
 class HangDetector(Part):

@@ -1,4 +1,4 @@
-"""One job as every part of the coordinator sees it, and the parts that need nothing else.
+"""One job as every part of the coordinator sees it, and the parts that need no incident.
 
 Start with `state.py` (what is known of the job and its ranks). `topology.py` has the nodes, their
 ranks and agents; `ladder.py` the strategies for a fault; `elastic.py` who stands in for ranks that

@@ -1,11 +1,11 @@
 """Decides whether the former agent or the standby gets a node that was moving when the previous
 manager was lost.
 
-A standby that had its ranks' state keeps the node: only then may the former agent have been fenced,
-and ranks may have resumed. It names the former agent (`AgentJoined.former`), which is
-fenced. Any other standby has stood down by itself and registers as a standby: the node stays where
-it is. The former agent cannot know which; it names the standby (`AgentJoined.moves_to`) and is
-admitted once that one has registered as a standby, or has not registered in time.
+A standby that had its ranks' state keeps the node: only then may the former agent have been fenced
+and ranks have resumed. It names the former agent (`AgentJoined.former`), which is fenced. Any other
+standby has stood down by itself and registers as a standby: the node stays where it is. The former
+agent cannot know which; it names the standby (`AgentJoined.moves_to`) and is admitted once that one
+has registered as a standby, or has not registered in time.
 """
 
 from __future__ import annotations

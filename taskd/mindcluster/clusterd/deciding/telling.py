@@ -27,7 +27,7 @@ class Telling:
         self._incident: Incident | None = None  # when it was last looked at
 
     def forget(self) -> None:
-        """ClusterD begins anew, and gets what is not repaired once more."""
+        """ClusterD begins anew, and once more gets what is not repaired."""
         self._looked, self._begun = None, 0
 
     def expire(self, now: float) -> None:
